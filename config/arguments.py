@@ -26,7 +26,7 @@ class Flag:
 
     @property
     def name(self) -> str:
-        """Such as `--top-p`; the name of the group a value stands in is left out."""
+        """Such as `--top-p`; the name of the group a value stands in is omitted."""
         return "--" + self.path[-1].replace("_", "-")
 
     @property
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse._ActionsContainer, model: type[Options]) -> N
         names = [flag.destination] if flag.positional else [flag.name]
         settings: dict[str, Any] = {"help": _help(flag), "default": argparse.SUPPRESS, **_shape(flag)}
         if flag.positional:
-            settings["default"] = None  # Python 3.11 checks SUPPRESS against the choices when the word is left out
+            settings["default"] = None  # Python 3.11 checks SUPPRESS against the choices when the word is omitted
         else:
             settings["dest"] = flag.destination
         parser.add_argument(*names, **settings)

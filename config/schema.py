@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationInfo
 
@@ -134,7 +134,7 @@ Recogniser = Annotated[str, AfterValidator(_recogniser)]
 """A speech recogniser."""
 
 RecogniserOrNothing = Annotated[str, AfterValidator(_recogniser_or_nothing)]
-"""A `Transcriber`, or nothing for the one there is."""
+"""A speech recogniser; empty: the model's own."""
 
 TextOrNothing = Annotated[str, BeforeValidator(_text)]
 """A text; an empty choice of the page is none."""
@@ -189,7 +189,7 @@ class TokenizerOptions(Options):
     dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset whose training texts are used.")
     tokenizer: Name = Field("tiny-am", title="Tokenizer name", description="Name of the merged tokenizer.")
     algorithm: Literal["bpe", "sentencepiece"] = Field("bpe", title="Algorithm", description="Training algorithm: `bpe` (Hugging Face tokenizers) or `sentencepiece`.")
-    merges: int = Field(0, ge=0, le=20000, title="Merges", description="Number of pieces longer than one character; every character of the texts is always a token.")
+    merges: int = Field(0, ge=0, le=20000, title="Merges", description="Vocabulary size: tokens beyond single characters. Every character of the texts is always a token.")
     rules: NameOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations as spoken: `am`, `om`, `ti`, a language code that num2words supports, or your own; empty keeps the text.")
     tokenizer_file: AbsolutePath = Field("", title="Custom tokenizer", description="Tokenizer file (JSON of BPE or Unigram, or a SentencePiece model) whose pieces are used instead of learning new ones; only its pieces are used, not its ids.")
     byte_fallback: bool = Field(False, title="Byte fallback", description="Encode characters that the recordings lack as bytes instead of refusing them. Adds 256 rows, which no training text uses.")
@@ -344,7 +344,7 @@ class TrainOptions(Options):
     layer_lr_decay: float = Field(1.0, gt=0.0, le=1.0, title="Layer-wise LR decay", description="Learning rate of each base layer relative to the layer above it; 1 is the same for all. Scope `full` only.", json_schema_extra=_OPTIMIZER)
     distillation: float = Field(0.0, ge=0.0, le=100.0, title="Distillation weight", description="Weight of the KL divergence from the base model on replayed clips; scope `full` only.", json_schema_extra=_REGULARIZATION)
     l2_sp: float = Field(0.0, ge=0.0, le=1000.0, title="L2-SP weight", description="Weight of the squared distance of trained base weights from their start (L2-SP); scope `full` only.", json_schema_extra=_REGULARIZATION)
-    ewc: float = Field(0.0, ge=0.0, le=1000.0, title="EWC weight", description="Weight of the same distance scaled by Fisher information on replayed clips (EWC); scope `full` only.", json_schema_extra=_REGULARIZATION)
+    ewc: float = Field(0.0, ge=0.0, le=1000.0, title="EWC weight", description="Weight of the Fisher-weighted squared distance of trained base weights from their start (EWC); scope `full` only.", json_schema_extra=_REGULARIZATION)
     fisher_clips: int = Field(32, ge=1, le=10_000, title="Fisher clips", description="Number of replayed clips for the Fisher information of EWC.", json_schema_extra=_REGULARIZATION)
     drift_bound: float = Field(0.2, gt=0.0, le=100.0, title="Drift bound", description="Largest allowed rise of a base language's loss since step 0, in nats per code; scope `full` only.", json_schema_extra=_REGULARIZATION)
     drift_action: Literal["warn", "stop"] = Field("warn", title="On drift", description="Above the drift bound: `warn`, or `stop` the run.", json_schema_extra=_REGULARIZATION)
@@ -385,7 +385,7 @@ class TrainOptions(Options):
     tracker: Literal["none", "trackio", "wandb"] = Field("none", title="Experiment tracker", description="Also log to `trackio` or `wandb` (must be installed), beside the run's journal and TensorBoard files.", json_schema_extra=_HARDWARE)
     wait_for_gpu_gib: float = Field(0.0, ge=0.0, le=1000.0, title="Wait for GPU memory (GiB)", description="Wait in the queue until a GPU has this much free memory; later jobs may run first. 0 does not wait. Ignored on a CPU.", json_schema_extra=_HARDWARE)
     wait_for_idle_gpu: bool = Field(False, title="Wait for an idle GPU", description="Wait until no other program uses the GPU.", json_schema_extra=_HARDWARE)
-    max_attempts: int = Field(1, ge=1, le=20, title="Max attempts", description="Number of starts: after a crash the run resumes from its last checkpoint. Errors that need a person, and a stop, end it at once.", json_schema_extra=_HARDWARE)
+    max_attempts: int = Field(1, ge=1, le=20, title="Max attempts", description="Number of starts: after a crash the run resumes from its last checkpoint. Configuration errors and a stop request are not retried.", json_schema_extra=_HARDWARE)
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
 
 
@@ -400,7 +400,7 @@ class SamplingOptions(Options):
     top_p: float | None = Field(None, gt=0.0, le=1.0, title="Top-p", description="Nucleus sampling: smallest set of codes with this probability; empty is the model's default (1).")
     min_p: float | None = Field(None, ge=0.0, le=1.0, title="Min-p", description="Exclude codes below this share of the highest probability; empty is the model's default (0.05).")
     repetition_penalty: float | None = Field(None, ge=1.0, le=3.0, title="Repetition penalty", description="Above 1, repeated codes become less likely; empty is the model's default (1 built-in, 2 Chatterbox).")
-    guidance: float | None = Field(None, ge=0.0, le=3.0, title="Guidance scale (CFG)", description="Weight of classifier-free guidance; 0 is off and faster; empty is the model's default (0.5).")
+    guidance: float | None = Field(None, ge=0.0, le=3.0, title="Guidance scale (CFG)", description="Weight w of classifier-free guidance, cond + w * (cond - uncond); 0 is off and faster; empty is the model's default (0.5).")
     seed: int = Field(0, ge=0, title="Seed", description="Same seed, text, voice and device: same audio.")
 
 
@@ -421,7 +421,7 @@ class SynthesizeOptions(Options):
     language: LanguageCode = Field("en", title="Language", description="Language code of the text.")
     voice: str = Field("", title="Voice", description="A voice of the model, or the path of a reference recording; empty is the model's first voice.")
     sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="Sampling of speech codes.")
-    sound: SoundOptions = Field(default_factory=SoundOptions, title="Audio", description="Decoding of codes to audio.")
+    sound: SoundOptions = Field(default_factory=SoundOptions, title="Vocoder", description="Decoding of codes to audio.")
     precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is bfloat16 for large models where the hardware supports it; `int8` is fastest on a CPU and less accurate.")
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
 
@@ -434,7 +434,7 @@ class CompareOptions(Options):
     texts: tuple[tuple[str, str], ...] = Field((), title="Texts", description="Pairs of language and text; empty uses a held-out sentence of each language.")
     voice: str = Field("", title="Voice", description="A voice of the model, or the path of a reference recording; empty is the model's first voice.")
     sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="Sampling of speech codes.")
-    sound: SoundOptions = Field(default_factory=SoundOptions, title="Audio", description="Decoding of codes to audio.")
+    sound: SoundOptions = Field(default_factory=SoundOptions, title="Vocoder", description="Decoding of codes to audio.")
     precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is bfloat16 for large models where the hardware supports it; `int8` is fastest on a CPU and less accurate.")
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
 
@@ -453,5 +453,3 @@ class PushOptions(Options):
     export: NameOrNothing = Field("", title="Export", description="Name of the export in the workspace.", json_schema_extra={"positional": True})
     repository: str = Field("", title="Repository", description="OWNER/NAME on the Hub; created if missing.", json_schema_extra={"positional": True})
     public: bool = Field(False, title="Public", description="Make the repository public; the default is private.")
-
-SCOPES: tuple[str, ...] = get_args(Scope)

@@ -71,7 +71,7 @@ class Grammar(RulesPart):
     link: str = Field(" ", description="between terms")
     unit_is_term: bool = Field(False, description="whether link and suffix stand between tens and unit, too")
     suffix: str = Field("", description="added to every term when there is more than one")
-    suffixed: Table = Field({}, description="words that take the suffix in a form of their own")
+    suffixed: Table = Field({}, description="words with an irregular form of the suffix")
 
     @model_validator(mode="after")
     def _whole(self) -> Grammar:
@@ -91,7 +91,7 @@ class Ordinals(RulesPart):
     """`1st`: what marks it in writing, and how it is said."""
 
     markers: tuple[str, ...] = Field((), description="what follows the digits, such as `st`")
-    values: dict[int, str] = Field({}, description="ordinals with a word of their own")
+    values: dict[int, str] = Field({}, description="ordinals with an irregular word")
     words: Table = Field({}, description="last word of the cardinal: the same in an ordinal")
     prefix: str = ""
     suffix: str = Field("", description="for a last word that is not in `words`")

@@ -15,7 +15,7 @@ from config.errors import UserError
 from config.schema import DownloadOptions
 from core.jobs.events import Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, stage
-from core.library.catalog import ModelFamily, family, model_name, variant
+from core.library.catalog import CatalogEntry, find_entry, model_name, variant
 from core.sources.base_models import DownloadRequest, download_model, import_model
 from core.sources.hub import Hub
 from core.workspace import Workspace, resolve_inside
@@ -37,12 +37,7 @@ RESTORE_HINT = "Restore it from the repository (git checkout), or make the model
 
 def run(options: DownloadOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Put the base model into `models/NAME`; one that is there is verified and repaired."""
-    wanted = family(options.model)
-    if not wanted.available:
-        raise UserError(
-            f"{wanted.title} cannot be downloaded yet: it comes in a later version of Lisan.",
-            "Use the built-in model meanwhile: tiny.",
-        )
+    wanted = find_entry(options.model)
     chosen = variant(wanted, options.variant) if wanted.variants or options.variant else None
     if chosen is not None:
         request = DownloadRequest(wanted, chosen, options.save_as or model_name(wanted, chosen), options.revision)
@@ -55,7 +50,7 @@ def run(options: DownloadOptions, workspace: Workspace, reporter: Reporter) -> R
     return _copy_pack(wanted, workspace, reporter)
 
 
-def _copy_pack(wanted: ModelFamily, workspace: Workspace, reporter: Reporter) -> Result:
+def _copy_pack(wanted: CatalogEntry, workspace: Workspace, reporter: Reporter) -> Result:
     """Copy the pack to `models/NAME`, or replace what is damaged there."""
     pack, target = pack_folder(wanted.name), resolve_inside(workspace.models, wanted.name)
     sums = read_sums(pack / SUMS, RESTORE_HINT)

@@ -21,7 +21,7 @@ from core import compute
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import CombinedProgress, Reporter, check_stop, pluralize, progress_callback, stage
 from core.library import catalog, certificate, records
-from core.library.catalog import family, resolve
+from core.library.catalog import find_entry, resolve
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
 from core.library.records import (
     EXPORT_RECORD,
@@ -263,7 +263,7 @@ class CardFacts:
 
 def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> str:
     """README.md of the export."""
-    base = family(record.origin.family)
+    base = find_entry(record.origin.family)
     languages = ", ".join(record.languages)
     parts = [
         f"# {record.name}",

@@ -58,7 +58,7 @@ class AugmentationRecipe:
         draw = random.Random(f"{self.seed}/{number}/{sha256}").uniform
         noise = round(draw(self.noise_db, self.noise_db + _QUIETEST_NOISE), 1) if self.noise_db else None
         made = AudioVariant(round(1 + draw(-self.speed, self.speed), 4),
-                       round(draw(-self.semitones, self.semitones), 3), noise)
+                            round(draw(-self.semitones, self.semitones), 3), noise)
         key = f"variant {_VERSION} {number} {made.speed:.4f} {made.semitones:.3f} {made.noise_db} {sha256}"
         return hashlib.sha256(key.encode()).hexdigest(), made
 

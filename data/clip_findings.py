@@ -120,7 +120,7 @@ def text_findings(clip: AnalysedClip, limits: ClipLimits) -> list[ClipFinding]:
                    "pieces are longer than one")
         found.append(ClipFinding("long text", WARNING, message, 3.0))
     symbols = sorted({one for one in clip.text if one.isnumeric() or (one.isprintable() and not one.isspace()
-                      and not one.isalnum() and not _in_words(one))})
+                                                                      and not one.isalnum() and not _in_words(one))})
     if symbols:
         found.append(ClipFinding("symbols", WARNING, f"{' '.join(symbols)} in the text: spell out as it is spoken", 2))
     return found

@@ -85,7 +85,7 @@ class FeatureCache:
         return FeaturePack({key: at for at, key in enumerate(keys)}, stored, ends)
 
     def save_pack(self, dataset: str, recordings: Iterable[str]) -> None:
-        """Write the pack of a dataset from the files of its `recordings`; those without one are left out.
+        """Write the pack of a dataset from the files of its `recordings`; those without one are skipped.
 
         One recording is in memory at a time: arrays grow in temporary files, since the header needs their lengths.
         """

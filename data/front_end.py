@@ -2,7 +2,7 @@
 
 The base tokenizer is a `tokenizers` BPE file in Chatterbox's form ([START], [STOP], [UNK],
 [SPACE] and tags such as [en]); its bytes stay unchanged and serve every base
-language. A new language brings a BPE file of its own: the same ids, new ones appended
+language. A new language brings its BPE file: the same ids, new ones appended
 after `prefix_size`, and merges of its own, so that no new merge can fire in a base
 language, and rules where a person chose some: they write its text out before the normaliser.
 Ids are read from the files by token name. A data file that a normaliser needs (Chinese codes)

@@ -95,7 +95,7 @@ def make_card(name: str, language: str, source: str, clips: Iterable[ManifestCli
 
     mark, total = fingerprint(counted()), counts.total()
     return DatasetCard(name, language, source, total, counts[TRAIN], total - counts[TRAIN], round(duration_s, 3), mark,
-                licence, split=split)
+                       licence, split=split)
 
 
 def fingerprint(clips: Iterable[ManifestClip]) -> str:
@@ -103,7 +103,7 @@ def fingerprint(clips: Iterable[ManifestClip]) -> str:
     digest = hashlib.sha256()
     for number, line in enumerate(sorted_on_disk(json.dumps([
             clip.sha256, clip.text, clip.language, clip.split, clip.speaker, *([clip.source] if clip.source else [])])
-            for clip in clips)):
+                                                 for clip in clips)):
         digest.update((f"\n{line}" if number else line).encode())
     return digest.hexdigest()
 

@@ -41,7 +41,7 @@ class Sides:
                 made.put(("recording", clip.source), clip.split)
             if by_speaker and made.put(("speaker", clip.speaker), clip.split) not in (None, clip.split):
                 raise UserError(f"The speaker {clip.speaker!r} of the dataset is trained on and held out.",
-                                "Hold out by source here too, or prepare all of it anew, held out by speaker.")
+                                "Hold out by source here too, or prepare all of it again, held out by speaker.")
         return made
 
     def put(self, key: GroupKey, side: str) -> str | None:

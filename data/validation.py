@@ -153,7 +153,7 @@ def _note_duplicate(row: CheckedRow, first_use: str, errors: DiskList[Validation
         errors.add(ValidationFinding("duplicate", where, f"the same recording as {first}, with another text"))
         warnings.add(ValidationFinding("duplicate", first,
                                        f"the recording of {where} too, which has another text and is left "
-                             "out: listen which one is right"))
+                                       "out: listen which one is right"))
 
 
 def checked_rows_on_disk(folder: Path | None = None) -> DiskList[CheckedRow]:
@@ -289,7 +289,7 @@ def _report(found: int, valid: Sequence[CheckedRow], reading: TextNormaliser, er
     spoken = {character: count for character, count in characters.items() if character != " "}
     return ValidationReport(found, len(valid), round(duration_s, 3), dict(sorted(characters.items())),
                             dict(sorted(lost.items())),
-                  errors, with_more(warnings, _text_warnings(valid, spoken, limits)))
+                            errors, with_more(warnings, _text_warnings(valid, spoken, limits)))
 
 
 def _nothing_left(found: int, errors: Sequence[ValidationFinding]) -> str:

@@ -1,6 +1,6 @@
 """The protocol of a model family: all that the trainer, the synthesizer and the proofs know of a model.
 
-A family is a package `models/NAME` with a class that has the methods of `ModelFamily`; `models.registry` finds it by
+A family is a package `models/NAME` with a class that has the methods of `Family`; `models.registry` finds it by
 name. A family provides
 
 - a segmenter, text to ids: `Family.front_end`;

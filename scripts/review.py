@@ -1,10 +1,10 @@
-"""Review a dataset: its clips with findings, the worst first; leave some out, write texts anew, save a new version.
+"""Review a dataset: its clips with findings, the worst first; exclude some, edit transcripts, save a new version.
 
     python -m scripts.review mine                                    what was found, and the 20 worst clips
     python -m scripts.review mine --kind pace --most 100             those with one kind of finding
     python -m scripts.review mine --exclude clip7 --exclude clip9    decide; nothing is changed yet
     python -m scripts.review mine --exclude-kind "same sound"        (--exclude-errors KIND: only where it is an error)
-    python -m scripts.review mine --undo-kind "same sound"           take back what was decided about all of a kind
+    python -m scripts.review mine --undo-kind "same sound"           undo what was decided about all of a kind
     python -m scripts.review mine --include clip9 --text clip3 "what is said"
     python -m scripts.review mine --fix-kind silence                 cut the silence at the ends of all that have some
     python -m scripts.review mine --save-as mine-2                   the dataset with what was decided
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _save_or_show(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any] | int:
-    """Write the decided dataset as a job of its own, or show what was found."""
+    """Write the decided dataset in a job, or show what was found."""
     if not given.save_as:
         return _do(workspace, given)
     _decide(workspace, given)
@@ -45,19 +45,19 @@ def build_parser() -> argparse.ArgumentParser:
     parser = script_parser("review", __doc__, "end with the outcome as one line of JSON")
     parser.add_argument("dataset", help="a prepared dataset")
     parser.add_argument("--kind", default="", help="show clips with this kind of finding alone")
-    parser.add_argument("--start", type=int, default=0, help="show clips from this one on (default: %(default)s)")
-    parser.add_argument("--most", type=int, default=20, help="show at most so many clips (default: %(default)s)")
-    parser.add_argument("--exclude", action="append", default=[], metavar="ID", help="leave a clip out; repeatable")
+    parser.add_argument("--start", type=int, default=0, help="number of the first clip to show (default: %(default)s)")
+    parser.add_argument("--most", type=int, default=20, help="number of clips to show (default: %(default)s)")
+    parser.add_argument("--exclude", action="append", default=[], metavar="ID", help="exclude a clip; repeatable")
     parser.add_argument("--exclude-kind", action="append", default=[], metavar="KIND",
-                        help="leave out all clips with this kind of finding")
+                        help="exclude all clips with this kind of finding")
     parser.add_argument("--exclude-errors", action="append", default=[], metavar="KIND",
-                        help="leave out the clips of which this kind of finding is an error")
+                        help="exclude the clips of which this kind of finding is an error")
     parser.add_argument("--undo-kind", action="append", default=[], metavar="KIND",
-                        help="take back what was decided about all clips with this kind of finding at once: that they "
-                             "are out, or mended; done before all else that is asked for")
-    parser.add_argument("--include", action="append", default=[], metavar="ID", help="take a clip in again")
+                        help="undo the decision about all clips with this kind of finding (excluded or mended); done "
+                             "before the other options")
+    parser.add_argument("--include", action="append", default=[], metavar="ID", help="include a clip again")
     parser.add_argument("--text", action="append", default=[], nargs=2, metavar=("ID", "TEXT"),
-                        help="write a text anew")
+                        help="edit the transcript of a clip")
     parser.add_argument("--fix-kind", action="append", default=[], metavar="KIND",
                         help=f"mend the recordings with this kind of finding: {', '.join(review.FIXES)}")
     parser.add_argument("--save-as", metavar="NAME",
@@ -108,7 +108,7 @@ def _decide(workspace: Workspace, given: argparse.Namespace) -> int:
         return ReviewDecision(one, included=known[one])
 
     count += review.update_decisions(workspace, given.dataset, given.include,
-                           lambda one: replace(one, included=True, reason=""), first)
+                                     lambda one: replace(one, included=True, reason=""), first)
     texts = dict(given.text)
     return count + review.update_decisions(workspace, given.dataset, texts,
                                            lambda one: replace(one, text=texts[one.id]), first)
@@ -116,7 +116,7 @@ def _decide(workspace: Workspace, given: argparse.Namespace) -> int:
 
 def _print_clip(one: IndexedClip, made: ReviewDecision | None) -> None:
     marks = [] if made is None else [word for word, holds in (
-        ("excluded", not made.included), ("text written anew", made.text), ("mended", made.fixes)) if holds]
+        ("excluded", not made.included), ("edited transcript", made.text), ("mended", made.fixes)) if holds]
     state = f" [{', '.join(marks)}]" if marks else ""
     print(f"{one.rank + 1:>6} {one.clip.id}{state}: {(made.text if made and made.text else one.clip.text)[:100]}")
     for finding in one.findings:

@@ -79,7 +79,7 @@ def _try(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
         for change in line.changes:
             print(f"    {change.before!r} -> {change.after!r} ({', '.join(change.rules)})")
         if line.left_out:
-            print("    left out: " + " ".join(line.left_out))
+            print("    excluded: " + " ".join(line.left_out))
     return {"lines": [asdict(line) for line in lines]}
 
 
@@ -87,7 +87,7 @@ def _cost(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
     costs = text_rules.fold_costs(text_rules.load(workspace, given.name), _texts(workspace, given, None))
     for cost in costs:
         print(f"{cost.name}: {cost.about}\n"
-              f"    {cost.words} distinct words become {cost.words_after}: {cost.merged_word_count} fall together\n"
+              f"    {cost.words} distinct words become {cost.words_after}: {cost.merged_word_count} become equal\n"
               f"    {cost.letters} letters become {cost.letters_after}; "
               f"{cost.occurrences} of {cost.total} words are spelled otherwise")
         for group in cost.merged:

@@ -54,7 +54,7 @@ def build(page: Page) -> None:
         choices=list(failed := _failed(page, _chosen(page, view))), visible=bool(failed)), "certificate")
     live.panel(last, _last_export, "certificate")
     live.watch("export.name", name)
-    live.panel(name, lambda view: verb_form.suggest_value(view.chosen["export.name"], _name(page, view),
+    live.panel(name, lambda view: verb_form.suggest_value(view.values["export.name"], _name(page, view),
                                                           verb_form.generated_names(page.workspace)), "certificate")
     page.on(export.click, lambda *values: _export(page, *values), [subject, name, override], [notice])
 
@@ -69,7 +69,7 @@ def _references(page: Page, view: View) -> list[tuple[str, str]]:
 
 def _chosen(page: Page, view: View) -> str:
     offered = [reference for _, reference in _references(page, view)]
-    current = view.chosen.get("proof", "")
+    current = view.values.get("proof", "")
     return current if current in offered else offered[0] if offered else ""
 
 
@@ -107,7 +107,7 @@ def _meaning(proof: Certificate) -> str:
     """What passing means; in scope `full` the drift of base languages is measured, not excluded."""
     if any(check.name == "base_logits" and check.result == "measured" for check in proof.checks):
         return "Frozen tensors are unchanged. The drift of the base languages was measured; see below."
-    return "The base languages are unchanged, bit for bit."
+    return "Base-language results are bit-identical to those of the base model."
 
 
 def _check(check: CertificateCheck) -> Html:
@@ -202,7 +202,7 @@ def build_push(page: Page) -> None:
 
 def _export_choices(page: Page, view: View) -> object:
     names = page.workspace.list_exports()
-    current = view.chosen["push.export"]
+    current = view.values["push.export"]
     return gr.update(choices=names, value=current if current in names else names[0] if names else None)
 
 

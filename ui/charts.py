@@ -64,7 +64,7 @@ def chart(title: str, series: Sequence[Series], *, x_most: float | None = None, 
           x_name: str = "step", y_low: float | None = None, y_log: bool = False) -> Html:
     """A chart with title and legend.
 
-    `y_log`: logarithmic y axis; values that are not positive are left out.
+    `y_log`: logarithmic y axis; values that are not positive are skipped.
     """
     few = [one if one.style == "dots" else replace(one, points=thin(one.points)) for one in series]
     drawn = [one for one in (map(_logarithmic, few) if y_log else few) if one.points]

@@ -76,7 +76,7 @@ def build(page: Page) -> None:
 
 def _datasets(page: Page, view: View) -> object:
     return gr.update(choices=page.workspace.list_datasets(),
-                     value=_dataset(page, view.chosen["review.dataset"]) or None)
+                     value=_dataset(page, view.values["review.dataset"]) or None)
 
 
 def _dataset(page: Page, chosen: str) -> str:
@@ -86,14 +86,14 @@ def _dataset(page: Page, chosen: str) -> str:
 
 
 def _models(page: Page, view: View) -> object:
-    there, now = page.workspace.list_models(), view.chosen["review.model"]
+    there, now = page.workspace.list_models(), view.values["review.model"]
     return gr.update(choices=there, value=now if now in there else there[0] if there else None)
 
 
 def _index(page: Page, view: View) -> ClipIndex | None:
     """The clip index of the chosen dataset; None where there is none, which `_findings` reports."""
     try:
-        return review.index_of(page.workspace, _dataset(page, view.chosen["review.dataset"]))
+        return review.index_of(page.workspace, _dataset(page, view.values["review.dataset"]))
     except UserError:
         return None
 
@@ -102,7 +102,7 @@ def _kinds(page: Page, view: View) -> object:
     index = _index(page, view)
     found = index.kinds() if index else []
     choices = [("All clips", ALL), *((f"{one.kind} ({one.count})", one.kind) for one in found)]
-    now = view.chosen["review.kind"]
+    now = view.values["review.kind"]
     return gr.update(choices=choices, value=now if now in {value for _, value in choices} else ALL)
 
 
@@ -114,7 +114,7 @@ def _spread(page: Page, view: View) -> Html:
 
 
 def _findings(page: Page, view: View) -> Html:
-    name = _dataset(page, view.chosen["review.dataset"])
+    name = _dataset(page, view.values["review.dataset"])
     if not name:
         return NOTHING
     index = review.index_of(page.workspace, name)
@@ -124,16 +124,16 @@ def _findings(page: Page, view: View) -> Html:
 
 def _shown(index: ClipIndex, view: View) -> tuple[list[IndexedClip], int, int]:
     """The clips of the open page, its number from 1, and the number of clips."""
-    kind = "" if view.chosen["review.kind"] in ("", ALL) else view.chosen["review.kind"]
+    kind = "" if view.values["review.kind"] in ("", ALL) else view.values["review.kind"]
     total = index.count(kind)
     last = max(1, -(-total // PAGE))
-    asked = view.chosen["review.page"].partition(".")[0]
+    asked = view.values["review.page"].partition(".")[0]
     number = min(last, max(1, int(asked) if asked.isdecimal() else 1))
     return index.page((number - 1) * PAGE, PAGE, kind), number, total
 
 
 def _table(page: Page, view: View) -> Html:
-    name = _dataset(page, view.chosen["review.dataset"])
+    name = _dataset(page, view.values["review.dataset"])
     if not name:
         return job_views.empty("Prepare a dataset first; its clips appear here.")
     index = _index(page, view)
@@ -150,7 +150,8 @@ def _table(page: Page, view: View) -> Html:
     ])
     pages = max(1, -(-total // PAGE))
     where = paragraph(f"Page {number:,} of {pages:,}; {total:,} clips.", class_="small")
-    return join((facts, where, keys_view(), clip_rows(name, shown, made)))
+    return join((facts, where, keys_view(),
+                 div("clips", *(clip_row(name, one, made.get(one.clip.id)) for one in shown), data_dataset=name)))
 
 
 def handle_command(page: Page, chosen: object, command: object) -> Sequence[object]:
@@ -217,11 +218,6 @@ def _save(page: Page, chosen: object, new: object, model: object) -> Sequence[ob
 def keys_view() -> Html:
     """The keyboard shortcuts of the table."""
     return div("keys", *(span("key-of", element("kbd", key), " ", does) for key, does in _KEYS))
-
-
-def clip_rows(dataset: str, shown: Sequence[IndexedClip], made: Mapping[str, ReviewDecision]) -> Html:
-    """The clips of a page."""
-    return div("clips", *(clip_row(dataset, one, made.get(one.clip.id)) for one in shown), data_dataset=dataset)
 
 
 def clip_row(dataset: str, one: IndexedClip, made: ReviewDecision | None) -> Html:

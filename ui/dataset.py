@@ -32,14 +32,14 @@ def build(page: Page) -> None:
             choices = {"model": lambda view: page.workspace.list_models(),
                        "add_to": lambda view: ["", *page.workspace.list_datasets()],
                        "rules": lambda view: ["", *text_rules.choices(
-                           page.workspace, view.chosen["prepare.language"].strip().lower())]}
+                           page.workspace, view.values["prepare.language"].strip().lower())]}
             verb_form.build_prerequisites(page, "prepare", "data", choices)
             upload = gr.File(file_count="multiple", type="filepath", height=160, elem_id="prepare-upload",
                              label="Upload an archive or several files")
             notice = gr.HTML(elem_classes="notices", elem_id="prepare-look")
-            step = verb_form.build_verb_form(page, "prepare", "Prepare dataset",
-                                   first=("source", "dataset", "language", "model", "held_out", "add_to", "rules",
-                                          "licence"), choices=choices)
+            step = verb_form.build_verb_form(
+                page, "prepare", "Prepare dataset", choices=choices,
+                first=("source", "dataset", "language", "model", "held_out", "add_to", "rules", "licence"))
             form = step.form
             long_audio.build(page, form, notice)
             source, language = form.widget("source"), form.widget("language")

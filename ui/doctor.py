@@ -61,7 +61,7 @@ def _build_form(page: Page) -> None:
         page.live.watch(f"doctor.{name}", widget)
     page.live.panel(form.widget("base"), lambda view: _bases(page, view), "doctor")
     page.live.panel(command, lambda view: element("pre", command_line("doctor", form.options(
-        [view.chosen[f"doctor.{name}"] for name in form.names], part="model"), page.workspace.path), class_="command"),
+        [view.values[f"doctor.{name}"] for name in form.names], part="model"), page.workspace.path), class_="command"),
                     "doctor")
 
     def run(*values: Value) -> Sequence[object]:
@@ -78,7 +78,7 @@ def _build_form(page: Page) -> None:
 def _bases(page: Page, view: View) -> object:
     """The models of the workspace; a path that was typed stays."""
     there = page.workspace.list_models()
-    current = view.chosen["doctor.base"]
+    current = view.values["doctor.base"]
     return gr.update(choices=there, value=current or (there[0] if there else None))
 
 

@@ -19,11 +19,11 @@ def build(page: Page) -> None:
 
     def name(view: View) -> str:
         """The tokenizer's name, so that both are called the same."""
-        return view.chosen["extend.tokenizer"] or verb_form.tokenizer_name(
-            page.workspace, view.chosen["extend.model"], "")
+        return view.values["extend.tokenizer"] or verb_form.tokenizer_name(
+            page.workspace, view.values["extend.model"], "")
 
     def initialisation_info(view: View) -> object:
-        about, tokenizer = ExtendOptions.model_fields["initialisation"].description, view.chosen["extend.tokenizer"]
+        about, tokenizer = ExtendOptions.model_fields["initialisation"].description, view.values["extend.tokenizer"]
         found = row_sources.count_rows_of_tokenizer(page.workspace, tokenizer)
         return gr.update(info=about if found is None else f"{about} {coverage_text(tokenizer, found)}")
 
@@ -31,7 +31,7 @@ def build(page: Page) -> None:
         with gr.Column(scale=2, min_width=300):
             choices = {"model": lambda view: page.workspace.list_models(),
                        "tokenizer": lambda view: verb_form.matching_tokenizers(
-                           page.workspace, view.chosen["extend.model"])}
+                           page.workspace, view.values["extend.model"])}
             verb_form.build_prerequisites(page, "extend", "embeddings", choices)
             step = verb_form.build_verb_form(
                 page, "extend", "Extend embeddings", first=("model", "tokenizer", "extension", "initialisation"),

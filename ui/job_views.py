@@ -60,7 +60,7 @@ _RESULT_TITLES: Mapping[str, str] = {
     "minutes": "Duration", "level_db": "Level", "error": "CER", "ready": "Ready to train",
     "features_alike": "Codes equal to the cache", "checkpoint": "Checkpoint size", "spoken_s": "Synthesized",
     "memory_bytes": "Memory", "training": "Estimated training time", "too_long": "Clips too long",
-    "error_on_originals": "CER of original recordings", "transcript": "Transcript", "cut": "Truncated",
+    "error_on_originals": "CER of original recordings",
     "not_tried": "Not checked",
 }
 _WHEN = {"before": "before", "after": "after", "original": "original recordings"}
@@ -216,51 +216,53 @@ def stop_message(state: JobState) -> str:
 
 
 @dataclass(frozen=True)
-class ProofTime:
+class CertificateTime:
     """Seconds that a finished training spent on its certificate, and in all."""
 
-    proof_s: float
-    whole_s: float
+    certificate_s: float
+    total_s: float
 
 
-def last_proof_time(states: Iterable[JobState], alike: Callable[[JobState], bool]) -> ProofTime | None:
-    """Of `states`, newest first, that of the first training with a certificate that is `alike`."""
-    return next((found for state in states if (found := proof_time_of(state)) is not None and alike(state)), None)
+def last_certificate_time(states: Iterable[JobState], comparable: Callable[[JobState], bool]) -> CertificateTime | None:
+    """Of `states`, newest first, that of the first training with a certificate that is `comparable`."""
+    return next((found for state in states
+                 if (found := certificate_time(state)) is not None and comparable(state)), None)
 
 
-def proof_time_of(state: JobState) -> ProofTime | None:
+def certificate_time(state: JobState) -> CertificateTime | None:
     """How long the certificate of a finished training took, where it was measured."""
-    proof_s = next((stage.seconds for stage in state.stages if stage.name == CERTIFICATE_STAGE and stage.seconds), None)
-    if state.verb != "train" or state.status != "finished" or proof_s is None or not state.steps:
+    certificate_s = next((stage.seconds for stage in state.stages
+                          if stage.name == CERTIFICATE_STAGE and stage.seconds), None)
+    if state.verb != "train" or state.status != "finished" or certificate_s is None or not state.steps:
         return None
-    return ProofTime(proof_s, proof_s + max(state.steps[-1].seconds, state.seconds - proof_s))
+    return CertificateTime(certificate_s, certificate_s + max(state.steps[-1].seconds, state.seconds - certificate_s))
 
 
-def before_proof(past: ProofTime | None) -> str:
+def certificate_preview(past: CertificateTime | None) -> str:
     """What the certificate at the end of a training does, and how long it took the last time."""
-    took = (f"The last one took {duration(past.proof_s)}, {past.proof_s / past.whole_s:.0%} of the "
-            f"{duration(past.whole_s)} of its training.") if past else (
+    took = (f"The last one took {duration(past.certificate_s)}, {past.certificate_s / past.total_s:.0%} of the "
+            f"{duration(past.total_s)} of its training.") if past else (
                 "Its duration does not depend on the number of steps; an estimate appears when it has started.")
     return ("At the end, the certificate: base and trained model synthesize the same sentences, a recogniser (ASR) "
             f"scores them, and frozen tensors are compared bit by bit. {took}")
 
 
-def proof_note(state: JobState, past: ProofTime | None) -> str:
+def certificate_note(state: JobState, past: CertificateTime | None) -> str:
     """A note on the certificate of a training that waits or runs; empty for all else."""
     if state.verb != "train" or not state.alive or state.status == "stopping":
         return ""
     if current_stage(state) != CERTIFICATE_STAGE:
-        return before_proof(past)
+        return certificate_preview(past)
     note = ("Training is finished and saved. Computing the certificate: synthesis, recogniser (ASR) scores and a bit "
             "by bit comparison of frozen tensors.")
     started, progress = state.stages[-1].time, state.progress
     if state.started_at is None or not state.steps or progress is None or progress.time < started:
         return note
-    training_s, proof_s = max(state.steps[-1].seconds, started - state.started_at), progress.time - started
+    training_s, certificate_s = max(state.steps[-1].seconds, started - state.started_at), progress.time - started
     note += f" Training took {duration(training_s)}"
-    if state.eta_s is None or proof_s < _MIN_CERTIFICATE_S:
+    if state.eta_s is None or certificate_s < _MIN_CERTIFICATE_S:
         return f"{note}."
-    share = (proof_s + state.eta_s) / (training_s + proof_s + state.eta_s)
+    share = (certificate_s + state.eta_s) / (training_s + certificate_s + state.eta_s)
     return f"{note}; the certificate will be about {share:.0%} of the total time."
 
 
@@ -348,11 +350,6 @@ def log(text: str) -> Html:
     """The tail of a log. The style sheet keeps it at its end, where the newest lines are."""
     return div("log-box", element("pre", text.strip() or "The log is empty.", class_="log"), tabindex=0, role="region",
                aria_label="Log, the newest line last")
-
-
-def yes_no(good: bool, yes: str = "yes", no: str = "no") -> Html:
-    """A result in green or red."""
-    return span("badge good" if good else "badge bad", yes if good else no)
 
 
 def level_badge(level: str) -> Html:

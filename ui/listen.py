@@ -31,7 +31,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "fr": ("Le petit bateau rentre avant la pluie.", "Elle ouvre la fenêtre et écoute."),
 }
 """Example sentences by language; their characters are all in the demo's recordings."""
-_PLAY_PARTS = "watch('value', () => window.lisanHear && window.lisanHear(element));"
+_PLAY_PARTS = "watch('value', () => window.lisanStream && window.lisanStream(element));"
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _lay_out_inputs() -> _Inputs:
 def _lay_out_results(page: Page) -> _Results:
     page.pair.render()
     status = gr.HTML(elem_id="pair-status")
-    parts = gr.HTML(elem_id="hearing", js_on_load=_PLAY_PARTS)
+    parts = gr.HTML(elem_id="stream-player", js_on_load=_PLAY_PARTS)
     clips = gr.HTML(elem_id="clips")
     with gr.Row(visible=False, elem_classes="controls", elem_id="vote") as vote_row:
         first = gr.Button("A is better", size="md", elem_id="vote-a", min_width=90)
@@ -129,7 +129,7 @@ def _add_panels(page: Page, inputs: _Inputs, results: _Results) -> None:
     for component, render in (
         (inputs.finetuned, lambda view: _trained_choices(page, view)),
         (inputs.start, lambda view: gr.update(
-            value="Compare" if all(voice_settings.chosen(page.workspace, view)) else "Synthesize")),
+            value="Compare" if all(voice_settings.selected_models(page.workspace, view)) else "Synthesize")),
         (inputs.language, lambda view: gr.update(
             choices=[(job_views.language_name(code), code) for code in _languages(page, view)],
             value=_language(page, view))),
@@ -145,7 +145,7 @@ def _add_panels(page: Page, inputs: _Inputs, results: _Results) -> None:
         live.panel(component, render, "listen")
 
 
-def chosen(view: View) -> JobState | None:
+def selected_comparison(view: View) -> JobState | None:
     """The chosen comparison; when none is chosen, the newest. None: it was deleted.
 
     A skipped one, whose models were never made, gives way to what can be played.
@@ -157,25 +157,25 @@ def chosen(view: View) -> JobState | None:
 def pair_choices(view: View) -> object:
     """All comparisons, by time, text and model."""
     titles = {job.id: voice_settings.pair_title(view, job) for job in view.jobs if job.verb in SYNTHESIS_VERBS}
-    found = view.choices("pair", titles, chosen(view))
+    found = view.choices("pair", titles, selected_comparison(view))
     return gr.update(**found, visible=bool(found["choices"]))
 
 
 def status_view(view: View) -> Html:
-    state = chosen(view)
+    state = selected_comparison(view)
     if deleted := view.deleted("pair"):
         return job_views.job_deleted(deleted)
     if state is None:
         return job_views.empty("Nothing synthesized yet. Choose a model and a text, then click the button.")
     if state.status != "finished":
         return job_views.job_card(state)
-    shown = state.warnings and view.chosen.get("blind") != "True"  # a warning may name a side
+    shown = state.warnings and view.values.get("blind") != "True"  # a warning may name a side
     return div("card", job_views.warnings(state.warnings)) if shown else NOTHING
 
 
 def clips_view(page: Page, view: View) -> Html:
     """The clips of the comparison with their scores, and those of original recordings."""
-    state = chosen(view)
+    state = selected_comparison(view)
     if state is None:
         return NOTHING
     blind = comparison_views.BlindMode(_is_blind(page, view, state), _voted(page, state))
@@ -184,19 +184,19 @@ def clips_view(page: Page, view: View) -> Html:
 
 def parts_view(page: Page, view: View) -> Html:
     """The finished parts of clips for the script that plays them in order; none in a blind test."""
-    state = view.job(view.chosen["requested"])
-    if state is None or view.chosen["stream"] != "True" or _is_blind(page, view, state):
+    state = view.job(view.values["requested"])
+    if state is None or view.values["stream"] != "True" or _is_blind(page, view, state):
         return NOTHING
     parts = [{"side": part.side, "url": media.url("runs", state.id, part.path), "seconds": part.duration_s}
              for part in state.audio_chunks]
-    return div("hearing", data_job=state.id, data_parts=json.dumps(parts))
+    return div("stream-player", data_job=state.id, data_parts=json.dumps(parts))
 
 
 def _trained_choices(page: Page, view: View) -> object:
     """Trained models, newest first; the first is preselected. The last choice is the base model alone."""
     found = [model for model in list_references(page.workspace, view.jobs) if model.kind != "base"]
     found.sort(key=lambda model: model.kind != "run")
-    _, after = voice_settings.chosen(page.workspace, view)
+    _, after = voice_settings.selected_models(page.workspace, view)
     none = ("Base model only", voice_settings.BASE_ONLY) if found else ("No trained model yet: base model only", "")
     return gr.update(choices=[*((voice_settings.label(view, model), model.reference) for model in found), none],
                      value=after.reference if after else none[1])
@@ -210,19 +210,19 @@ def _languages(page: Page, view: View) -> Sequence[str]:
 def _language(page: Page, view: View) -> str:
     """The chosen language where the model has it, else the model's first."""
     codes = _languages(page, view)
-    return view.chosen["language"] if view.chosen["language"] in codes else codes[0]
+    return view.values["language"] if view.values["language"] in codes else codes[0]
 
 
 def _suggested_text(page: Page, view: View) -> object:
     """An example of the language in the place of one in another language; what was typed stays."""
     code = _language(page, view)
     others = [text for other, texts in EXAMPLES.items() if other != code for text in texts]
-    return verb_form.suggest_value(view.chosen["text"], EXAMPLES.get(code, ("",))[0], others)
+    return verb_form.suggest_value(view.values["text"], EXAMPLES.get(code, ("",))[0], others)
 
 
 def _example_choices(page: Page, view: View) -> object:
     """Held-out sentences of the language's datasets, then the built-in ones."""
-    code = view.chosen["language"] or "am"
+    code = view.values["language"] or "am"
     own = [text for found in records.datasets(page.workspace) if found.language == code
            for text in records.held_out_texts(page.workspace, found.name, 5)]
     return gr.update(choices=list(dict.fromkeys([*own, *EXAMPLES.get(code, ())]))[:6])
@@ -255,7 +255,7 @@ def _votes_file(page: Page) -> Path:
 
 def _is_blind(page: Page, view: View, state: JobState) -> bool:
     """Whether a comparison is blind: by the checkbox, or since it was started so."""
-    return view.chosen["blind"] == "True" or comparison_views.is_blind(_votes_file(page), state.id)
+    return view.values["blind"] == "True" or comparison_views.is_blind(_votes_file(page), state.id)
 
 
 def _reveal(page: Page, pair: str) -> Sequence[object]:
@@ -270,7 +270,7 @@ def _voted(page: Page, state: JobState) -> frozenset[int]:
 
 def _clip_to_vote(page: Page, view: View) -> int | None:
     """The next clip to vote on in a blind test."""
-    state = chosen(view)
+    state = selected_comparison(view)
     if state is None or not _is_blind(page, view, state):
         return None
     return comparison_views.open_question(state, _voted(page, state))
@@ -290,7 +290,7 @@ def _vote(page: Page, letter: str, pair: str) -> Sequence[object]:
 
 
 def _tally(page: Page, view: View) -> Html:
-    state = chosen(view)
+    state = selected_comparison(view)
     if state is None or not _is_blind(page, view, state):
         return NOTHING
     votes = comparison_views.read_votes(_votes_file(page))

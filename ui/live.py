@@ -27,12 +27,13 @@ QUIET = {"queue": False, "show_progress": "hidden", "api_visibility": "private",
 """Settings of every listener: no queue, no spinner, no public API."""
 
 BUSY_S, IDLE_S = 1.0, 3.0
-_FILL = """(wanted, ...now) => {
-  const fill = JSON.parse(wanted || "{}");
+_APPLY_IF_UNCHANGED = """(pending, ...current) => {
+  const changes = JSON.parse(pending || "{}");
   const text = (value) => JSON.stringify(value ?? null);
-  return now.map((value, at) => at in fill && text(fill[at].seen) === text(value) ? fill[at].wanted : value);
+  return current.map((value, at) =>
+    at in changes && text(changes[at].seen) === text(value) ? changes[at].wanted : value);
 }"""
-"""In the browser: a wanted value goes into its widget only where that still holds the value that the app saw."""
+"""In the browser: a pending value goes into its widget only where that still holds the value that the app saw."""
 _LOG = logging.getLogger("lisan.page")
 
 
@@ -41,7 +42,7 @@ class View:
     """The state of one browser: its open tab, the values of watched widgets, and all jobs, newest first."""
 
     tab: str
-    chosen: Mapping[str, str]
+    values: Mapping[str, str]
     jobs: tuple[JobState, ...]
     cache: dict[tuple[str, ...], object] = field(default_factory=dict, repr=False, compare=False)
     """What several panels of a refresh compute, by its inputs."""
@@ -62,12 +63,12 @@ class View:
 
     def selected_job(self, field: str, *verbs: str) -> JobState | None:
         """The job chosen in `field`; when none is, the newest of `verbs`. None: there is none, or it was deleted."""
-        name = self.chosen.get(field, "")
+        name = self.values.get(field, "")
         return self.job(name) if name else self.newest(*verbs)
 
     def deleted(self, field: str) -> str:
         """The id of the job chosen in `field` when its folder is missing, else nothing."""
-        name = self.chosen.get(field, "")
+        name = self.values.get(field, "")
         return name if name and self.job(name) is None else ""
 
     def choices(self, field: str, titles: Mapping[str, str], shown: JobState | None) -> dict[str, object]:
@@ -103,35 +104,37 @@ class Live:
         self.panels.append(_Panel(component, render, tab))
 
     def watch(self, name: str, component: Block) -> None:
-        """Let panels read the value of `component` as `view.chosen[name]`."""
+        """Let panels read the value of `component` as `view.values[name]`."""
         self.watched[name] = component
 
-    def view(self, tab: str, chosen: Mapping[str, object]) -> View:
-        texts = {name: "" if value is None else str(value) for name, value in chosen.items()}
+    def view(self, tab: str, values: Mapping[str, object]) -> View:
+        texts = {name: "" if value is None else str(value) for name, value in values.items()}
         return View(tab, texts, tuple(self.board.states()))
 
     def attach(self, tab: gr.State) -> None:
         """Create the timer and the listeners that all refreshes go through. Call inside the Blocks, at the end."""
-        self.sent, self.sent_inputs = gr.State({}), gr.State({})
+        self.sent_hashes, self.sent_input_hashes = gr.State({}), gr.State({})
         self.timer = gr.Timer(BUSY_S)
         self.panel(self.timer, lambda view: gr.update(value=BUSY_S if any(job.alive for job in view.jobs) else IDLE_S))
         watched = list(self.watched.values())
-        self.inputs = [tab, self.sent, self.sent_inputs, *watched]
-        self.stale, self.wanted = _flag(), _flag()
-        self.behind = {name: _flag() for name in sorted({panel.tab for panel in self.panels} - {""})}
-        self.timer.tick(self.check, self.inputs, [self.stale, *self.behind.values()], **QUIET)
-        for name, flag in self.behind.items():
+        self.inputs = [tab, self.sent_hashes, self.sent_input_hashes, *watched]
+        self.inputs_changed, self.pending_input_values = _flag(), _flag()
+        self.tab_changed = {name: _flag() for name in sorted({panel.tab for panel in self.panels} - {""})}
+        self.timer.tick(self.check, self.inputs, [self.inputs_changed, *self.tab_changed.values()], **QUIET)
+        for name, flag in self.tab_changed.items():
             flag.change(partial(self.refresh, only=name), self.inputs, self._outputs(name), **QUIET)
         controls = [panel.component for panel in self._panels(True).values()]
-        self.stale.change(self.update_inputs, [tab, self.sent_inputs, *watched],
-                          [self.sent_inputs, self.wanted, *controls], **QUIET,
-                          ).then(None, [self.wanted, *watched], watched, js=_FILL, **QUIET)
+        self.inputs_changed.change(self.update_inputs, [tab, self.sent_input_hashes, *watched],
+                                   [self.sent_input_hashes, self.pending_input_values, *controls], **QUIET,
+                                   ).then(None, [self.pending_input_values, *watched], watched,
+                                          js=_APPLY_IF_UNCHANGED, **QUIET)
         self.outputs = self._outputs()
         for event in self.pending:
             event.then(self.refresh, self.inputs, self.outputs, **QUIET)
 
     def _outputs(self, only: str = "") -> list[Block]:
-        return [self.sent, self.stale, *(panel.component for panel in self._panels(False, only).values())]
+        panels = self._panels(False, only).values()
+        return [self.sent_hashes, self.inputs_changed, *(panel.component for panel in panels)]
 
     def _panels(self, watched: bool, only: str = "") -> dict[int, _Panel]:
         """The panels that are read as inputs too, or the others (of one tab and of every tab), by their number."""
@@ -139,51 +142,53 @@ class Live:
         return {at: panel for at, panel in enumerate(self.panels) if (panel.component._id in inputs) == watched
                 and (not only or panel.tab in ("", only))}
 
-    def check(self, tab: str, sent: dict[int, str], sent_inputs: dict[int, str], *values: object) -> list[object]:
+    def check(self, tab: str, sent_hashes: dict[int, str], sent_input_hashes: dict[int, str],
+              *values: object) -> list[object]:
         """Flags that make the browser ask for a refresh where something has changed.
 
         Gradio takes about a millisecond for each output, even a skipped one (6.31), and most ticks change nothing:
         so a tick has only these outputs, and a change has those of its tab.
         """
         view = self._view(tab, values)
-        behind = bool(self._changes(self._panels(False), view, dict(sent or {})))
-        return [self._stale(view, sent_inputs), *(_now(behind and name == tab) for name in self.behind)]
+        changed = bool(self._changes(self._panels(False), view, dict(sent_hashes or {})))
+        return [self._flag_inputs(view, sent_input_hashes),
+                *(_new_token(changed and name == tab) for name in self.tab_changed)]
 
-    def refresh(self, tab: str, sent: dict[int, str], sent_inputs: dict[int, str], *values: object,
+    def refresh(self, tab: str, sent_hashes: dict[int, str], sent_input_hashes: dict[int, str], *values: object,
                 only: str = "") -> list[object]:
-        """What has changed since `sent`, for the panels of `tab` and those on every tab.
+        """What has changed since `sent_hashes`, for the panels of `tab` and those on every tab.
 
         Gradio never frees what it made of an output that is an input as well (6.31). So watched widgets are no
         outputs here, but only of `update_inputs`, which is rare.
         """
-        view, known = self._view(tab, values), dict(sent or {})
+        view, known = self._view(tab, values), dict(sent_hashes or {})
         panels = self._panels(False, only)
         changes = self._changes(panels, view, known)
-        return [known, self._stale(view, sent_inputs), *(changes.get(at, gr.skip()) for at in panels)]
+        return [known, self._flag_inputs(view, sent_input_hashes), *(changes.get(at, gr.skip()) for at in panels)]
 
-    def _stale(self, view: View, sent_inputs: dict[int, str]) -> object:
+    def _flag_inputs(self, view: View, sent_input_hashes: dict[int, str]) -> object:
         """A flag that calls `update_inputs` where a watched widget should change."""
-        return _now(bool(self._changes(self._panels(True), view, dict(sent_inputs or {}))))
+        return _new_token(bool(self._changes(self._panels(True), view, dict(sent_input_hashes or {}))))
 
-    def update_inputs(self, tab: str, sent_inputs: dict[int, str], *values: object) -> list[object]:
-        """What has changed of the watched widgets; their values as JSON for `_FILL`.
+    def update_inputs(self, tab: str, sent_input_hashes: dict[int, str], *values: object) -> list[object]:
+        """What has changed of the watched widgets; their values as JSON for `_APPLY_IF_UNCHANGED`.
 
         A person may type while this is on its way. So a value goes into its widget only where that still holds what
         was seen here.
         """
-        view, known = self._view(tab, values), dict(sent_inputs or {})
+        view, known = self._view(tab, values), dict(sent_input_hashes or {})
         panels = self._panels(True)
         changes = self._changes(panels, view, known)
         places = {component._id: at for at, component in enumerate(self.watched.values())}
-        wanted, updates = {}, []
+        pending, updates = {}, []
         for at, panel in panels.items():
             update = changes.get(at, gr.skip())
             if isinstance(update, dict) and "value" in update:
                 place = places[panel.component._id]
-                wanted[place] = {"seen": values[place], "wanted": update["value"]}
+                pending[place] = {"seen": values[place], "wanted": update["value"]}
                 update = {key: value for key, value in update.items() if key != "value"}
             updates.append(update)
-        return [known, json.dumps(wanted), *updates]
+        return [known, json.dumps(pending), *updates]
 
     def _view(self, tab: str, values: Sequence[object]) -> View:
         return self.view(tab, dict(zip(self.watched, values, strict=True)))
@@ -205,9 +210,9 @@ def _flag() -> gr.Textbox:
     return gr.Textbox("", visible="hidden")
 
 
-def _now(true: bool) -> object:
+def _new_token(wanted: bool) -> object:
     """A new value for a flag, which triggers its listeners; or none."""
-    return str(time.monotonic_ns()) if true else gr.skip()
+    return str(time.monotonic_ns()) if wanted else gr.skip()
 
 
 def _rendered(panel: _Panel, view: View) -> object:

@@ -52,9 +52,9 @@ def build(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
                           "the same name beside each recording. Subtitle timestamps are ignored.")
         with gr.Accordion("Clip length, audio and speakers", open=False, elem_classes="fold", elem_id="long-more"):
             clips = build_form(ClipOptions)
-            recogniser_language = gr.Textbox("", label="Recogniser language", max_lines=1, elem_id="long-called",
-                                info="The recogniser's name of the language where it is not the code, such as amh for "
-                                             "MMS.")
+            recogniser_language = gr.Textbox(
+                "", label="Recogniser language", max_lines=1, elem_id="long-called",
+                info="The recogniser's name of the language where it is not the code, such as amh for MMS.")
         with gr.Row(elem_classes="controls"):
             start = gr.Button("Make clips", variant="primary", size="md", elem_id="run-long",
                               min_width=140)
@@ -77,7 +77,7 @@ def build_results(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
     with gr.Row(elem_classes="controls"):
         take = gr.Button("Use as source", variant="primary", size="md", visible=False, elem_id="long-take")
     page.live.panel(shown, lambda view: shown_view(page, view), TAB)
-    page.live.panel(take, lambda view: offer(ready(page, view), view.chosen["prepare.source"]), TAB)
+    page.live.panel(take, lambda view: offer(ready(page, view), view.values["prepare.source"]), TAB)
     page.on(take.click, lambda: _take(page), [],
             [preview, *(form.widget(field) for field in ("source", "dataset", "language"))])
 
@@ -139,8 +139,8 @@ def _start(page: Page, clips: Sequence[str], *given: Value) -> Sequence[object]:
 
 
 def _command(page: Page, view: View, clips: Sequence[str]) -> Html:
-    values = {field: view.chosen[f"prepare.{field}"] for field in _SHARED}
-    values |= {field: view.chosen[f"long.{field}"] for field in (*_OWN, *clips)}
+    values = {field: view.values[f"prepare.{field}"] for field in _SHARED}
+    values |= {field: view.values[f"long.{field}"] for field in (*_OWN, *clips)}
     try:
         wanted = jobs_to_start(page, values, keep=False)
     except UserError:

@@ -26,7 +26,7 @@ def join(parts: Iterable[object], separator: str = "") -> Html:
 
 
 def element(name: str, *children: object, **attributes: object) -> Html:
-    """`<name ...>children</name>`; `class_` is class, `data_x` is data-x, None and False are left out."""
+    """`<name ...>children</name>`; `class_` is class, `data_x` is data-x, None and False are omitted."""
     words = [name]
     for key, value in attributes.items():
         key = key.rstrip("_").replace("_", "-")

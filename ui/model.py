@@ -11,7 +11,7 @@ from config.schema import DownloadOptions
 from core.jobs import control
 from core.jobs.events import Result
 from core.jobs.state import JobState
-from core.library.catalog import FAMILIES, ModelFamily, ModelVariant, family_of, variant
+from core.library.catalog import CATALOG, CatalogEntry, ModelVariant, family_of, variant
 from ui import job_views, verb_form
 from ui.form import command_line, parse
 from ui.live import View
@@ -25,19 +25,18 @@ def build(page: Page) -> None:
     """Lay out the tab."""
     verb_form.tab_header("Base models", "A multilingual text-to-speech model to add a language to.",
                          "To inspect a model that was fine-tuned elsewhere, open the Doctor tab.")
-    for family in FAMILIES:
+    for family in CATALOG:
         with gr.Column(elem_classes="family"):
             card = gr.HTML(elem_id=f"family-{family.name}")
             page.live.panel(card, partial(_card_panel, page=page, family=family), "model")
-            if family.available:
-                _build_download(page, family)
+            _build_download(page, family)
 
 
-def _card_panel(view: View, page: Page, family: ModelFamily) -> Html:
+def _card_panel(view: View, page: Page, family: CatalogEntry) -> Html:
     return family_card(family, _downloaded(page, family))
 
 
-def _build_download(page: Page, family: ModelFamily) -> None:
+def _build_download(page: Page, family: CatalogEntry) -> None:
     """The choices, the buttons and the progress of a download."""
     chosen = _lay_out_choices(page, family) if family.variants else []
     with gr.Row(elem_classes="controls"):
@@ -52,12 +51,13 @@ def _build_download(page: Page, family: ModelFamily) -> None:
                "model")
     live.panel(resume, lambda view: _visible_when(view, family, lambda job: job.resumable), "model")
     live.panel(progress, lambda view: _progress(view, family), "model")
-    page.on(get.click, lambda *values: _get(page, family, values), chosen, [notice])
+    page.on(get.click, lambda *values: [
+        page.started_notice(page.start("download", _options(family, values)))], chosen, [notice])
     page.on(stop.click, lambda: _stop(page, family), [], [notice])
     page.on(resume.click, lambda: _resume(page, family), [], [notice])
 
 
-def _lay_out_choices(page: Page, family: ModelFamily) -> list[gr.components.Component]:
+def _lay_out_choices(page: Page, family: CatalogEntry) -> list[gr.components.Component]:
     """Variant and source; the widgets are in the order of `_CHOICES`."""
     fields = DownloadOptions.model_fields
 
@@ -77,40 +77,38 @@ def _lay_out_choices(page: Page, family: ModelFamily) -> list[gr.components.Comp
     widgets = [which, folder, save_as, revision]
     for name, widget in zip(_CHOICES, widgets, strict=True):
         page.live.watch(f"{family.name}.{name}", widget)
-    page.live.panel(about, lambda view: variant_view(family, variant(family, view.chosen[f"{family.name}.variant"])),
+    page.live.panel(about, lambda view: variant_view(family, variant(family, view.values[f"{family.name}.variant"])),
                     "model")
     page.live.panel(command, lambda view: element("pre", command_line(
-        "download", _options(family, [view.chosen[f"{family.name}.{name}"] for name in _CHOICES]),
+        "download", _options(family, [view.values[f"{family.name}.{name}"] for name in _CHOICES]),
         page.workspace.path), class_="command"), "model")
     page.on(which.input, lambda: [gr.skip()], [], [about])
     return widgets
 
 
-def variant_view(family: ModelFamily, chosen: ModelVariant) -> Html:
+def variant_view(family: CatalogEntry, chosen: ModelVariant) -> Html:
     """The files of a variant, with size and licence."""
     files = [(part.repository, ", ".join(choice[0] for choice in part.files)) for part in chosen.parts]
     terms = [("Languages", chosen.languages), ("Licence", family.licence), ("Size", family.size), *files]
     return div("family-card", _terms(terms))
 
 
-def _downloaded(page: Page, family: ModelFamily) -> list[str]:
+def _downloaded(page: Page, family: CatalogEntry) -> list[str]:
     """Names of the models of this family in the workspace."""
     return [name for name in page.workspace.list_models() if family_of(page.workspace, name) == family.name]
 
 
-def family_card(family: ModelFamily, downloaded: Sequence[str]) -> Html:
+def family_card(family: CatalogEntry, downloaded: Sequence[str]) -> Html:
     """One family: description, languages, licence and size, and its models in the workspace."""
     if downloaded:
         own_name = list(downloaded) == [family.name]
         state = span("badge good", "in the workspace" + ("" if own_name else f" as {', '.join(downloaded)}"))
-    elif family.available:
-        state = span("badge wait", "not downloaded")
     else:
-        state = span("badge", "not yet supported")
+        state = span("badge wait", "not downloaded")
     terms = [] if family.variants else [
         ("Languages", family.languages), ("Licence", family.licence), ("Size", family.size)]
     return div(
-        "family-card" + ("" if family.available else " later"),
+        "family-card",
         div("ends", element("h3", family.title), state), paragraph(family.what), _terms(terms),
         paragraph(family.note, class_="small"),
     )
@@ -122,13 +120,13 @@ def _terms(pairs: Sequence[tuple[str, str]]) -> Html:
     return element("dl", *(join((element("dt", name), element("dd", value))) for name, value in pairs))
 
 
-def _newest(states: Sequence[JobState], family: ModelFamily) -> JobState | None:
+def _newest(states: Sequence[JobState], family: CatalogEntry) -> JobState | None:
     """The download of this family to show: a living one, else the newest."""
     found = [state for state in states if state.verb == "download" and state.job.settings.get("model") == family.name]
     return next((state for state in found if state.alive), found[0] if found else None)
 
 
-def _download_button(page: Page, family: ModelFamily, view: View) -> object:
+def _download_button(page: Page, family: CatalogEntry, view: View) -> object:
     downloaded = bool(_downloaded(page, family))
     state = _newest(view.jobs, family)
     busy = state is not None and state.alive
@@ -136,12 +134,12 @@ def _download_button(page: Page, family: ModelFamily, view: View) -> object:
     return gr.update(value=label, interactive=not busy, variant="secondary" if downloaded else "primary")
 
 
-def _visible_when(view: View, family: ModelFamily, test: Callable[[JobState], bool]) -> object:
+def _visible_when(view: View, family: CatalogEntry, test: Callable[[JobState], bool]) -> object:
     state = _newest(view.jobs, family)
     return gr.update(visible=bool(family.variants) and state is not None and test(state))
 
 
-def _progress(view: View, family: ModelFamily) -> Html:
+def _progress(view: View, family: CatalogEntry) -> Html:
     state = _newest(view.jobs, family)
     if state is None:
         return NOTHING
@@ -163,23 +161,18 @@ def result_view(result: Result) -> Html:
     ])
 
 
-def _options(family: ModelFamily, values: Sequence[object]) -> DownloadOptions:
+def _options(family: CatalogEntry, values: Sequence[object]) -> DownloadOptions:
     return parse(DownloadOptions, {"model": family.name, **dict(zip(_CHOICES, values, strict=False))})
 
 
-def _get(page: Page, family: ModelFamily, values: Sequence[object]) -> Sequence[object]:
-    job = page.start("download", _options(family, values))
-    return [page.started_notice(job)]
-
-
-def _stop(page: Page, family: ModelFamily) -> Sequence[object]:
+def _stop(page: Page, family: CatalogEntry) -> Sequence[object]:
     state = _newest(page.live.board.states(), family)
     if state is not None:
         control.stop(state.job)
     return [job_views.notice("Download paused; progress is saved.")]
 
 
-def _resume(page: Page, family: ModelFamily) -> Sequence[object]:
+def _resume(page: Page, family: CatalogEntry) -> Sequence[object]:
     state = _newest(page.live.board.states(), family)
     if state is not None:
         control.resume(state.job)

@@ -24,8 +24,8 @@ document.addEventListener("click", (event) => {
     source.start(free);
     free += sound.duration;
   };
-  window.lisanHear = (element) => {
-    const box = element.querySelector(".hearing");
+  window.lisanStream = (element) => {
+    const box = element.querySelector(".stream-player");
     if (!box) return;
     const parts = JSON.parse(box.dataset.parts || "[]");
     if (box.dataset.job !== job) { job = box.dataset.job; done = 0; free = 0; }

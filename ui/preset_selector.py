@@ -71,13 +71,13 @@ def attach(page: Page, selector: PresetSelector, form: OptionsForm) -> None:
 
 def current_preset(page: Page, view: View) -> FittedPreset:
     """The preset for what the form holds, computed once for all panels of a refresh."""
-    key = ("presets", *(view.chosen[name] for name in _INPUTS))
+    key = ("presets", *(view.values[name] for name in _INPUTS))
     if key not in view.cache:
-        on_cpu = view.chosen["train.device"] == "cpu"
-        family = verb_form.family_of_extension(page.workspace, view.chosen["train.extension"])
-        speech = model_info.speech_amount_of(page.workspace, view.chosen["train.dataset"])
-        made = model_info.fit_preset(family.name, speech, () if on_cpu else page.gpus(), view.chosen["preset"],
-                              view.chosen["memory"])
+        on_cpu = view.values["train.device"] == "cpu"
+        family = verb_form.family_of_extension(page.workspace, view.values["train.extension"])
+        speech = model_info.speech_amount_of(page.workspace, view.values["train.dataset"])
+        made = model_info.fit_preset(family.name, speech, () if on_cpu else page.gpus(), view.values["preset"],
+                                     view.values["memory"])
         if on_cpu:
             made = replace(made, reasons=tuple(reason.replace(
                 "No GPU was found on this machine", "Device is cpu") for reason in made.reasons))
@@ -94,7 +94,7 @@ def wanted(page: Page, view: View) -> Mapping[str, Value]:
 
 def unchanged(page: Page, view: View) -> Mapping[str, Value]:
     """The value that each field has without a person's change."""
-    return {name: view.chosen[f"train.{name}"] if _follows(view, name) else value
+    return {name: view.values[f"train.{name}"] if _follows(view, name) else value
             for name, value in wanted(page, view).items()}
 
 
@@ -113,20 +113,20 @@ def filled_values(page: Page, view: View) -> str:
 
 def _last_filled(view: View) -> Mapping[str, Value]:
     """What the preset last put into each field; at first the schema's defaults."""
-    filled: Mapping[str, Value] = json.loads(view.chosen["placed"] or "{}")
+    filled: Mapping[str, Value] = json.loads(view.values["placed"] or "{}")
     return {**_DEFAULTS, **filled}
 
 
 def _follows(view: View, name: str) -> bool:
     """Whether no person changed the field."""
-    return same_value(view.chosen[f"train.{name}"], _last_filled(view)[name])
+    return same_value(view.values[f"train.{name}"], _last_filled(view)[name])
 
 
 def changed_values(page: Page, view: View) -> Mapping[str, str]:
     """What a person typed that differs from the preset, by field."""
     values = wanted(page, view)
-    return {name: view.chosen[f"train.{name}"] for name in _FIELDS
-            if not _follows(view, name) and not same_value(view.chosen[f"train.{name}"], values[name])}
+    return {name: view.values[f"train.{name}"] for name in _FIELDS
+            if not _follows(view, name) and not same_value(view.values[f"train.{name}"], values[name])}
 
 
 def reset(*values: Value) -> Sequence[object]:

@@ -112,7 +112,7 @@
     if (mark) mark.style.left = `${100 * event.target.currentTime / (event.target.duration || 1)}%`;
   }, true);
 
-  /* The table is sent anew after each decision: what was being typed, and where one was, stays. Gradio may change its
+  /* The table is sent again after each decision: what was being typed, and where one was, stays. Gradio may change its
      nodes in place, so a field can become another clip's: it shows that one's draft or text, and none that was typed
      before. A draft is there until the text that comes is the same. */
   new MutationObserver(() => {

@@ -133,7 +133,7 @@ def rule_choices(page: Page, dataset: str) -> list[str]:
 
 def _offer(page: Page, view: View) -> object:
     names = [_OWN, *page.workspace.list_datasets()]
-    now = view.chosen["rules.dataset"]
+    now = view.values["rules.dataset"]
     return gr.update(choices=names, value=now if now in names else _OWN)
 
 
@@ -144,8 +144,8 @@ def _texts(page: Page, own: str, dataset: str, most: int) -> list[str]:
 
 
 def _shown(page: Page, view: View) -> Html:
-    rules = text_rules.checked(view.chosen["rules.text"])
-    texts = _texts(page, view.chosen["rules.own"], view.chosen["rules.dataset"], _SHOWN)
+    rules = text_rules.checked(view.values["rules.text"])
+    texts = _texts(page, view.values["rules.own"], view.values["rules.dataset"], _SHOWN)
     return shown_view(text_rules.preview(rules, texts))
 
 

@@ -94,7 +94,7 @@ def _means(points: list[Point]) -> list[Point]:
 
 
 def _along(state: JobState, measure: Callable[[Step], float | None]) -> list[Point]:
-    """Step and measured value; steps without one are left out."""
+    """Step and measured value; steps without one are skipped."""
     return [(float(step.step), value) for step in state.steps if (value := measure(step)) is not None]
 
 
@@ -145,11 +145,6 @@ def run_numbers(state: JobState) -> Html:
 def run_title(state: JobState) -> str:
     """A run in a list of choices."""
     return f"{job_views.run_name(state)}, {job_views.STATUS_TITLES[state.status]}"
-
-
-def plan_view(state: JobState) -> Html:
-    """What will change, as the worker reported it."""
-    return job_views.plan(state.plan.lines) if state.plan else NOTHING
 
 
 @dataclass(frozen=True)

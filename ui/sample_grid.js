@@ -1,4 +1,4 @@
-/* The grid of samples: one player for all its buttons. It stands outside of what is sent anew, so a new step, or a new
+/* The grid of samples: one player for all its buttons. It stands outside of what is sent again, so a new step, or a new
    best one, does not disturb what is heard. */
 (() => {
   const sound = document.createElement("audio");

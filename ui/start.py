@@ -16,13 +16,13 @@ from core.jobs.directory import create_job
 from core.jobs.gpus import Gpu
 from core.jobs.state import JobState
 from core.library import model_info
-from core.library.catalog import FAMILIES, ModelFamily, family, family_of
+from core.library.catalog import CATALOG, CatalogEntry, family_of, find_entry
 from core.submission import demo_chain
 from core.text import text_rules
 from core.workspace import Workspace
 from ui import job_views, records
 from ui.charts import chart
-from ui.job_views import ProofTime
+from ui.job_views import CertificateTime
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, paragraph, span
 from ui.page import Page
@@ -72,7 +72,7 @@ def _lay_out() -> _Widgets:
                           "stay exactly as they are, and a certificate proves it."),
             ))
             with gr.Row(elem_classes="grid"):
-                model = gr.Dropdown([(FAMILIES[0].title, FAMILIES[0].name)], value=FAMILIES[0].name,
+                model = gr.Dropdown([(CATALOG[0].title, CATALOG[0].name)], value=CATALOG[0].name,
                                     label="Voice model", filterable=False, elem_id="start-model", min_width=200)
                 language = gr.Dropdown([("Amharic", "am")], value="am", label="New language", filterable=False,
                                        elem_id="start-language", min_width=140)
@@ -125,7 +125,7 @@ def _add_panels(page: Page, widgets: _Widgets) -> None:
             (state.id for state in chain_of(view.jobs) if state.verb == "train"), "")),
         (widgets.notice, notice_while_running), (widgets.start, _start_button),
         (widgets.steps, lambda view: chain_view(chain_of(view.jobs), pace(workspace, view),
-                                                last_proof(workspace, view))),
+                                                last_certificate_time(workspace, view))),
         (widgets.curve, curve),
     ):
         live.panel(component, render, "start")
@@ -156,15 +156,15 @@ def chain_of(states: Sequence[JobState]) -> list[JobState]:
     return found
 
 
-def chain_view(states: Sequence[JobState], pace: str, proof: ProofTime | None) -> Html:
+def chain_view(states: Sequence[JobState], pace: str, past: CertificateTime | None) -> Html:
     """The steps of the chain, or before there is one, what will happen at which `pace`."""
     if states:
-        notes = {state.id: job_views.proof_note(state, proof) for state in states}
+        notes = {state.id: job_views.certificate_note(state, past) for state in states}
         return div("card", job_views.chain_view(states, notes))
     steps = (
         ("Train.", "Lisan gets the base model, prepares the recordings, builds the tokenizer and trains."),
         ("Watch.", f"{pace} You can close this page."),
-        ("Certificate.", job_views.before_proof(proof)),
+        ("Certificate.", job_views.certificate_preview(past)),
         ("Compare.", "Hear the same sentence before and after, with a score for how well it can be understood."),
     )
     items = [element("li", span("mark", str(number)), div("step", element("strong", title), paragraph(text)),
@@ -181,7 +181,7 @@ def _resumable(states: Sequence[JobState]) -> bool:
 
 
 def _start_button(view: View) -> object:
-    name = job_views.language_name(view.chosen["start_language"] or "am")
+    name = job_views.language_name(view.values["start_language"] or "am")
     states = chain_of(view.jobs)
     if any(state.alive for state in states):
         return gr.update(value=f"Training {name}", interactive=False, variant="primary")
@@ -228,7 +228,7 @@ def _open_listen_at_the_end(page: Page, followed: gr.State) -> None:
 
     def done(view: View) -> bool:
         states = chain_of(view.jobs)
-        return bool(view.chosen["followed"] and view.tab == "start" and states
+        return bool(view.values["followed"] and view.tab == "start" and states
                     and all(state.status == "finished" for state in states))
 
     page.live.panel(page.tabs, lambda view: gr.update(selected="listen") if done(view) else gr.skip())
@@ -245,7 +245,7 @@ def follow(view: View) -> str:
     if view.tab != "start" and all(state.status == "finished" for state in states):
         return ""
     running = next((state.id for state in states if state.verb == "train" and state.alive), "")
-    return running or view.chosen["followed"]
+    return running or view.values["followed"]
 
 
 DEMO = "demo"
@@ -265,7 +265,7 @@ def resolved_selection(workspace: Workspace, view: View, states: Sequence[JobSta
     A reload shows what is being trained, and what a person chooses afterwards stays.
     """
     training = next((state for state in states if state.verb == "train"), None)
-    if training is None or view.chosen.get("start_shown_run") == training.id:
+    if training is None or view.values.get("start_shown_run") == training.id:
         return view
     model = next((str(state.job.settings["model"]) for state in states if "model" in state.job.settings), "")
     quick = training.job.settings.get("steps") == _quick(_family_or_first(workspace, model)).steps
@@ -275,12 +275,12 @@ def resolved_selection(workspace: Workspace, view: View, states: Sequence[JobSta
         chosen |= {"start_dataset": DEMO, "start_language": "am"}
     elif dataset in workspace.list_datasets():
         chosen |= {"start_dataset": dataset, "start_language": records.dataset(workspace, dataset).language}
-    return replace(view, chosen={**view.chosen, **chosen})
+    return replace(view, values={**view.values, **chosen})
 
 
 def model_choices(workspace: Workspace, view: View) -> object:
     """Every base model."""
-    return _choices(models(workspace), view.chosen["start_model"])
+    return _choices(models(workspace), view.values["start_model"])
 
 
 def _choices(choices: Sequence[tuple[str, str]], current: str) -> object:
@@ -293,19 +293,19 @@ def _choices(choices: Sequence[tuple[str, str]], current: str) -> object:
 def models(workspace: Workspace) -> list[tuple[str, str]]:
     """Label and name of each base model: those in the workspace and those that can be downloaded."""
     there = workspace.list_models()
-    missing = [one for one in FAMILIES if one.available and one.name not in there]
+    missing = [one for one in CATALOG if one.name not in there]
     labels = {one.name: f"{one.title} ({f'{one.size} download' if one.variants else 'included'})" for one in missing}
     for name in there:
         one = family_of_model(workspace, name)
         labels[name] = one.title if name == one.name else f"{one.title}: {name}"
-    order = [one.name for one in FAMILIES]
+    order = [one.name for one in CATALOG]
     return [(label, name) for name, label in sorted(
         labels.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))]
 
 
-def family_of_model(workspace: Workspace, name: str) -> ModelFamily:
+def family_of_model(workspace: Workspace, name: str) -> CatalogEntry:
     """The family of a base model, downloaded or not."""
-    return family(family_of(workspace, name) if name in workspace.list_models() else name)
+    return find_entry(family_of(workspace, name) if name in workspace.list_models() else name)
 
 
 def language_choices(workspace: Workspace, view: View) -> object:
@@ -313,41 +313,41 @@ def language_choices(workspace: Workspace, view: View) -> object:
     spoken = [set(model_info.base_languages(workspace, model)) for model in workspace.list_models()]
     everywhere = set.intersection(*spoken) if spoken else set()  # their datasets are for replay
     codes = {"am"} | {found.language for found in records.datasets(workspace) if found.language} - everywhere
-    return _choices([(job_views.language_name(code), code) for code in sorted(codes)], view.chosen["start_language"])
+    return _choices([(job_views.language_name(code), code) for code in sorted(codes)], view.values["start_language"])
 
 
 def dataset_choices(workspace: Workspace, view: View) -> object:
     """The demo for Amharic, and every prepared dataset of the language."""
-    language = view.chosen["start_language"] or "am"
+    language = view.values["start_language"] or "am"
     offered = [(DEMO_LABEL, DEMO)] if language == "am" else []
     offered += [
         (found.name if found.clips is None else f"{found.name} ({found.clips} clips)", found.name)
         for found in records.datasets(workspace) if found.language == language and found.name != DEMO_DATASET
     ]
     names = [name for _, name in offered]
-    current = view.chosen["start_dataset"]
+    current = view.values["start_dataset"]
     return gr.update(choices=offered, value=current if current in names else names[0] if names else None)
 
 
 def length_choices(workspace: Workspace, view: View, gpus: Sequence[Gpu] = ()) -> object:
     """Training lengths: minutes where they were measured, else steps."""
-    one = _family_or_first(workspace, view.chosen["start_model"])
-    dataset = view.chosen.get("start_dataset", "")
+    one = _family_or_first(workspace, view.values["start_model"])
+    dataset = view.values.get("start_dataset", "")
     return _choices([(_length(workspace, one, dataset, length, gpus), length) for length in (FULL, QUICK)],
-                    view.chosen.get("start_length", ""))
+                    view.values.get("start_length", ""))
 
 
 def pace(workspace: Workspace, view: View) -> str:
     """What to expect of this machine."""
-    if _family_or_first(workspace, view.chosen["start_model"]).preset == "demo":
+    if _family_or_first(workspace, view.values["start_model"]).preset == "demo":
         return "A few minutes on an ordinary computer, no internet needed."
     return "Needs a GPU to be fast. The log shows the estimated time on this machine."
 
 
-def last_proof(workspace: Workspace, view: View) -> ProofTime | None:
+def last_certificate_time(workspace: Workspace, view: View) -> CertificateTime | None:
     """How long the last certificate of the chosen model took."""
-    return job_views.last_proof_time(view.jobs,
-                                     lambda state: _model_of(workspace, state) == view.chosen["start_model"])
+    return job_views.last_certificate_time(view.jobs,
+                                           lambda state: _model_of(workspace, state) == view.values["start_model"])
 
 
 def _model_of(workspace: Workspace, training: JobState) -> str:
@@ -357,14 +357,14 @@ def _model_of(workspace: Workspace, training: JobState) -> str:
         return ""
 
 
-def _family_or_first(workspace: Workspace, name: str) -> ModelFamily:
+def _family_or_first(workspace: Workspace, name: str) -> CatalogEntry:
     try:
-        return family_of_model(workspace, name) if name else FAMILIES[0]
+        return family_of_model(workspace, name) if name else CATALOG[0]
     except UserError:  # its record cannot be read; the job that needs it says so
-        return FAMILIES[0]
+        return CATALOG[0]
 
 
-def _length(workspace: Workspace, one: ModelFamily, dataset: str, length: str, gpus: Sequence[Gpu]) -> str:
+def _length(workspace: Workspace, one: CatalogEntry, dataset: str, length: str, gpus: Sequence[Gpu]) -> str:
     short = one.preset == "demo"
     if length == QUICK:
         return "Quick test (too short for good speech)" if short else (
@@ -375,13 +375,14 @@ def _length(workspace: Workspace, one: ModelFamily, dataset: str, length: str, g
     return f"Preset {preset.title}: {preset.options.steps:,} steps{'' if short else ', needs a GPU'}"
 
 
-def chosen_preset(workspace: Workspace, one: ModelFamily, dataset: str, gpus: Sequence[Gpu]) -> model_info.FittedPreset:
+def chosen_preset(workspace: Workspace, one: CatalogEntry, dataset: str,
+                  gpus: Sequence[Gpu]) -> model_info.FittedPreset:
     """The preset for the size of the dataset and the memory of the GPUs, as on the Train tab."""
     speech = model_info.SpeechAmount() if dataset in ("", DEMO) else model_info.speech_amount_of(workspace, dataset)
     return model_info.fit_preset(one.name, speech, gpus)
 
 
-def _quick(one: ModelFamily) -> TrainOptions:
+def _quick(one: CatalogEntry) -> TrainOptions:
     """The training options of a quick test."""
     return model_info.preset(one.name, "train", TrainOptions).model_copy(update=dict(_QUICK[one.preset]))
 

@@ -40,7 +40,7 @@ def build(page: Page) -> None:
         with gr.Column(scale=2, min_width=300):
             choices = {"model": lambda view: page.workspace.list_models(),
                        "dataset": lambda view: page.workspace.list_datasets(),
-                       "rules": lambda view: rules.rule_choices(page, view.chosen["tokenizer.dataset"])}
+                       "rules": lambda view: rules.rule_choices(page, view.values["tokenizer.dataset"])}
             verb_form.build_prerequisites(page, "tokenizer", "tokenizer", choices)
             step = verb_form.build_verb_form(
                 page, "tokenizer", "Build tokenizer", first=("model", "dataset", "tokenizer", "merges", "rules"),
@@ -58,7 +58,7 @@ def build(page: Page) -> None:
 
 
 def _name(page: Page, view: View) -> str:
-    return verb_form.tokenizer_name(page.workspace, view.chosen["tokenizer.model"], view.chosen["tokenizer.dataset"])
+    return verb_form.tokenizer_name(page.workspace, view.values["tokenizer.model"], view.values["tokenizer.dataset"])
 
 
 def report(page: Page, state: JobState) -> Html:
@@ -101,7 +101,7 @@ def proof_view(proof: Sequence[records.ProofRow]) -> Html:
     if not proof:
         return NOTHING
     rows = [(job_views.language_name(one.language), one.text, one.before, one.after,
-             job_views.yes_no(one.same, "same ids", "different")) for one in proof]
+             span("badge good", "same ids") if one.same else span("badge bad", "different")) for one in proof]
     same = sum(one.same for one in proof)
     return join((
         element("h3", "Base languages"),
@@ -126,8 +126,8 @@ def build_lab(page: Page, form: OptionsForm) -> None:
                              minimum=0,
                              maximum=1000, info=_FIELDS["sentences"].description, elem_id="lab-sentences")
         text = gr.Textbox("", label=_FIELDS["text"].title, lines=3, max_lines=8, elem_id="lab-text",
-                         info="Optional: paste text of the language, or the path of a text file on this machine. Shows "
-                          "which characters the recordings lack, and what to record.")
+                          info="Optional: paste text of the language, or the path of a text file on this machine. "
+                               "Shows which characters the recordings lack, and what to record.")
         with gr.Row(elem_classes="controls"):
             start = gr.Button("Compare", variant="primary", size="md", elem_id="run-lab", min_width=140)
             make = gr.Button("Build recommended", size="md", elem_id="lab-make", visible=False, min_width=140)
@@ -175,8 +175,8 @@ def _start(page: Page, *values: str) -> Sequence[object]:
 
 
 def _command(page: Page, view: View) -> Html:
-    values = {name: view.chosen[f"tokenizer.{name}"] for name in _SHARED}
-    values |= {name: view.chosen[f"lab.{name}"].strip() for name in _OWN}
+    values = {name: view.values[f"tokenizer.{name}"] for name in _SHARED}
+    values |= {name: view.values[f"lab.{name}"].strip() for name in _OWN}
     if not values["model"] or not values["dataset"]:
         return NOTHING
     options = lab_options(page, values, keep=False)
@@ -272,7 +272,9 @@ def lab_report_view(report: TokenizerComparison) -> Html:
 
 def candidates_view(report: TokenizerComparison) -> Html:
     """The candidates as a table, with the recommended one marked."""
-    rows = [(_candidate_name(one, report.recommendation.name), one.tokens_added or "–", _rare(one),
+    recommended = (" ", span("badge good", "recommended"))
+    rows = [(element("div", one.name, *(recommended if one.name == report.recommendation.name else ())),
+             one.tokens_added or "–", _rare(one),
              f"{one.characters_covered} of {one.characters}", _unknown(one), f"{one.tokens_per_character:.2f}",
              f"{one.tokens_per_second:.1f}", f"{one.over_limit} of {report.texts}") for one in report.candidates]
     head = ("Candidate", "New rows", "Seen < 10 times", "Characters", "Unknown", "Tokens per character",
@@ -292,11 +294,6 @@ def _rules_text(report: TokenizerComparison) -> str:
         return "without text rules"
     name = f" {report.rules}" if report.rules else ""
     return f"with the text rules{name}{f' of the tokenizer {report.rules_from}' if report.rules_from else ''}"
-
-
-def _candidate_name(one: TokenizerCandidate, recommended: str) -> Html:
-    badge = (" ", span("badge good", "recommended")) if one.name == recommended else ()
-    return element("div", one.name, *badge)
 
 
 def _rare(one: TokenizerCandidate) -> Html | str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import gradio as gr
 
@@ -25,19 +26,29 @@ _COMPARED_BY_DEFAULT = 3  # newest runs that are shown when none is chosen
 _RUN_COLOURS = tuple(f"var(--series-{number})" for number in range(1, MAX_COMPARED + 1))
 _SCALES = ("Linear", "Logarithmic")
 _X_AXES = {"Steps": "step", "Minutes": "minute"}
-_MEASURES: tuple[tuple[str, Callable[[Step], float | None], bool], ...] = (
-    ("Speech loss", lambda step: step.speech_loss, True), ("Text loss", lambda step: step.text_loss, True),
-    ("Gradient norm", lambda step: step.gradient_norm, True),
-    ("Tokens per second", lambda step: step.tokens_per_s, True),
-    ("Peak memory, GB", lambda step: None if step.memory_bytes is None else step.memory_bytes / 1e9, False),
-)
-"""Title, value of a step (None where it was not measured), and whether it is smoothed."""
 _HELD_OUT = (("speech_loss", "Held-out speech loss"), ("text_loss", "Held-out text loss"))
 _MEMORY_OF = {"gpu": "GPU"}
 _NOT_COMPARED = ("device",)  # options that change nothing of a run
 _PLAY_GRID = """const shown = () => window.lisanGrid && window.lisanGrid(element);
 shown();
 watch('value', shown);"""
+
+
+class Metric(NamedTuple):
+    """A curve of the comparison of runs."""
+
+    title: str
+    value: Callable[[Step], float | None]  # None where it was not measured
+    smoothed: bool
+
+
+LOSSES = (Metric("Speech loss", lambda step: step.speech_loss, True),
+          Metric("Text loss", lambda step: step.text_loss, True))
+RESOURCES = (
+    Metric("Gradient norm", lambda step: step.gradient_norm, True),
+    Metric("Tokens per second", lambda step: step.tokens_per_s, True),
+    Metric("Peak memory, GB", lambda step: None if step.memory_bytes is None else step.memory_bytes / 1e9, False),
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +98,7 @@ def _lay_out_run(page: Page) -> _RunWidgets:
         force = gr.Button("Force stop", variant="stop", size="md", visible=False, elem_id="force-stop", min_width=120)
     with gr.Group(visible=False, elem_classes="confirm") as confirm, gr.Row():
         gr.HTML(job_views.notice("Force stop kills the process. Steps since the last checkpoint are lost."))
-        confirm_force = gr.Button("Force stop now", variant="stop", size="md", elem_id="force-sure")
+        confirm_force = gr.Button("Force stop now", variant="stop", size="md", elem_id="force-stop-confirm")
         cancel_force = gr.Button("Cancel", size="md")
     notice = gr.HTML(elem_classes="notices")
     status = gr.HTML(elem_id="run-status")
@@ -123,7 +134,7 @@ def _add_panels(page: Page, run: _RunWidgets) -> None:
 
 def visible_when(view: View, test: Callable[[JobState], bool]) -> object:
     """Show a component where the chosen run passes `test`."""
-    state = chosen(view)
+    state = selected_run(view)
     return gr.update(visible=state is not None and test(state))
 
 
@@ -133,42 +144,42 @@ def _refresh_on(page: Page, *widgets: gr.Dropdown | gr.Radio | gr.Checkbox) -> N
         page.live.pending.append(widget.input(lambda: None, None, None, **QUIET))
 
 
-def chosen(view: View) -> JobState | None:
+def selected_run(view: View) -> JobState | None:
     """The chosen run; when none is chosen, a running one, else the newest. None: it was deleted."""
     return view.selected_job("run", "train")
 
 
 def run_choices(view: View) -> object:
     titles = {job.id: run_views.run_title(job) for job in view.jobs if job.verb == "train"}
-    return gr.update(**view.choices("run", titles, chosen(view)))
+    return gr.update(**view.choices("run", titles, selected_run(view)))
 
 
 def status_view(view: View) -> Html:
-    state = chosen(view)
+    state = selected_run(view)
     if deleted := view.deleted("run"):
         return job_views.job_deleted(deleted)
     if state is None:
         return job_views.empty("No runs yet. Start one below, or use the Start tab, which runs every step.")
     title = join((job_views.job_title(state), " ", span("id", state.id)))
     extension = state.job.settings.get("extension")
-    past = job_views.last_proof_time(view.jobs, lambda one: one.job.settings.get("extension") == extension)
-    card = job_views.job_card(state, title, job_views.proof_note(state, past))
-    return join((card, run_views.plan_view(state), run_views.run_numbers(state)))
+    past = job_views.last_certificate_time(view.jobs, lambda one: one.job.settings.get("extension") == extension)
+    card = job_views.job_card(state, title, job_views.certificate_note(state, past))
+    return join((card, job_views.plan(state.plan.lines) if state.plan else NOTHING, run_views.run_numbers(state)))
 
 
 def curves_view(view: View) -> Html:
-    state = chosen(view)
-    logarithmic = view.chosen.get("run.scale") == _SCALES[1]
+    state = selected_run(view)
+    logarithmic = view.values.get("run.scale") == _SCALES[1]
     return run_views.run_curves(state, logarithmic) if state is not None and state.steps else NOTHING
 
 
 def samples_view(view: View) -> Html:
-    state, everything = chosen(view), view.chosen.get("run.everything") == "True"
+    state, everything = selected_run(view), view.values.get("run.everything") == "True"
     return run_views.sample_grid(state, everything) if state is not None and state.steps else NOTHING
 
 
 def log_view(view: View) -> Html:
-    state = chosen(view)
+    state = selected_run(view)
     return job_views.log(control.log_tail(state.job, 6000)) if state is not None else NOTHING
 
 
@@ -202,9 +213,9 @@ def _build_new_run(page: Page) -> None:
     """The preset, the form and the preflight check. The accordion opens while there is no run; no refresh closes it."""
     with gr.Accordion("New run", open=False, elem_classes="fold", elem_id="new-run") as fold:
         choices = {"extension": lambda view: page.workspace.list_extensions(),
-                   "dataset": lambda view: verb_form.trainable_datasets(page.workspace, view.chosen["train.extension"]),
+                   "dataset": lambda view: verb_form.trainable_datasets(page.workspace, view.values["train.extension"]),
                    "replay_datasets": lambda view: verb_form.replayable_datasets(
-                       page.workspace, view.chosen["train.extension"], view.chosen["train.replay_datasets"])}
+                       page.workspace, view.values["train.extension"], view.values["train.replay_datasets"])}
         verb_form.build_prerequisites(page, "train", "train", choices)
         selector = preset_selector.build()
         form = verb_form.build_verb_form(
@@ -212,8 +223,8 @@ def _build_new_run(page: Page) -> None:
             first=("extension", "dataset", "scope", "steps", "max_minutes", "device"), choices=choices,
             on_started={page.run: lambda job: page.show(job.id), fold: lambda job: gr.update(open=False)},
             preset=lambda view: preset_selector.unchanged(page, view),
+            second=("preflight", "Preflight check (1 min)"),
         )
-        verb_form.add_second_button(page, form, "preflight", "Preflight check (1 min)")
         preset_selector.attach(page, selector, form.form)
         preflight = gr.HTML(elem_id="preflight")
     page.live.panel(fold, opened, "train")
@@ -264,11 +275,11 @@ def _build_checkpoints(page: Page) -> None:
             name = gr.Textbox(label="Pin as", max_lines=1, elem_id="keep-name", min_width=140)
             pin_button = gr.Button("Pin", size="md", elem_id="keep", min_width=90)
             pinned = gr.Dropdown([], label="Pinned checkpoint", filterable=False, elem_id="kept-name", min_width=140)
-            unpin_button = gr.Button("Unpin", size="md", elem_id="release", min_width=90)
+            unpin_button = gr.Button("Unpin", size="md", elem_id="unpin", min_width=90)
         notice = gr.HTML(elem_classes="notices")
-    page.live.panel(listing, lambda view: checkpoints_view(chosen(view)), "train")
-    page.live.panel(step, lambda view: gr.update(choices=[str(at) for at in steps_of(chosen(view))]), "train")
-    page.live.panel(pinned, lambda view: gr.update(choices=names_of(chosen(view))), "train")
+    page.live.panel(listing, lambda view: checkpoints_view(selected_run(view)), "train")
+    page.live.panel(step, lambda view: gr.update(choices=[str(at) for at in steps_of(selected_run(view))]), "train")
+    page.live.panel(pinned, lambda view: gr.update(choices=names_of(selected_run(view))), "train")
     page.on(pin_button.click, pin, [page.run, step, name], [notice])
     page.on(unpin_button.click, unpin, [page.run, pinned], [notice])
 
@@ -307,8 +318,8 @@ def _build_comparison(page: Page) -> None:
         page.live.watch(name, widget)
     page.live.panel(runs, lambda view: gr.update(choices=[
         (job_views.run_name(state), state.id) for state in trainings(view.jobs)]), "train")
-    page.live.panel(shown, lambda view: comparison_view(compared_runs(view), view.chosen["runs.scale"] == _SCALES[1],
-                                                        view.chosen["runs.along"] == "Minutes"), "train")
+    page.live.panel(shown, lambda view: comparison_view(compared_runs(view), view.values["runs.scale"] == _SCALES[1],
+                                                        view.values["runs.along"] == "Minutes"), "train")
     _refresh_on(page, runs, scale, x_axis)
 
 
@@ -320,7 +331,7 @@ def trainings(states: Sequence[JobState]) -> list[JobState]:
 def compared_runs(view: View) -> list[JobState]:
     """The chosen runs, else the newest few."""
     available = trainings(view.jobs)
-    found = [state for state in available if repr(state.id) in view.chosen.get("runs", "")]  # a list, as text
+    found = [state for state in available if repr(state.id) in view.values.get("runs", "")]  # a list, as text
     return (found or available[:_COMPARED_BY_DEFAULT])[:MAX_COMPARED]
 
 
@@ -359,8 +370,8 @@ def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, li
             lines.append(Series(_run_label(state), points, colour, "dots"))
         return lines
 
-    for title, measure, smoothed in _MEASURES[:2]:
-        yield title, step_lines(measure, smoothed), False
+    for metric in LOSSES:
+        yield metric.title, step_lines(metric.value, metric.smoothed), False
     languages = sorted({code for state in states for one in state.evaluations for code in one.languages})
     for key, title in _HELD_OUT:
         if not languages and key == "speech_loss":
@@ -374,10 +385,9 @@ def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, li
     for code in sorted({code for state in states for one in state.evaluations for code in one.errors}):
         yield f"CER, {job_views.language_name(code)}", dots(lambda one, code=code: one.errors.get(code)), True
     for group in dict.fromkeys(name for state in states for step in state.steps for name in run_views.rates_of(step)):
-        rates = partial(_rate_of, group=group)
-        yield f"Learning rate, {group}", step_lines(rates, False), False
-    for title, measure, smoothed in _MEASURES[2:]:
-        yield title, step_lines(measure, smoothed), False
+        yield f"Learning rate, {group}", step_lines(partial(_rate_of, group=group), False), False
+    for metric in RESOURCES:
+        yield metric.title, step_lines(metric.value, metric.smoothed), False
 
 
 def _rate_of(step: Step, group: str) -> float | None:

@@ -19,7 +19,7 @@ from core.jobs.directory import Job
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
 from core.library import model_info
-from core.library.catalog import FAMILIES, ModelFamily
+from core.library.catalog import CATALOG, CatalogEntry
 from core.workspace import Workspace
 from ui import job_views, records
 from ui.form import FieldGroup, OptionsForm, Value, build_form, command_line, same_value
@@ -49,13 +49,10 @@ _FIRST_LANGUAGE = "am"
 
 @dataclass(frozen=True)
 class VerbForm:
-    """What is laid out of a verb: its form, its buttons and its notice."""
+    """What is laid out for a verb: its form and its start button."""
 
-    verb: str
     form: OptionsForm
-    buttons: gr.Row
     start: gr.Button
-    notice: gr.HTML
 
 
 def tab_header(title: str, *texts: str) -> gr.HTML:
@@ -65,33 +62,36 @@ def tab_header(title: str, *texts: str) -> gr.HTML:
 
 def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str], choices: Mapping[str, ChoiceSource],
                     suggested: Mapping[str, Suggested] | None = None, on_started: OnStarted | None = None,
-                    preset: Callable[[View], Mapping[str, Value]] | None = None) -> VerbForm:
+                    preset: Callable[[View], Mapping[str, Value]] | None = None,
+                    second: tuple[str, str] | None = None) -> VerbForm:
     """The form of `verb` with its start button and the equal command; `choices` are read again on each refresh.
 
     `suggested` values follow what else is chosen until a person types something else. The headings of the field
-    groups name what differs from `preset`.
+    groups name what differs from `preset`. `second`: another verb that takes the same options, and its button.
     """
     tab = VERBS[verb].tab
     form = build_form(VERBS[verb].options, first=first, choices=dict.fromkeys(choices, ()))
-    with gr.Row(elem_classes="controls") as buttons:
+    with gr.Row(elem_classes="controls"):
         start = gr.Button(button, variant="primary", size="lg", elem_id=f"run-{verb}", min_width=140)
+        if second:
+            second_start = gr.Button(second[1], size="lg", elem_id=f"run-{second[0]}", min_width=140)
     notice = gr.HTML(elem_classes="notices")
     with gr.Accordion("Command line", open=False, elem_classes="fold"):
         command = gr.HTML(elem_id=f"command-{verb}")
 
     def choice(view: View, name: str) -> object:
         view = resolved_selection(view, verb, choices)
-        return gr.update(choices=list(choices[name](view)), value=view.chosen[f"{verb}.{name}"] or None)
+        return gr.update(choices=list(choices[name](view)), value=view.values[f"{verb}.{name}"] or None)
 
     def suggestion(view: View, name: str, wanted: ValueSource, own: Callable[[], Collection[Value]]) -> object:
-        return suggest_value(view.chosen[f"{verb}.{name}"], wanted(resolved_selection(view, verb, choices)), own())
+        return suggest_value(view.values[f"{verb}.{name}"], wanted(resolved_selection(view, verb, choices)), own())
 
     def heading(view: View, group: FieldGroup) -> object:
-        values: dict[str, Value] = {field.name: view.chosen[f"{verb}.{field.name}"] for field in group.fields}
+        values: dict[str, Value] = {field.name: view.values[f"{verb}.{field.name}"] for field in group.fields}
         return gr.update(label=group.label(values, preset(view) if preset else {}))
 
     def command_view(view: View) -> Html:
-        values = [view.chosen[f"{verb}.{name}"] for name in form.names]
+        values = [view.values[f"{verb}.{name}"] for name in form.names]
         require_choices(verb, form.names, values)
         return element("pre", command_line(verb, form.options(values), page.workspace.path), class_="command")
 
@@ -99,6 +99,11 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
         require_choices(verb, form.names, values)
         job = page.start(verb, form.options(values))
         return [page.started_notice(job), *(update(job) for update in (on_started or {}).values())]
+
+    def run_second(*values: Value, verb: str) -> Sequence[object]:
+        require_choices(verb, form.names, values)
+        options = parse_options(VERBS[verb].options, form.options(values).model_dump())
+        return [page.started_notice(page.start(verb, options))]
 
     for name in choices:
         page.live.panel(form.widget(name), partial(choice, name=name), tab)
@@ -110,20 +115,9 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
         page.live.panel(group.block, partial(heading, group=group), tab)
     page.live.panel(command, command_view, tab)
     page.on(start.click, run, form.widgets, [notice, *(on_started or {})])
-    return VerbForm(verb, form, buttons, start, notice)
-
-
-def add_second_button(page: Page, made: VerbForm, verb: str, label: str) -> None:
-    """A second button on a form: it starts a job of `verb`, which takes the same options."""
-
-    def run(*values: Value) -> Sequence[object]:
-        require_choices(made.verb, made.form.names, values)
-        options = parse_options(VERBS[verb].options, made.form.options(values).model_dump())
-        return [page.started_notice(page.start(verb, options))]
-
-    with made.buttons:
-        button = gr.Button(label, size="lg", elem_id=f"run-{verb}", min_width=140)
-    page.on(button.click, run, made.form.widgets, [made.notice])
+    if second:
+        page.on(second_start.click, partial(run_second, verb=second[0]), form.widgets, [notice])
+    return VerbForm(form, start)
 
 
 def last_job_view(verb: str, nothing: str, result: Callable[[JobState], Html] | None = None) -> Callable[[View], Html]:
@@ -162,8 +156,8 @@ def build_prerequisites(page: Page, verb: str, tab: str, choices: Mapping[str, C
 def missing_prerequisites(view: View, verb: str, choices: Mapping[str, ChoiceSource]) -> tuple[str, ...]:
     """Fields of a form for which there is nothing to choose and no job that makes it."""
     resolved = resolved_selection(view, verb, choices)
-    return tuple(name for name in choices if name in _PREREQUISITES and not resolved.chosen[f"{verb}.{name}"]
-                 and not names_in_progress(view, name))
+    return tuple(name for name in choices if name in _PREREQUISITES and not resolved.values[f"{verb}.{name}"]
+                 and not names_being_created(view, verb, name))
 
 
 def prerequisites_view(names: Sequence[str]) -> Html:
@@ -180,19 +174,25 @@ def resolved_selection(view: View, verb: str, choices: Mapping[str, ChoiceSource
 
     Where nothing valid is chosen, the schema's default comes first.
     """
-    chosen = dict(view.chosen)
+    chosen = dict(view.values)
     for name, source in choices.items():
         field = f"{verb}.{name}"
-        names = source(replace(view, chosen=chosen))
-        if chosen[field] not in names and chosen[field] not in names_in_progress(view, name):
+        names = source(replace(view, values=chosen))
+        if chosen[field] not in names and chosen[field] not in names_being_created(view, verb, name):
             default = VERBS[verb].options.model_fields[name].default
             chosen[field] = default if default in names else names[0] if names else ""
-    return replace(view, chosen=chosen)
+    return replace(view, values=chosen)
 
 
-def names_in_progress(view: View, field: str) -> set[str]:
-    """Values of `field` in the options of living jobs."""
-    return {str(state.job.settings.get(field)) for state in view.jobs if state.alive and field in state.job.settings}
+def names_being_created(view: View, verb: str, field: str) -> set[str]:
+    """Names of the artefacts for `field` of `verb` that living jobs make."""
+    kind = VERBS[verb].needs.get(field)
+    names = set()
+    for state in view.jobs:
+        for made_in, made in VERBS[state.verb].makes.items() if state.alive else ():
+            if made == kind:  # a download without `save_as` is named after its model
+                names.add(str(state.job.settings.get(made_in) or state.job.settings.get("model")))
+    return names
 
 
 def suggest_value(current: str, wanted: Value, own: Iterable[Value]) -> object:
@@ -247,20 +247,20 @@ def _base_languages(workspace: Workspace, extension: str) -> tuple[str, ...]:
 def tokenizer_name(workspace: Workspace, model: str, dataset: str) -> str:
     """Such as `tiny-am`."""
     language = records.dataset(workspace, dataset).language if dataset in workspace.list_datasets() else ""
-    return f"{model or FAMILIES[0].name}-{language or _FIRST_LANGUAGE}"
+    return f"{model or CATALOG[0].name}-{language or _FIRST_LANGUAGE}"
 
 
 def generated_names(workspace: Workspace) -> set[str]:
     """Every name that may have been suggested for a tokenizer, an extension or an export."""
-    models = {*workspace.list_models(), *(one.name for one in FAMILIES)}
+    models = {*workspace.list_models(), *(one.name for one in CATALOG)}
     codes = {_FIRST_LANGUAGE, *(one.language for one in records.datasets(workspace))}
     return {f"{model}-{code}" for model in models for code in codes} | {
         *workspace.list_tokenizers(), *workspace.list_extensions()}
 
 
-def family_of_extension(workspace: Workspace, extension: str) -> ModelFamily:
+def family_of_extension(workspace: Workspace, extension: str) -> CatalogEntry:
     """The family of an extension; the built-in one where it is unknown."""
     try:
         return model_info.family_of_extension(workspace, extension)
     except UserError:
-        return FAMILIES[0]
+        return CATALOG[0]

@@ -13,7 +13,7 @@ from config.errors import UserError
 from config.schema import CompareOptions
 from core.jobs.state import JobState
 from core.library import model_info, reference_voices
-from core.library.catalog import FAMILIES, ModelFamily, ModelReference, list_references
+from core.library.catalog import CATALOG, CatalogEntry, ModelReference, list_references
 from core.workspace import Workspace
 from ui import comparison_views, job_views
 from ui.form import OptionsForm, Value, build_form
@@ -27,7 +27,7 @@ _SOUND = ("sound.exaggeration", "sound.flow_steps", "sound.flow_prompt_s", "soun
 _REST = ("precision",)
 BASE_ONLY = "alone"
 """Chosen in the place of a trained model: synthesize with the base model alone."""
-_ELSEWHERE = ("base", "finetuned", "voice", "device")  # fields with a widget of their own, or the default
+_ELSEWHERE = ("base", "finetuned", "voice", "device")  # fields with a separate widget, or the default
 
 
 @dataclass(frozen=True)
@@ -92,15 +92,15 @@ def attach(page: Page, widgets: VoiceSettings) -> None:
                 [widgets.notice, widgets.voice, widgets.upload], files=True)
 
 
-def chosen(workspace: Workspace, view: View) -> tuple[ModelReference | None, ModelReference | None]:
+def selected_models(workspace: Workspace, view: View) -> tuple[ModelReference | None, ModelReference | None]:
     """The base and the trained model that are chosen, or preselected."""
     found = list_references(workspace, view.jobs)
     trained = sorted((model for model in found if model.kind != "base"), key=lambda model: model.kind != "run")
     bases = [model for model in found if model.kind == "base"]
-    newest = trained[0] if trained and view.chosen["finetuned"] != BASE_ONLY else None
-    after = _named(trained, view.chosen["finetuned"]) or newest
+    newest = trained[0] if trained and view.values["finetuned"] != BASE_ONLY else None
+    after = _named(trained, view.values["finetuned"]) or newest
     fitting = _named(bases, _base_of(workspace, after))
-    before = _named(bases, view.chosen["base"]) or fitting or (bases[0] if bases else None)
+    before = _named(bases, view.values["base"]) or fitting or (bases[0] if bases else None)
     return before, after
 
 
@@ -141,19 +141,19 @@ def _named(models: Sequence[ModelReference], reference: str) -> ModelReference |
     return next((model for model in models if model.reference == reference), None)
 
 
-def family_of(workspace: Workspace, view: View) -> ModelFamily:
+def family_of(workspace: Workspace, view: View) -> CatalogEntry:
     """The family of the chosen model; the built-in one where there is none or it is unknown."""
-    before, after = chosen(workspace, view)
+    before, after = selected_models(workspace, view)
     model = after or before
     try:
-        return model_info.family_of_reference(workspace, model) if model else FAMILIES[0]
+        return model_info.family_of_reference(workspace, model) if model else CATALOG[0]
     except UserError:
-        return FAMILIES[0]
+        return CATALOG[0]
 
 
 def languages(workspace: Workspace, view: View) -> tuple[str, ...]:
     """Languages of the chosen model, those it was trained on here first."""
-    before, after = chosen(workspace, view)
+    before, after = selected_models(workspace, view)
     model = after or before
     try:
         return model_info.languages(workspace, model) if model else ()
@@ -163,26 +163,26 @@ def languages(workspace: Workspace, view: View) -> tuple[str, ...]:
 
 def _base_choices(workspace: Workspace, view: View) -> object:
     """All base models; that of the trained model is preselected."""
-    _, after = chosen(workspace, view)
+    _, after = selected_models(workspace, view)
     found = [model for model in list_references(workspace, view.jobs) if model.kind == "base"]
     fitting = _named(found, _base_of(workspace, after))
-    value = fitting or _named(found, view.chosen["base"]) or (found[0] if found else None)
+    value = fitting or _named(found, view.values["base"]) or (found[0] if found else None)
     return gr.update(choices=[(model.label, model.reference) for model in found],
                      value=value.reference if value else None)
 
 
 def _voice_choices(workspace: Workspace, view: View) -> object:
     """The built-in voices of the base, then uploaded recordings."""
-    before, _ = chosen(workspace, view)
+    before, _ = selected_models(workspace, view)
     names = model_info.voice_names(workspace, before.name) if before else ()
     recordings = reference_voices.list_recordings(workspace)
     offered = [*((name, name) for name in names), *((f"{path.stem} (recording)", str(path)) for path in recordings)]
     values = [value for _, value in offered]
-    current = view.chosen["voice"]
+    current = view.values["voice"]
     return gr.update(choices=offered, value=current if current in values else values[0] if values else None)
 
 
-def own_values(family: ModelFamily) -> Html:
+def own_values(family: CatalogEntry) -> Html:
     """The defaults of empty fields."""
     if not family.sampling:
         return NOTHING
@@ -203,21 +203,21 @@ def save_recording(page: Page, path: str | None) -> Sequence[object]:
 
 def readiness(workspace: Workspace, view: View) -> Html:
     """What the chosen language needs and this machine lacks."""
-    before, after = chosen(workspace, view)
+    before, after = selected_models(workspace, view)
     model = after or before
     if model is None:
         return job_views.notice("No model yet. Download a base model on the Model tab, or train one on Start.",
                                 "wait")
-    code = view.chosen["language"]
+    code = view.values["language"]
     try:
         lacks = model_info.text_package_hint(model_info.family_of_reference(workspace, model), code,
-                                   code in model_info.added_languages(workspace, model))
+                                             code in model_info.added_languages(workspace, model))
     except UserError as error:
         return job_views.fault(error.message, error.hint)
     return job_views.notice(lacks, "wait") if lacks else NOTHING
 
 
-def settings(family: ModelFamily, names: Sequence[str], values: Sequence[Value]) -> Mapping[str, Value]:
+def settings(family: CatalogEntry, names: Sequence[str], values: Sequence[Value]) -> Mapping[str, Value]:
     """Values of the widgets, without the controls that `family` does not have."""
     wanted = {f"sound.{name}" for name in family.sound_options}
     return {name: value for name, value in zip(names, values, strict=True)

@@ -307,8 +307,8 @@ def _marks(values: Sequence[str]) -> str:
 
 def _reviewed_clip(rank: int, clip: str, spoken: str, measures: str, findings: str) -> IndexedClip:
     return IndexedClip(rank, ManifestClip(**json.loads(clip)), json.loads(spoken),
-                  Measures.from_json(json.loads(measures)) if measures else None,
-                  tuple(ClipFinding(**one) for one in json.loads(findings)))
+                       Measures.from_json(json.loads(measures)) if measures else None,
+                       tuple(ClipFinding(**one) for one in json.loads(findings)))
 
 
 def _path(workspace: Workspace, fingerprint: str) -> Path:

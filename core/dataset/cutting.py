@@ -211,7 +211,8 @@ class RecordingCutter:
                             "Listen to the recordings; a lower threshold detects fainter voices.")
         write_clips(partial / PIECES, pieces)
         card = SegmentsCard(self.name, self.language, self.source, self.made, self.settings, len(found), len(pieces),
-                    round(sum(piece.duration_s for piece in pieces), 3), round(sum(one.seconds for one in found), 3))
+                            round(sum(piece.duration_s for piece in pieces), 3),
+                            round(sum(one.seconds for one in found), 3))
         write_card(partial, card)
         segments = Segments(partial, card)
         if any(piece.text for piece in pieces):
@@ -227,8 +228,8 @@ class RecordingCutter:
 def _piece(recording: LongRecording, audio: str, span: FoundClip, begin_s: float, end_s: float) -> SegmentClip:
     times = "-".join(f"{round(seconds * 1000):08d}" for seconds in (span.begin_s, span.end_s))
     return SegmentClip(f"{recording.key}-{times}", audio, begin_s, end_s, recording.name, round(span.begin_s, 3),
-                 round(span.end_s, 3), recording.speaker, span.in_speech, span.text,
-                 None if span.score is None else round(span.score, 4), span.doubt)
+                       round(span.end_s, 3), recording.speaker, span.in_speech, span.text,
+                       None if span.score is None else round(span.score, 4), span.doubt)
 
 
 def summarize(segments: Segments) -> Result:

@@ -17,7 +17,7 @@ def describe_language(code: str) -> str:
 
 
 def warn_doubtful_code(code: str, reporter: Reporter) -> None:
-    """Warn of a code that may be a mistake; it is accepted, since users have codes of their own."""
+    """Warn of a code that may be a mistake; it is accepted, since users have private codes."""
     if reason := doubt(code):
         reporter.emit(WarningRaised(reason))
 

@@ -99,8 +99,8 @@ def warn_too_long(dataset: PreparedDataset, cache: FeatureCache, longest: int, r
                   "another name.")
         if dataset.card.source.startswith(PREFIX):
             remedy = (f"Make the clips again under another name with --max-clip-s {most_s:g} (scripts.segment or "
-                      "scripts.align; on the page: Long recordings, Clips, sound and speakers, Longest clip), and "
-                      "prepare those.")
+                      "scripts.align; on the page: Long recordings, Clip length, audio and speakers, Maximum clip "
+                      "length), and prepare those.")
         reporter.emit(WarningRaised(
             f"{len(long)} of {len(dataset.clips)} clips are longer than the {longest} codes that the model can hold, "
             "and will not be trained on: "

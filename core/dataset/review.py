@@ -183,7 +183,7 @@ def is_in(workspace: Workspace, name: str, clip: str) -> bool:
 def exclude(workspace: Workspace, name: str, ids: Iterable[str], reason: str) -> int:
     """Exclude clips from the next version; how many were not excluded already."""
     return update_decisions(workspace, name, ids,
-                  lambda one: replace(one, included=False, reason=reason) if one.included else one)
+                            lambda one: replace(one, included=False, reason=reason) if one.included else one)
 
 
 def exclude_kind(workspace: Workspace, name: str, kind: str, *, errors_only: bool = False) -> int:
@@ -198,7 +198,7 @@ def fix_kind(workspace: Workspace, name: str, kind: str) -> int:
         raise UserError(f"The finding {kind!r} cannot be repaired in the recording.",
                         f"Exclude these clips, or keep them. {', '.join(FIXES)} can be repaired.")
     return update_decisions(workspace, name, _with(workspace, name, kind),
-                  lambda one: one if fix in one.fixes else replace(one, fixes=(*one.fixes, fix)))
+                            lambda one: one if fix in one.fixes else replace(one, fixes=(*one.fixes, fix)))
 
 
 def _with(workspace: Workspace, name: str, kind: str, *, errors_only: bool = False) -> list[str]:

@@ -38,8 +38,8 @@ class ModelVariant:
 
 
 @dataclass(frozen=True)
-class ModelFamily:
-    """One family of base models. `available`: this version can download it."""
+class CatalogEntry:
+    """What the catalog says of one family of base models."""
 
     name: str
     title: str
@@ -47,7 +47,6 @@ class ModelFamily:
     languages: str
     licence: str
     size: str
-    available: bool
     note: str
     variants: tuple[ModelVariant, ...] = ()  # on the hub, the default first; none: it ships with the app
     sampling: Mapping[str, float] = field(default_factory=dict)  # the published defaults
@@ -98,45 +97,39 @@ _CHATTERBOX_VARIANTS = (
     _language_pack("hi", "Hindi"),
 )
 
-FAMILIES: tuple[ModelFamily, ...] = (
-    ModelFamily(
+CATALOG: tuple[CatalogEntry, ...] = (
+    CatalogEntry(
         "tiny", "Built-in tiny model",
         "A small model that ships with Lisan and does the whole job on a CPU in minutes; made from synthetic speech, "
         "so it sounds like a machine.",
-        "English, French", "Apache-2.0", "24 MB", True, "Ships with the app; needs no network.",
+        "English, French", "Apache-2.0", "24 MB", "Ships with the app; needs no network.",
         sampling={"temperature": 0.2, "top_p": 1.0, "min_p": 0.05, "repetition_penalty": 1.0, "guidance": 0.5},
     ),
-    ModelFamily(
+    CatalogEntry(
         "chatterbox", "Chatterbox Multilingual",
         "Resemble AI's multilingual speech model with voice cloning: a Llama of 30 layers over 25 codes a second.",
-        "23 languages", "MIT", "about 3.2 GB", True,
-        "From huggingface.co, or from a folder that is on disk already. A download that breaks off is resumed."
-        "", _CHATTERBOX_VARIANTS,
+        "23 languages", "MIT", "about 3.2 GB",
+        "From huggingface.co, or from a folder that is on disk already. A download that breaks off is resumed.",
+        _CHATTERBOX_VARIANTS,
         sampling={"temperature": 0.8, "top_p": 1.0, "min_p": 0.05, "repetition_penalty": 2.0, "guidance": 0.5},
         sound_options=("exaggeration", "flow_steps", "flow_prompt_s", "watermark"), preset="chatterbox",
         own_voice=("conds.pt", "built-in"),
     ),
-    ModelFamily(
-        "indextts2", "IndexTTS2",
-        "Bilibili's speech model with control of emotion: 24 layers, 866 M parameters, over 50 codes a second.",
-        "Chinese, English", "bilibili model licence (weights and finetunes; not an open-source licence)",
-        "about 5.9 GB", False, "Comes in a later version; it cannot be downloaded yet.",
-    ),
 )
 
 
-def family(name: str) -> ModelFamily:
-    """The family `name`; `UserError` when there is none."""
-    for candidate in FAMILIES:
+def find_entry(name: str) -> CatalogEntry:
+    """The entry of the family `name`; `UserError` when there is none."""
+    for candidate in CATALOG:
         if candidate.name == name:
             return candidate
     raise UserError(
         f"There is no model family named {name!r}.",
-        f"There are: {', '.join(candidate.name for candidate in FAMILIES if candidate.available)}.",
+        f"There are: {', '.join(candidate.name for candidate in CATALOG)}.",
     )
 
 
-def variant(of: ModelFamily, name: str) -> ModelVariant:
+def variant(of: CatalogEntry, name: str) -> ModelVariant:
     """The variant `name` of a family that has some, the default for an empty name; `UserError` when there is none."""
     for candidate in of.variants:
         if name in ("", candidate.name):
@@ -147,7 +140,7 @@ def variant(of: ModelFamily, name: str) -> ModelVariant:
     )
 
 
-def model_name(of: ModelFamily, chosen: ModelVariant) -> str:
+def model_name(of: CatalogEntry, chosen: ModelVariant) -> str:
     """The default name of a variant in the workspace."""
     return of.name if chosen == of.variants[0] else f"{of.name}-{chosen.name}"
 

@@ -87,7 +87,7 @@ class ProbeDrift:
     """Teacher-forced base-language samples through both models."""
 
     samples: int
-    equal: int  # whose logits are equal to the bit
+    equal: int  # whose logits are bit-identical
     agreement: float  # share of codes whose likeliest is the same
     divergence: float  # mean Kullback-Leibler divergence, nats a code
     languages: tuple[str, ...]

@@ -23,7 +23,7 @@ from config.schema import Options, TrainOptions
 from core.jobs.gpus import Gpu
 from core.jobs.verbs import PRESET_ABOUT, read_preset
 from core.library import catalog, records
-from core.library.catalog import ModelFamily, ModelReference
+from core.library.catalog import CatalogEntry, ModelReference
 from core.library.records import CheckpointRecord, ExtensionRecord, Origin, read_model_record
 from core.workspace import Workspace
 
@@ -39,7 +39,7 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 @cache
 def preset(family: str, verb: str, kind: type[OptionsT]) -> OptionsT:
     """The options of one verb that suit a family."""
-    return parse_options(kind, read_preset(PRESETS / f"{catalog.family(family).preset}.yaml", verb))
+    return parse_options(kind, read_preset(PRESETS / f"{catalog.find_entry(family).preset}.yaml", verb))
 
 
 def model_of_extension(workspace: Workspace, name: str) -> str:
@@ -52,9 +52,9 @@ def languages_of_extension(workspace: Workspace, name: str) -> tuple[str, ...]:
     return _extension(workspace, name).languages
 
 
-def family_of_extension(workspace: Workspace, name: str) -> ModelFamily:
+def family_of_extension(workspace: Workspace, name: str) -> CatalogEntry:
     """The family that an extension belongs to."""
-    return catalog.family(catalog.family_of(workspace, model_of_extension(workspace, name)))
+    return catalog.find_entry(catalog.family_of(workspace, model_of_extension(workspace, name)))
 
 
 def speech_amount_of(workspace: Workspace, dataset: str) -> SpeechAmount:
@@ -75,9 +75,10 @@ def base_model_of(workspace: Workspace, model: ModelReference) -> str:
     return model.name if model.kind == "base" else _origin(model).model
 
 
-def family_of_reference(workspace: Workspace, model: ModelReference) -> ModelFamily:
+def family_of_reference(workspace: Workspace, model: ModelReference) -> CatalogEntry:
     """The family of a model."""
-    return catalog.family(catalog.family_of(workspace, model.name) if model.kind == "base" else _origin(model).family)
+    return catalog.find_entry(catalog.family_of(workspace,
+                                                model.name) if model.kind == "base" else _origin(model).family)
 
 
 def _origin(model: ModelReference) -> Origin:
@@ -118,13 +119,13 @@ def voice_names(workspace: Workspace, model: str) -> tuple[str, ...]:
     folder = workspace.models / model
     found = {path.stem for path in (folder / "voices").glob("*") if path.suffix in _SOUNDS}
     try:
-        own = catalog.family(catalog.family_of(workspace, model)).own_voice
+        own = catalog.find_entry(catalog.family_of(workspace, model)).own_voice
     except UserError:
         own = None
     return (*sorted(found), *([own[1]] if own and (folder / own[0]).is_file() else []))
 
 
-def text_package_hint(family: ModelFamily, language: str, taught: bool) -> str:
+def text_package_hint(family: CatalogEntry, language: str, taught: bool) -> str:
     """A sentence naming the package that text of a language lacks; empty for none, as for a language `taught` here."""
     package = PACKAGES.get(language)
     if taught or package is None or family.name != "chatterbox" or find_spec(package) is not None:
@@ -243,8 +244,8 @@ def fit_preset(family: str, speech: SpeechAmount, gpus: Sequence[Gpu], name: str
 def preset_fields() -> tuple[str, ...]:
     """Training options that some preset sets, in the schema's order."""
     found: set[str] = {"processes"}
-    for family in catalog.FAMILIES:
-        for name in NAMES if family.available else ():
+    for family in catalog.CATALOG:
+        for name in NAMES:
             found |= set(fit_preset(family.name, SpeechAmount(), (), name, "16").values)
     return tuple(name for name in TrainOptions.model_fields if name in found)
 
@@ -275,7 +276,7 @@ _ANY = "tiny"  # bounds of hours are the same for all families
 
 
 def _file(name: str, family: str) -> Path:
-    return FOLDER / f"{catalog.family(family).preset if name == 'demo' else name}.yaml"
+    return FOLDER / f"{catalog.find_entry(family).preset if name == 'demo' else name}.yaml"
 
 
 def _about(name: str, family: str) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from config.errors import UserError
 from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import Reporter, size_text, stage
-from core.library.catalog import ModelFamily, ModelVariant, RepositoryPart
+from core.library.catalog import CatalogEntry, ModelVariant, RepositoryPart
 from core.library.records import MODEL_RECORD, ModelRecord, read_model_record, write_model_record
 from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, list_repository
 from core.sources.hub import Hub, NoRevision, RemoteFile, RepositoryFiles
@@ -45,9 +45,9 @@ _SHA256, _SHA1 = re.compile("[0-9a-f]{64}"), re.compile("[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class DownloadRequest:
-    """A variant at a revision of its own repository, to be stored as `models/NAME`."""
+    """A variant at a revision of its repository, to be stored as `models/NAME`."""
 
-    family: ModelFamily
+    family: CatalogEntry
     variant: ModelVariant
     name: str
     revision: str = "main"  # branch, tag or commit
@@ -171,7 +171,7 @@ class _HubDownload:
                 raise
             self.reporter.emit(WarningRaised(f"{repository} no longer has {revision[:12]}, at which this download "
                                              f"started; "
-                                      f"it continues with {newest}, and fetches again what differs."))
+                                             f"it continues with {newest}, and fetches again what differs."))
             return list_repository(self.hub, repository, newest, self.reporter, self.retry)
 
     def _write_plan(self, commits: dict[str, str], files: list[RemoteFile]) -> int:

@@ -257,7 +257,7 @@ class WebAddress:
 
 def download_url(url: str, folder: Path, reporter: Reporter,
                  retry: RetryPolicy = RetryPolicy()) -> Path:  # noqa: B008  a frozen value
-    """The file at `url`, in a folder of its own within `folder`; an earlier download is resumed."""
+    """The file at `url`, in a separate folder within `folder`; an earlier download is resumed."""
     web = WebAddress(url)
     home = folder / sha256(url.encode()).hexdigest()[:16]
     home.mkdir(parents=True, exist_ok=True)

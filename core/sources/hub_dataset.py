@@ -136,7 +136,7 @@ def ensure_downloaded(address: DatasetAddress, downloads: Path, language: str, m
                       retry: RetryPolicy = RetryPolicy()) -> Iterator[FetchedDataset]:  # noqa: B008  a frozen value
     """The dataset as long as the block lasts; about `max_clips` clips of it, all for 0.
 
-    It lies in a folder of its own within `downloads`. Where the block or the download fails, what was downloaded
+    It lies in a separate folder within `downloads`. Where the block or the download fails, what was downloaded
     stays there, and a later job resumes it at the same commit.
     """
     request = _Request(address, language, max_clips, hub, downloads, reporter, retry)
@@ -160,7 +160,7 @@ def _look_up(request: _Request) -> RepositoryFiles:
             beside = "" if discard(home) else ", beside another job that works on what it has of it"
             request.reporter.emit(WarningRaised(f"{repository} no longer has {commit[:12]}, at which this import "
                                                 f"started; it "
-                                         f"starts again{beside}."))
+                                                f"starts again{beside}."))
     found = request.list(request.address.revision or "main")
     if not _tables(found) and not request.address.revision:
         with suppress(NoRevision):

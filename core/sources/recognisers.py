@@ -16,7 +16,7 @@ from pathlib import Path
 
 from config.errors import UserError
 from core.jobs.reporter import Reporter, stage
-from core.library.catalog import ModelFamily, ModelVariant, RepositoryPart
+from core.library.catalog import CatalogEntry, ModelVariant, RepositoryPart
 from core.library.records import MODEL_RECORD, read_model_record
 from core.sources.base_models import DownloadRequest, download_model
 from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, list_repository
@@ -52,7 +52,7 @@ class RecogniserOption:
 
     @property
     def by_name(self) -> str:
-        return f"{self.language_option}; on the page: The {self.field.lower()}'s name of the language"
+        return f"{self.language_option}; on the page: {self.field} language"
 
 
 AS_RECOGNISER = RecogniserOption("--recogniser", "Recogniser")
@@ -76,7 +76,7 @@ def ensure_recogniser(name: str, revision: str, adapters: Sequence[str], workspa
     if not target.is_dir():
         names = list(select_files(found))
         variant = ModelVariant(name, name, "", (RepositoryPart(name, tuple((one,) for one in names)),), ())
-        family = ModelFamily("recogniser", name, "", "", "licence on its page", "", True, "", (variant,))
+        family = CatalogEntry("recogniser", name, "", "", "licence on its page", "", "", (variant,))
         request = DownloadRequest(family, variant, target.name, revision, workspace.recognisers)
         download_model(request, hub, workspace, reporter, retry)
     for code in adapters:
@@ -128,7 +128,7 @@ def _weights(names: Sequence[str]) -> list[str]:
 
 
 def _has_all(target: Path, adapters: Sequence[str]) -> bool:
-    """Whether nothing must be downloaded: the model is there, and the language, where each has weights of its own."""
+    """Whether nothing must be downloaded: the model is there, and the language, where each has its weights."""
     if not target.is_dir():
         return False
     try:

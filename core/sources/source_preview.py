@@ -83,7 +83,7 @@ def _describe(source: str, language: str) -> tuple[str, ...]:
     more = "first " if len(first) == _FIRST else ""
     usable = len(first) - len(left_out)
     lines = [*found.notes, f"Of its {more}{len(first)} entries {usable} have a recording and a text."]
-    lines += [f"Left out: {entry.where}: {entry.reason}." for entry in left_out[:_NAMED]]
+    lines += [f"Skipped: {entry.where}: {entry.reason}." for entry in left_out[:_NAMED]]
     if len(left_out) > _NAMED:
-        lines.append(f"{len(left_out) - _NAMED} more are left out; the report will name them all.")
+        lines.append(f"{len(left_out) - _NAMED} more are skipped; the report will name them all.")
     return tuple(lines)

@@ -42,7 +42,7 @@ def count_spelled_rows(extended: FrontEnd) -> SpelledRowCounts:
     """The counts for the tokens that `extended` adds; it contains its base, so no model is read."""
     tokens = [token for token in extended.added_tokens() if token.kind != "tag"]
     return SpelledRowCounts(len(tokens), {strategy: sum(bool(source_ids(token, extended, strategy)) for token in tokens)
-                               for strategy in get_args(Initialisation) if strategy not in AROUND_THE_MEAN})
+                                          for strategy in get_args(Initialisation) if strategy not in AROUND_THE_MEAN})
 
 
 def count_rows_of_tokenizer(workspace: Workspace, tokenizer: str) -> SpelledRowCounts | None:

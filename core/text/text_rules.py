@@ -219,7 +219,7 @@ def hint_unused_rules(dataset: PreparedDataset, chosen: str) -> str:
     texts = [clip.text for clip in dataset.clips if any(map(str.isnumeric, clip.text))]
     if chosen or not texts or not shipped.has_rules(language):
         return ""
-    return (f"{len(texts)} texts have digits, which become tokens of their own, such as in {texts[0][:60]!r}. The text "
+    return (f"{len(texts)} texts have digits, each of which becomes a token, such as in {texts[0][:60]!r}. The text "
             f"rules {language!r} write them out as they are spoken: --rules {language}, or Text rules on the page.")
 
 

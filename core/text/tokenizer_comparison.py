@@ -172,7 +172,7 @@ def why_no_bytes(base: FrontEnd, texts: ComparedTexts) -> str:
     needed = len({byte for character in characters_of(texts.all) for byte in character.encode("utf-8", "replace")})
     return (f"{WITH_BYTES}: byte fallback is off (--byte-fallback compares it). The base has no pieces of bytes, so it "
             f"would be {needed} more rows for the bytes of this text and 256 for any text. Every character of the text "
-            "has a row of its own, so training would never use the rows of bytes, and a character that is new at "
+            "has its row, so training would never use the rows of bytes, and a character that is new at "
             "synthesis would be spoken with untrained rows. Without byte fallback, such a character is named and "
             "refused.")
 

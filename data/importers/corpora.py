@@ -137,7 +137,7 @@ def read_librispeech(folder: Path, found: list[Path]) -> Iterator[ParsedItem]:
             else:
                 yield ParsedUtterance(where, str(by_stem[name].relative_to(folder)), words.strip(), name,
                                       _reader(place),
-                                sides[path] if named else "")
+                                      sides[path] if named else "")
 
 
 def _reader(place: Path) -> str:

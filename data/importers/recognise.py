@@ -64,22 +64,22 @@ def forms_of(folder: Path, language: str) -> Iterator[SourceForm]:
     """Every format that fits the folder, in the order of preference."""
     if corpora.is_kaldi(folder):
         yield SourceForm("Kaldi", "wav.scp and text", "it names recordings, segments and speakers",
-                   lambda: corpora.read_kaldi(folder))
+                         lambda: corpora.read_kaldi(folder))
     if transcripts := corpora.librispeech_transcripts(folder):
         yield SourceForm("LibriSpeech", f"{len(transcripts)} transcripts {corpora.TRANSCRIPT_SUFFIX}",
                          "it names recordings and readers",
-                   lambda: corpora.read_librispeech(folder, transcripts))
+                         lambda: corpora.read_librispeech(folder, transcripts))
     if splits := corpora.common_voice_tables(folder):
         names = " and ".join(path.name for path in splits)
         yield SourceForm("Common Voice", names, f"{names} is what Common Voice says of its clips",
-                   lambda: corpora.read_common_voice(splits))
+                         lambda: corpora.read_common_voice(splits))
     else:
         yield from _tables_in(folder)
     if (kind := _companion(folder)) is not None:
         speakers = sidecars.speaker_folders(folder)
         voices_of = f", whose {len(speakers)} folders are taken for speakers" if speakers else ""
         yield SourceForm(kind.title, folder.name + voices_of, "texts stand beside recordings of the same name",
-                   lambda: sidecars.read_sidecars(folder, language, speakers))
+                         lambda: sidecars.read_sidecars(folder, language, speakers))
 
 
 def _tables_in(folder: Path) -> Iterator[SourceForm]:
@@ -150,7 +150,7 @@ def _table(path: Path) -> SourceForm | None:
     if tables.ljspeech_delimiter(start) and sidecars.kind_of(path) is sidecars.PLAIN:
         return SourceForm("LJSpeech", path.name, why, lambda: tables.read_ljspeech(path))
     if (delimiter := tables.pair_delimiter(start,
-                                        RecordingLookup(path.parent).has)) and not sidecars.kind_of(path).timed:
+                                           RecordingLookup(path.parent).has)) and not sidecars.kind_of(path).timed:
         return SourceForm("CSV without a header", path.name, why, lambda: tables.read_pairs(path, delimiter))
     return None
 
@@ -217,7 +217,7 @@ def _pair(path: Path, language: str) -> SourceForm:
         audio, words = beside[0], path
     kind = sidecars.kind_of(words)
     return SourceForm(kind.title, f"{words.name} with {audio}", "it is what was given",
-                lambda: kind.read(words, audio))
+                      lambda: kind.read(words, audio))
 
 
 def _nothing(folder: Path) -> UserError:

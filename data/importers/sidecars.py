@@ -125,7 +125,7 @@ def by_stems(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def matching_sidecars(recording: str, by_stem: dict[str, list[str]], recordings: Sequence[str], texts: Sequence[str],
-             language: str) -> list[str]:
+                      language: str) -> list[str]:
     """The texts of a recording, the best first; a single text and a single recording may differ in name."""
     found = by_stem.get(os.path.splitext(recording)[0].casefold(), [])
     if not found and len(recordings) == len(texts) == 1 and texts[0].lower().endswith((*TIMED_SUFFIXES, ".txt")):

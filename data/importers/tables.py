@@ -66,7 +66,7 @@ def table_utterance(where: str, values: dict[str, str], split: str = "") -> Pars
     except ValueError as why:
         return SkippedRow(where, str(why))
     return ParsedUtterance(where, values.get("audio", "").strip(), values.get("text", ""), values.get("id", "").strip(),
-                     values.get("speaker", ""), values.get("split", "").strip() or split, begin_s, end_s)
+                           values.get("speaker", ""), values.get("split", "").strip() or split, begin_s, end_s)
 
 
 def wrong_field_count(cells: list[str], wanted: int, delimiter: str) -> str:
@@ -86,7 +86,7 @@ def has_quotes(head: str, delimiter: str) -> bool:
 
 
 def table_records(lines: Iterable[tuple[int, str]], delimiter: str,
-            with_quotes: bool) -> Iterator[tuple[int, list[str] | str]]:
+                  with_quotes: bool) -> Iterator[tuple[int, list[str] | str]]:
     """The number of each record's last line, and its cells or, instead, what is wrong with it."""
     waiting = _Lines(lines)
     while (first := waiting.next()) is not None:
@@ -169,7 +169,7 @@ def read_ljspeech(path: Path, split: str = "") -> Iterator[ParsedItem]:
         else:
             spoken = [cell for index, cell in enumerate(cells) if index not in (0, speaker)]
             yield ParsedUtterance(where, cells[0].strip(), spoken[-1].strip() or spoken[0],
-                            speaker=f"speaker-{cells[speaker].strip()}" if speaker else "", split=split)
+                                  speaker=f"speaker-{cells[speaker].strip()}" if speaker else "", split=split)
 
 
 def _speaker_column(sample: list[list[str]]) -> int | None:
@@ -207,7 +207,7 @@ def looks_like_json(head: str) -> bool:
 
 
 def is_json_lines(head: str) -> bool:
-    """Whether each line is an object of its own."""
+    """Whether each line is a JSON object."""
     first = [line.strip() for line in head.split("\n") if line.strip()][:2]
     return len(first) == 2 and all(line.startswith("{") for line in first) and first[0].endswith("}")
 

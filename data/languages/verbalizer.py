@@ -255,7 +255,7 @@ _COMMA = frozenset({
 
 @cache
 def written_by_hand() -> tuple[str, ...]:
-    """Codes of the languages with rules of their own."""
+    """Codes of the languages with shipped rules."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 

@@ -71,7 +71,7 @@ def test_a_checkpoint_is_kept_and_let_go_by_its_name(app: tuple[App, Path], open
     assert checkpoint_names.pinned_names(run) == {"good": 200}
     page.locator("#kept-name input").click()
     page.get_by_role("option", name="good", exact=True).click()
-    page.locator("#release").click()
+    page.locator("#unpin").click()
     expect(page.locator("#run-checkpoints")).not_to_contain_text("“good”")
     assert checkpoint_names.pinned_names(run) == {}
     page.locator("#keep-name textarea, #keep-name input").first.fill("")

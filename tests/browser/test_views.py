@@ -171,9 +171,9 @@ def test_stop_asks_first_and_force_stop_asks_again(scene: Scene, open_page: Visi
     expect(page.locator("#run-status")).to_contain_text("stopping")
     assert scene.training.stop_file.exists()
     page.locator("#force-stop").click()
-    expect(page.locator("#force-sure")).to_be_visible()
+    expect(page.locator("#force-stop-confirm")).to_be_visible()
     page.get_by_role("button", name="Cancel").click()
-    expect(page.locator("#force-sure")).to_be_hidden()
+    expect(page.locator("#force-stop-confirm")).to_be_hidden()
     scene.training.stop_file.unlink()
     expect(page.locator("#run-status")).to_contain_text("running")
 

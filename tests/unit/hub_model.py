@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from core.jobs.events import Event, Progress, Result, WarningRaised
-from core.library.catalog import ModelFamily, ModelVariant, family, model_name, variant
+from core.library.catalog import CatalogEntry, ModelVariant, find_entry, model_name, variant
 from core.sources.base_models import DownloadRequest, download_model
 from core.sources.downloader import RetryPolicy
 from core.sources.hub import Hub
@@ -19,7 +19,7 @@ GRAPHEMES, CANGJIE = "grapheme_mtl_merged_expanded_v1.json", "Cangjie5_TC.json"
 QUICK = RetryPolicy(max_attempts=4, listing_attempts=2, first_wait_s=0.01, longest_wait_s=0.05)
 STALLED = replace(QUICK, stall_s=0.5)  # for a hub that is made to fall silent; a busy machine is silent for as long
 TOKEN = "hf_" + "Zt7" * 11
-CHATTERBOX: ModelFamily = family("chatterbox")
+CHATTERBOX: CatalogEntry = find_entry("chatterbox")
 
 
 def made_up(name: str, size: int) -> bytes:

@@ -64,9 +64,9 @@ def test_all_that_can_speak_is_listed(workspace: Workspace):
 
 
 def test_every_family_says_what_it_is():
-    for family in catalog.FAMILIES:
+    for family in catalog.CATALOG:
         assert all((family.title, family.what, family.languages, family.licence, family.size, family.note))
-    assert [family.name for family in catalog.FAMILIES if family.available] == ["tiny", "chatterbox"]
+    assert [family.name for family in catalog.CATALOG] == ["tiny", "chatterbox"]
 
 
 def test_the_chain_is_five_jobs_each_after_the_one_before(workspace: Workspace):
@@ -90,7 +90,7 @@ def test_a_chain_with_a_wrong_name_makes_no_job(workspace: Workspace):
 
 
 def test_every_variant_names_its_files_and_its_place_in_the_workspace():
-    chatterbox = catalog.family("chatterbox")
+    chatterbox = catalog.find_entry("chatterbox")
     names = [catalog.model_name(chatterbox, one) for one in chatterbox.variants]
     assert names[:2] == ["chatterbox", "chatterbox-multilingual-v2"]
     assert len(set(names)) == len(names)
@@ -107,7 +107,7 @@ def test_every_variant_names_its_files_and_its_place_in_the_workspace():
 ])
 def test_an_unknown_variant_is_refused_with_those_there_are(family: str, name: str, said: str):
     with pytest.raises(UserError) as caught:
-        catalog.variant(catalog.family(family), name)
+        catalog.variant(catalog.find_entry(family), name)
     assert said in f"{caught.value.message} {caught.value.hint}"
 
 

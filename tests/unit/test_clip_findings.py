@@ -136,7 +136,7 @@ def test_copies_are_found_among_many_as_by_comparing_all() -> None:
         sketch = one.measures.sketch  # type: ignore[union-attr]
         like = [other for other in originals if any(
             sketch[at:at + 8] == other.measures.sketch[at:at + 8] for at in range(0, 64, 8))  # type: ignore[union-attr]
-            and differing_bits(sketch, other.measures.sketch) <= LIMITS.sketch_bits]  # type: ignore[union-attr]
+                and differing_bits(sketch, other.measures.sketch) <= LIMITS.sketch_bits]  # type: ignore[union-attr]
         if like:
             wanted[one.id] = like[0].id
             wanted.setdefault(like[0].id, one.id)
@@ -150,7 +150,7 @@ def test_copies_are_found_among_many_as_by_comparing_all() -> None:
 
 def test_the_same_sentence_by_another_speaker_is_no_double() -> None:
     found = survey_clips([odd(), replace(odd(), id="again"), replace(odd(speaker="bob"), id="bob1"),
-                   replace(odd(text=TEXT[::-1], speaker="bob"), id="bob2")])
+                          replace(odd(text=TEXT[::-1], speaker="bob"), id="bob2")])
     assert [[one.message for one in each] for each in found] == [
         [], ["the text of odd, by the same speaker"], [], []]
 

@@ -82,7 +82,7 @@ def test_what_a_process_uses_is_counted_while_it_lives(tmp_path: Path) -> None:
 def test_the_page_says_where_and_how_it_was_measured() -> None:
     scope, *_ = plan.read()
     shown = report.page(machine.describe(torch.device("cpu")), ["8e65943"], [report.section(scope, {"rows": [ONE]})])
-    assert shown.startswith("# What was tried\n")
+    assert shown.startswith("# Experiments\n")
     assert " cores, " in shown
     assert "400 steps of 16 clips." in shown
 

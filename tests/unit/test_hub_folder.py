@@ -56,7 +56,7 @@ def test_the_files_are_linked_and_recorded_and_the_folder_left_as_it_was(workspa
 
 
 def test_the_files_are_copied_where_they_cannot_be_linked(workspace: Workspace, folder: Path,
-                                                         monkeypatch: pytest.MonkeyPatch):
+                                                          monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 

@@ -64,7 +64,7 @@ def compared(workspace: Workspace, tmp_path: Path, **options: object) -> Tokeniz
     reporter = Recorder(tmp_path)
     compare_tokenizers.run(CompareTokenizersOptions.model_validate({"dataset": "somali", "sizes": (5, 40), **options}),
                            workspace,
-            reporter)
+                           reporter)
     return TokenizerComparison.load(tmp_path)
 
 
@@ -205,7 +205,7 @@ def test_refusals_name_what_is_wrong(ready: Workspace, tmp_path: Path) -> None:
         compared(ready, tmp_path, text=str(tmp_path / "none.txt"))
     with pytest.raises(UserError, match="There is no text"):
         requirements.check_requirements(ready, "compare_tokenizers",
-                                 CompareTokenizersOptions(dataset="somali", text=str(tmp_path / "none.txt")))
+                                        CompareTokenizersOptions(dataset="somali", text=str(tmp_path / "none.txt")))
     with pytest.raises(UserError, match="There is no dataset named 'nosuch'"):
         requirements.check_requirements(ready, "compare_tokenizers", CompareTokenizersOptions(dataset="nosuch"))
     (tmp_path / "lab.json").write_text("{}", encoding="utf-8")

@@ -25,7 +25,7 @@ REPORT = TokenizerComparison(
     (TokenizerCandidate(BASE, "", 0, 0, 0, 39, 2, 0.82, None, 1.0, 12.0, 90, 0, 0, ()), PLAIN, LONGER),
     Recommendation("bpe-50", "It needs 40% fewer tokens."), ("en", "fr"),
     (ScriptBlock("Ethiopic", True, (CharacterCount("ሀ", 1200, 3, 0), CharacterCount("ጳ", 0, 0, 4),
-                              CharacterCount("ሿ", 0, 0, 0), CharacterCount("ቐ", 9, 0, 1))),
+                                    CharacterCount("ሿ", 0, 0, 0), CharacterCount("ቐ", 9, 0, 1))),
      ScriptBlock("Combining Diacritical Marks", False, (CharacterCount("\u0301", 10, 0, 0),))),
     ("ጳ", "ቐ"), (RecordingPrompt("ጳጳሱ <i>", ("ጳ",)),), ("ቐ",), ("bpe-800: the text gives no more",),
 )

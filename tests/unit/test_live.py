@@ -45,7 +45,7 @@ class Browser:
 
     def hear(self, component: int, event: str) -> bool:
         heard = [fn for fn in self.blocks.fns.values() if fn.fn is not None and (component, event) in fn.targets]
-        flags = {flag._id for flag in (self.live.stale, *self.live.behind.values())}
+        flags = {flag._id for flag in (self.live.inputs_changed, *self.live.tab_changed.values())}
         raised = set()
         for fn in heard:
             inputs = [self.values.get(one._id) for one in fn.inputs]
@@ -83,8 +83,8 @@ def test_a_tick_has_few_outputs_and_a_change_those_of_its_tab(page: tuple[gr.Blo
     """Each output costs Gradio a millisecond, also one that is skipped."""
     blocks, live = page
     of = {target: fn for fn in blocks.fns.values() for target in fn.targets}
-    assert len(of[live.timer._id, "tick"].outputs) == 1 + len(live.behind)
+    assert len(of[live.timer._id, "tick"].outputs) == 1 + len(live.tab_changed)
     everywhere = sum(panel.tab == "" for panel in live.panels)
-    for name, flag in live.behind.items():
+    for name, flag in live.tab_changed.items():
         own = sum(panel.tab == name for panel in live.panels)
         assert len(of[flag._id, "change"].outputs) <= 2 + everywhere + own

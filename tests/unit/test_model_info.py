@@ -10,7 +10,7 @@ import pytest
 from config.schema import TrainOptions
 from core.jobs.state import JobBoard
 from core.library import model_info
-from core.library.catalog import FAMILIES, ModelReference, family, resolve
+from core.library.catalog import CATALOG, ModelReference, find_entry, resolve
 from core.workspace import Workspace
 from data import normalisers
 from models import registry
@@ -20,7 +20,7 @@ from ui import voice_settings
 from ui.live import View
 
 MADE_UP = Path(__file__).resolve().parents[1] / "reference" / "chatterbox"
-AVAILABLE = [one.name for one in FAMILIES if one.available]
+NAMES = [one.name for one in CATALOG]
 
 
 @pytest.fixture(scope="module")
@@ -28,23 +28,23 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     return trained_world(tmp_path_factory.mktemp("world") / "workspace")
 
 
-@pytest.mark.parametrize("name", AVAILABLE)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_catalog_tells_what_the_family_does(name: str) -> None:
-    told, does = family(name), registry.family(name)
+    told, does = find_entry(name), registry.family(name)
     own = dataclasses.asdict(does.sampling)
     assert told.sampling == {field: value for field, value in own.items() if field != "seed"}
     assert told.sound_options == does.sound_options
 
 
 def test_the_catalog_names_the_languages_of_every_variant() -> None:
-    codes = {variant.name: variant.codes for variant in family("chatterbox").variants}
+    codes = {variant.name: variant.codes for variant in find_entry("chatterbox").variants}
     assert codes["multilingual-v3"] == LANGUAGES
     assert codes["english"] == ("en",)
     assert codes["pt-br"] == ("pt",)
     assert {code for found in codes.values() for code in found} <= set(LANGUAGES)
 
 
-@pytest.mark.parametrize("name", AVAILABLE)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_family_has_a_preset_for_its_training(name: str) -> None:
     assert isinstance(model_info.preset(name, "train", TrainOptions), TrainOptions)
 
@@ -89,20 +89,21 @@ def test_what_a_trained_voice_was_made_from(world: Workspace) -> None:
 def test_a_missing_package_is_told_as_the_front_end_tells_it(code: str) -> None:
     files = {name: (MADE_UP / name).read_bytes() for name in normalisers.DATA_FILES}
     lacks = normalisers.missing(normalisers.for_base_language(code, True), files)
-    told = model_info.text_package_hint(family("chatterbox"), code, taught=False)
+    told = model_info.text_package_hint(find_entry("chatterbox"), code, taught=False)
     assert bool(told) == ("needs the package" in lacks)
     if told:
         assert told.split("package ")[1].split(",")[0] in lacks
 
 
 def test_a_language_that_was_taught_here_needs_no_package() -> None:
-    assert model_info.text_package_hint(family("chatterbox"), "ja", taught=True) == ""
-    assert model_info.text_package_hint(family("tiny"), "ja", taught=False) == ""
+    assert model_info.text_package_hint(find_entry("chatterbox"), "ja", taught=True) == ""
+    assert model_info.text_package_hint(find_entry("tiny"), "ja", taught=False) == ""
 
 
 def test_presets_are_files_of_the_repository() -> None:
     root = Path(__file__).resolve().parents[2]
-    assert {family(name).preset for name in AVAILABLE} <= {path.stem for path in (root / "config/presets").glob("*")}
+    assert {find_entry(name).preset
+            for name in NAMES} <= {path.stem for path in (root / "config/presets").glob("*")}
 
 
 def test_a_run_whose_record_is_gone_does_not_empty_the_listen_tab(world: Workspace) -> None:
@@ -111,7 +112,7 @@ def test_a_run_whose_record_is_gone_does_not_empty_the_listen_tab(world: Workspa
     (resolve(world, f"run:{name}").folder / "checkpoint.json").unlink()
     chosen = {"finetuned": f"run:{name}", "base": "", "voice": "", "language": "am"}
     view = View("listen", chosen, tuple(JobBoard(world).states()))
-    before, after = voice_settings.chosen(world, view)
+    before, after = voice_settings.selected_models(world, view)
     assert before is not None
     assert after is not None
     assert after.reference == f"run:{name}"

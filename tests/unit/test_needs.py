@@ -52,7 +52,7 @@ def test_what_a_job_is_making_is_not_lacking() -> None:
 def test_of_what_is_there_the_usual_one_is_offered_first() -> None:
     view = View("tokenizer", CHOSEN, ())
     now = verb_form.resolved_selection(view, "tokenizer", choices(["chatterbox", "tiny"], ["another"]))
-    assert (now.chosen["tokenizer.model"], now.chosen["tokenizer.dataset"]) == ("tiny", "another")
+    assert (now.values["tokenizer.model"], now.values["tokenizer.dataset"]) == ("tiny", "another")
 
 
 def test_a_press_with_nothing_chosen_does_not_say_that_there_is_nothing() -> None:

@@ -182,16 +182,16 @@ def test_results_have_names_and_units(name: str, value: object, told: tuple[str,
 
 def test_the_queue_says_each_jobs_place() -> None:
     shown = job_views.queue_view([JobState(job(), "running"),
-                                JobState(job("compare"), "waiting", reason="Waiting for cpu.")])
+                                  JobState(job("compare"), "waiting", reason="Waiting for cpu.")])
     assert '<td data-name="Position">2</td>' in shown
 
 
 def test_a_run_that_was_deleted_is_said_to_be_gone() -> None:
     other = JobState(job(), "finished")
     view = View("train", {"run": "train-0"}, (other,))
-    assert train.chosen(view) is None
+    assert train.selected_run(view) is None
     assert "Job train-0 was deleted" in train.status_view(view)
-    assert train.chosen(View("train", {"run": ""}, (other,))) is other
+    assert train.selected_run(View("train", {"run": ""}, (other,))) is other
 
 
 @pytest.mark.parametrize(("field", "shown", "choices"), [

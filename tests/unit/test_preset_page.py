@@ -40,37 +40,37 @@ def refreshed(page: Page, view: View) -> View:
         update = cast(dict[str, object], preset_selector.field_update(page, name, view))
         if "value" in update:
             new[f"train.{name}"] = str(update["value"])
-    return replace(view, chosen={**view.chosen, **new})
+    return replace(view, values={**view.values, **new})
 
 
 def test_fields_take_the_presets_values_and_follow_another_one(page: Page) -> None:
     view = refreshed(page, shows())
-    assert (view.chosen["train.steps"], view.chosen["train.adapter_rank_mlp"]) == ("20000", "16")
-    view = refreshed(page, replace(view, chosen={**view.chosen, "preset": "small-data"}))
-    assert (view.chosen["train.steps"], view.chosen["train.patience"]) == ("4000", "6")
-    view = refreshed(page, replace(view, chosen={**view.chosen, "preset": "standard"}))
-    assert view.chosen["train.patience"] == "0"
+    assert (view.values["train.steps"], view.values["train.adapter_rank_mlp"]) == ("20000", "16")
+    view = refreshed(page, replace(view, values={**view.values, "preset": "small-data"}))
+    assert (view.values["train.steps"], view.values["train.patience"]) == ("4000", "6")
+    view = refreshed(page, replace(view, values={**view.values, "preset": "standard"}))
+    assert view.values["train.patience"] == "0"
 
 
 def test_what_a_person_typed_stays_even_where_a_preset_says_the_same(page: Page) -> None:
     view = refreshed(page, shows())
-    view = replace(view, chosen={**view.chosen, "train.steps": "4000"})  # what another preset sets
+    view = replace(view, values={**view.values, "train.steps": "4000"})  # what another preset sets
     assert preset_selector.changed_values(page, view) == {"steps": "4000"}
     assert "20000" in str(preset_selector.about_view(preset_selector.current_preset(page, view),
                                                      preset_selector.changed_values(page, view)))
     view = refreshed(page, refreshed(page, view))
-    assert view.chosen["train.steps"] == "4000"
-    assert view.chosen["train.adapter_rank"] == "32"
+    assert view.values["train.steps"] == "4000"
+    assert view.values["train.adapter_rank"] == "32"
 
 
 def test_a_person_can_go_back_to_the_preset(page: Page) -> None:
     view = refreshed(page, shows())
-    view = replace(view, chosen={**view.chosen, "train.steps": "123"})
-    values = [view.chosen[f"train.{name}"] for name in preset_selector._FIELDS]
+    view = replace(view, values={**view.values, "train.steps": "123"})
+    values = [view.values[f"train.{name}"] for name in preset_selector._FIELDS]
     _, placed = preset_selector.reset(*values)
-    view = refreshed(page, replace(view, chosen={**view.chosen, "placed": cast(str, placed)}))
-    assert view.chosen["train.steps"] == "20000"
-    assert json.loads(view.chosen["placed"])["steps"] == 20_000
+    view = refreshed(page, replace(view, values={**view.values, "placed": cast(str, placed)}))
+    assert view.values["train.steps"] == "20000"
+    assert json.loads(view.values["placed"])["steps"] == 20_000
 
 
 def test_the_page_tells_what_was_not_measured_and_where_it_runs(page: Page) -> None:

@@ -135,7 +135,7 @@ def test_a_recogniser_comes_from_the_hub_once(tmp_path: Path, workspace: Workspa
     def bring(language: str) -> Path:
         return recognisers.ensure_recogniser("some/mms", "main", recogniser_language_names(language), workspace,
                                              Recorder(), hub,
-                                 QUICK)
+                                             QUICK)
 
     there = bring("am")
     names = {path.name for path in there.iterdir()}
@@ -209,7 +209,7 @@ def test_a_fault_names_the_option_for_the_language(tmp_path: Path) -> None:
     for folder, called in ((whisper, ""), (whisper, "amh"), (mms, ""), (mms, "amharic")):
         with pytest.raises(UserError, match="does not know|has no language") as caught:
             HubTranscriber.load(folder, CPU, "x-own", called)
-        assert "(--recogniser-language; on the page: The recogniser's name of the language)" in caught.value.hint
+        assert "(--recogniser-language; on the page: Recogniser language)" in caught.value.hint
         assert "(--recogniser)" in caught.value.hint
 
 

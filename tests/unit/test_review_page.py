@@ -45,7 +45,7 @@ def page(workspace: Workspace) -> Any:
 
 
 def view(**chosen: str) -> Any:
-    return SimpleNamespace(chosen={"review.dataset": "d", "review.kind": "", "review.page": "1",
+    return SimpleNamespace(values={"review.dataset": "d", "review.kind": "", "review.page": "1",
                                    **{f"review.{name}": value for name, value in chosen.items()}})
 
 

@@ -63,7 +63,7 @@ def test_an_empty_text_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text(" \n")
     said = source_preview.preview(str(tmp_path), "am")
     assert "Of its 2 entries 1 have a recording and a text." in said
-    assert said[-1] == "Left out: b.wav: there is nothing in b.txt beside it."
+    assert said[-1] == "Skipped: b.wav: there is nothing in b.txt beside it."
     table = tmp_path / "table"
     table.mkdir()
     write_clip(table / "a.wav")
@@ -80,8 +80,8 @@ def test_what_is_left_out_is_said_before_the_job(tmp_path: Path) -> None:
         write_clip(folder / f"lonely{index}.wav")
     lines = source_preview.preview(str(folder), "am")
     assert "Of its 6 entries 1 have a recording and a text." in lines
-    assert lines[-2:] == ("Left out: lonely2.wav: there is no lonely2.txt beside it.",
-                          "2 more are left out; the report will name them all.")
+    assert lines[-2:] == ("Skipped: lonely2.wav: there is no lonely2.txt beside it.",
+                          "2 more are skipped; the report will name them all.")
     with pytest.raises(UserError, match="There is no dataset at"):
         source_preview.preview(str(tmp_path / "nowhere"), "am")
     assert source_preview.preview("demo", "am") == source_preview.preview("", "am") == ()

@@ -38,7 +38,7 @@ def test_the_demo_is_what_the_page_asks_for_first(workspace: Workspace) -> None:
     asked = start.chain_options(workspace, "tiny", "am", start.DEMO, start.FULL)
     assert demo_chain.chain_steps(asked) == demo_chain.chain_steps(demo_chain.ChainOptions())
     assert start.comparison_options(workspace, asked, "run-1") == demo_chain.demo_options("compare",
-                                                                                    CompareOptions).model_copy(
+                                                                                          CompareOptions).model_copy(
         update={"finetuned": "run:run-1"})
 
 
@@ -71,7 +71,7 @@ CHOICES = {"start_model": "tiny", "start_language": "am", "start_dataset": start
 
 def settled(workspace: Workspace, states: Sequence[JobState], **chosen: str) -> Mapping[str, str]:
     return start.resolved_selection(workspace, View("start", {**CHOICES, "start_shown_run": "", **chosen}, ()),
-                                    states).chosen
+                                    states).values
 
 
 def chain(workspace: Workspace, *asked: str) -> list[JobState]:
@@ -143,7 +143,7 @@ def test_what_is_learnt_gets_a_name_that_nothing_else_has(workspace: Workspace) 
 
     assert (name(start.DEMO, ()), name("mine", ())) == ("tiny-am", "tiny-am")
     made = demo_chain.create_chain(workspace, start.chain_options(workspace, "tiny", "am", start.DEMO,
-                                                             start.FULL))
+                                                                  start.FULL))
     (workspace.tokenizers / "tiny-am").mkdir(parents=True)
     states = tuple(JobState(job, status="finished") for job in made)
     assert name(start.DEMO, states) == "tiny-am"  # the same again

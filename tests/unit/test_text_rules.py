@@ -19,7 +19,7 @@ from data.languages.verbalizer import Verbalizer
 TEXTS = paragraphs()
 BY_HAND = ("am", "om", "ti")
 VERBALIZERS = {code: shipped_rules.verbalizer_of(shipped_rules.checked_rules(shipped_rules.rules_text(code), code))
-           for code in (*BY_HAND, "sv")}
+               for code in (*BY_HAND, "sv")}
 
 
 def am(text: str) -> str:
@@ -228,7 +228,7 @@ def test_two_numbers_are_never_said_alike(one: int, other: int, code: str) -> No
 def fold(name: str) -> Verbalizer:
     return shipped_rules.verbalizer_of(parse_rules(shipped_rules.rules_text("am").replace("fold: []",
                                                                                           f"fold: [{name}]"),
-                                             "am"))
+                                                   "am"))
 
 
 def test_foldings_are_off_until_they_are_chosen() -> None:

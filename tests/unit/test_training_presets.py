@@ -85,8 +85,8 @@ def test_sixteen_gigabytes_compute_activations_again() -> None:
 def test_a_batch_holds_no_more_tokens_than_its_class(hours: float, clip_s: float, count: int, size: int,
                                                      name: str) -> None:
     options = model_info.fit_preset("chatterbox", speech(hours, clip_s), [gpu(size, index) for index in range(count)],
-                                 name,
-                             "auto").options
+                                    name,
+                                    "auto").options
     tokens = {16: 2000, 24: 4000, 80: 16000}[size if count else 16]
     clip = model_info.TOKENS_A_SECOND * speech(hours, clip_s).clip_s
     assert options.batch_size == 1 or options.batch_size * clip <= tokens
@@ -142,7 +142,7 @@ def world(folder: Path) -> Workspace:
     (workspace.extensions / "tiny-am").mkdir()
     origin = records.Origin("tiny", "tiny", "", 1, 2, "")
     records.write_record(workspace.extensions / "tiny-am" / records.EXTENSION,
-                  records.ExtensionRecord("tiny-am", "tiny-am", ("am",), "romanised", 0, "", origin))
+                         records.ExtensionRecord("tiny-am", "tiny-am", ("am",), "romanised", 0, "", origin))
     return workspace
 
 

@@ -20,7 +20,7 @@ dropped text and codes. Values are means over seeds with the sample standard dev
 
 - Errors are character error rates (CER) of the built-in recogniser on synthesized held-out sentences: *after* the
   training, and *before* it by the base model (for the new language: with untrained rows).
-- *Unchanged* counts the base tensors, among those that the scope keeps frozen, that are equal to the bit. In `full`
+- *Unchanged* counts the base tensors, among those that the scope keeps frozen, that are bit-identical. In `full`
   nearly all of the base is trained.
 - *CPU time* is the processor time of the whole job on one thread, including evaluation and certificate; *memory* is its
   peak.
