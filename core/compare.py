@@ -2,8 +2,8 @@
 
 For a language that the base model lacks, its side reads the romanised spelling as one of its own languages, and a note
 says so: it has no tokens for the text itself. Such texts share no batch with the others: what both models read alike is
-then computed in batches of the same shape on both sides, so that a base language which did not change sounds the same
-to the bit.
+then computed in batches of the same shape on both sides, so that a base language which did not change is
+bit-identical.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from config.schema import CompareOptions
 from core import compute
 from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import CombinedProgress, Reporter, pluralize, progress_callback, stage
-from core.model.loading import VoiceModel
+from core.model.loading import TTSModel
 from core.speech import clips, evaluation
 from core.speech.clips import SynthesizedClip
 from core.speech.model_cache import ModelCache
 from core.speech.scoring import load_recogniser_or_warn, unmeasured_reason
-from core.speech.synthesis import LARGEST_GROUP, Segment, unused_controls
+from core.speech.synthesis import MAX_BATCH_SIZE, SynthesizedChunk, unused_controls
 from core.workspace import Workspace
 from data.languages.latin import romanise
 from models.base import RecognitionScore
@@ -78,7 +78,7 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
     with stage(reporter, "load"):
         settings = (workspace, compute.setup_device(options.device), options.precision, options.voice, options.sound)
         second = cache.synthesizer(options.finetuned, *settings)
-        first = cache.synthesizer(options.base, *settings, longest=second.synthesizer.longest)  # both split texts alike
+        first = cache.synthesizer(options.base, *settings, max_text_ids=second.synthesizer.max_text_ids)  # both split texts alike
         synthesizers = {BASE: first.synthesizer, FINETUNED: second.synthesizer}
         base, finetuned = first.synthesizer.model, second.synthesizer.model
         texts = options.texts or _sample_texts(workspace, finetuned)
@@ -110,15 +110,15 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
     # Texts that both models read alike share batches, and so do the others.
     new = [finetuned.front_end.is_new(language) for language, _ in texts]
     parts = [[index for index, one in enumerate(new) if one is kind] for kind in (False, True)]
-    batches = sorted(part[start:start + LARGEST_GROUP] for part in parts
-                     for start in range(0, len(part), LARGEST_GROUP))
+    batches = sorted(part[start:start + MAX_BATCH_SIZE] for part in parts
+                     for start in range(0, len(part), MAX_BATCH_SIZE))
     total = sum(len(synthesizers[side].pieces(one.text, one.language)) for sides in inputs
                 for side, one in sides.items())
     count = CombinedProgress(progress_callback(reporter, _STOPPED), total, "pieces")
     rows: dict[int, ComparedText] = {}
     with stage(reporter, "speak"):
         for batch in batches:
-            segments: dict[tuple[int, str], Iterator[Segment]] = {}
+            segments: dict[tuple[int, str], Iterator[SynthesizedChunk]] = {}
             for side, synthesizer in synthesizers.items():
                 own = [index for index in batch if side in inputs[index]]
                 pairs = [(inputs[index][side].language, inputs[index][side].text) for index in own]
@@ -148,9 +148,9 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
     made = [rows[index] for index in sorted(rows)]
 
     with stage(reporter, "score recordings"):
-        own_errors = {code: evaluation.recogniser_error(workspace, finetuned, recogniser, code)
+        own_errors = {code: evaluation.recordings_cer(workspace, finetuned, recogniser, code)
                       for code in dict.fromkeys(row.language for row in made)}
-    report = {"error_on_originals": own_errors, "rows": [_report_row(row) for row in made]}
+    report = {"recordings_cer": own_errors, "rows": [_report_row(row) for row in made]}
     (reporter.directory / REPORT).write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
     result: Result = {"texts": len(made), "report": REPORT}
@@ -169,7 +169,7 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
     return result
 
 
-def _base_input(model: VoiceModel, text: str, language: str) -> TextInput | None:
+def _base_input(model: TTSModel, text: str, language: str) -> TextInput | None:
     """What `model` gets for a text: itself, or its romanised spelling when it lacks the language; None for neither."""
     if language in model.front_end.languages:
         return TextInput(text, language)
@@ -183,7 +183,7 @@ def _base_input(model: VoiceModel, text: str, language: str) -> TextInput | None
     return None
 
 
-def _sample_texts(workspace: Workspace, model: VoiceModel) -> tuple[tuple[str, str], ...]:
+def _sample_texts(workspace: Workspace, model: TTSModel) -> tuple[tuple[str, str], ...]:
     """One held-out sentence of each language, new languages first."""
     codes = sorted(model.front_end.languages, key=lambda code: not model.front_end.is_new(code))
     found = [(code, sentences[0].text) for code in codes

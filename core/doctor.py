@@ -34,7 +34,7 @@ from core.library.diagnosis import (
     TensorFinding,
     TokenizerFit,
 )
-from core.model.loading import VoiceModel, load_base
+from core.model.loading import TTSModel, load_base
 from core.proof import tokenizer_fit
 from core.proof.certify import base_probes, equal_logits
 from core.proof.restore import RestoreRequest, restore_base_rows
@@ -50,7 +50,7 @@ from core.training.replay import ProbeSample
 from core.workspace import Workspace
 from data.bpe import vocabulary
 from data.front_end import BASE_FILE
-from models.base import Family, Probe, WeightsFile
+from models.base import Family, SampleLogits, WeightsFile
 from models.registry import FAMILIES
 from models.registry import family as family_named
 
@@ -144,7 +144,7 @@ def open_case(workspace: Workspace, options: DoctorOptions) -> DoctorCase:
         )
     pieces: Mapping[str, int] = {}
     with suppress(UserError):  # a bare file may lie without its tokenizer
-        pieces = vocabulary(family.front_end(folder).files[BASE_FILE], BASE_FILE)
+        pieces = vocabulary(family.load_front_end(folder).files[BASE_FILE], BASE_FILE)
     return DoctorCase(family, name, base, other, matching, pieces)
 
 
@@ -287,10 +287,10 @@ def _measure_drift(workspace: Workspace, case: DoctorCase, moved_ids: Mapping[in
 
 
 @torch.inference_mode()
-def _probe(model: VoiceModel, samples: Sequence[ProbeSample], reporter: Reporter, by: str) -> list[Probe]:
+def _probe(model: TTSModel, samples: Sequence[ProbeSample], reporter: Reporter, by: str) -> list[SampleLogits]:
     made = []
     for done, item in enumerate(samples, 1):
-        with model.speaking(item.language):
+        with model.adapters_for(item.language):
             made.append(model.model.probe(item.sample))
         reporter.emit(Progress(done, len(samples), "samples", by))
         check_stop(reporter)

@@ -44,7 +44,7 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
                                              languages=(options.language,))
         reference = model.front_end.verbalize(options.text, options.language)
         score = evaluation.score_waveform(recogniser, clip.waveform, clip.sample_rate, reference, options.language)
-        own_error = evaluation.recogniser_error(workspace, model, recogniser, options.language)
+        own_error = evaluation.recordings_cer(workspace, model, recogniser, options.language)
         spectrogram = f"{clips.FOLDER}/speech.png"
         clips.save_spectrogram(reporter.directory / spectrogram, clip.waveform, clip.sample_rate)
     reporter.emit(clip.event(SIDE, 0, options.text, options.language, score, spectrogram,
@@ -54,6 +54,6 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
         "real_time_factor": round(clip.real_time_factor, 3), "segments": clip.segments, "model": model.ref,
         "language": options.language, "voice": options.voice, "seed": options.sampling.seed,
         "peak": round(clip.peak, 4), "level_db": round(clip.level_db, 1), "sha256": clip.sha256,
-        "error": score.error if score else None, "error_on_originals": own_error,
+        "error": score.error if score else None, "recordings_cer": own_error,
         "heard": score.transcript if score else "", "spectrogram": spectrogram,
     }

@@ -60,7 +60,7 @@ _RESULT_TITLES: Mapping[str, str] = {
     "minutes": "Duration", "level_db": "Level", "error": "CER", "ready": "Ready to train",
     "features_alike": "Codes equal to the cache", "checkpoint": "Checkpoint size", "spoken_s": "Synthesized",
     "memory_bytes": "Memory", "training": "Estimated training time", "too_long": "Clips too long",
-    "error_on_originals": "CER of original recordings", "transcript": "Transcript", "cut": "Truncated",
+    "recordings_cer": "CER of original recordings", "transcript": "Transcript", "cut": "Truncated",
     "not_tried": "Not checked",
 }
 _WHEN = {"before": "before", "after": "after", "original": "original recordings"}

@@ -154,7 +154,7 @@ def certificate_path(workspace: Workspace, reference: str) -> Path:
 
 def originals(state: JobState) -> dict[str, float]:
     """The judge's error on original recordings by language, as the job that spoke measured it."""
-    one = _measure((state.result or {}).get("error_on_originals"))
+    one = _measure((state.result or {}).get("recordings_cer"))
     found = {} if one is None else {str(state.job.settings.get("language", "")): one}
     for name, value in (state.result or {}).items():
         error = _measure(value)

@@ -13,7 +13,7 @@ import torch
 
 from core.jobs.events import AudioChunk, AudioGenerated, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize
-from core.speech.synthesis import Segment, join_segments
+from core.speech.synthesis import SynthesizedChunk, join_chunks
 from data.acoustics import audio
 from models.base import RecognitionScore
 
@@ -73,7 +73,7 @@ class SynthesizedClip:
         return hashlib.sha256(self.waveform.contiguous().numpy().tobytes()).hexdigest()
 
 
-def write_clip(segments: Iterable[Segment], sample_rate: int, reporter: Reporter, *, side: str, index: int,
+def write_clip(segments: Iterable[SynthesizedChunk], sample_rate: int, reporter: Reporter, *, side: str, index: int,
                piece_stem: str, stem: str) -> SynthesizedClip:
     """Write each segment to `audio/PIECE_STEM-NNN.wav` with an event, then all of them to `audio/STEM.wav`."""
     (reporter.directory / FOLDER).mkdir(exist_ok=True)
@@ -88,7 +88,7 @@ def write_clip(segments: Iterable[Segment], sample_rate: int, reporter: Reporter
         written.append(segment)
         check_stop(reporter, f"Stopped on request after {pluralize(number + 1, 'segment')}; the audio so far is kept.")
     path = f"{FOLDER}/{stem}.wav"
-    whole = join_segments(written)
+    whole = join_chunks(written)
     audio.save(reporter.directory / path, whole, sample_rate)
     return SynthesizedClip(whole, sample_rate, path, len(written), sum(segment.seconds for segment in written))
 

@@ -24,7 +24,7 @@ from core.library import records
 from core.library.catalog import resolve
 from core.library.records import CheckpointRecord, ExportRecord
 from core.model import loading
-from core.model.loading import VoiceModel
+from core.model.loading import TTSModel
 from core.sources import recognisers
 from core.sources.recognisers import AS_RECOGNISER, BUILT_IN
 from core.speech.transcription import HubTranscriber, Transcriber, recogniser_language_names
@@ -126,7 +126,7 @@ def download_recogniser(choice: RecogniserChoice, language: str, workspace: Work
                               recogniser_language_names(language, choice.recogniser_language), workspace, reporter)
 
 
-def load_recogniser(workspace: Workspace, model: VoiceModel, choice: RecogniserChoice) -> Recogniser | None:
+def load_recogniser(workspace: Workspace, model: TTSModel, choice: RecogniserChoice) -> Recogniser | None:
     """The recogniser of a training, which may select its best checkpoint; `UserError` where it cannot be loaded."""
     try:
         return _load(workspace, model, choice)
@@ -134,7 +134,7 @@ def load_recogniser(workspace: Workspace, model: VoiceModel, choice: RecogniserC
         raise UserError(f"{error.message} It is needed to score the speech.", error.hint) from error
 
 
-def load_recogniser_or_warn(workspace: Workspace, model: VoiceModel, warn: Callable[[str], None],
+def load_recogniser_or_warn(workspace: Workspace, model: TTSModel, warn: Callable[[str], None],
                             choice: RecogniserChoice | None = None,
                             languages: Collection[str] | None = None) -> Recogniser | None:
     """The recogniser of `choice`, else of the training of `model`, beside the model's own.
@@ -147,14 +147,14 @@ def load_recogniser_or_warn(workspace: Workspace, model: VoiceModel, warn: Calla
     elif choice is None and model.ref.startswith("run:"):
         choice = records.read_record(resolve(workspace, model.ref).folder / records.CHECKPOINT, CheckpointRecord)
     if choice is None or (languages is not None and _new_language(model) not in languages):
-        return model.family.recogniser(model.base_folder)
+        return model.family.load_recogniser(model.base_folder)
     try:
         return _load(workspace, model, choice)
     except UserError as error:
         return replace_unavailable(workspace, model, warn, choice, error)
 
 
-def replace_unavailable(workspace: Workspace, model: VoiceModel, warn: Callable[[str], None],
+def replace_unavailable(workspace: Workspace, model: TTSModel, warn: Callable[[str], None],
                         choice: RecogniserChoice, error: UserError) -> UnavailableRecogniser:
     """The recogniser that remains when `error` prevents loading that of `choice`; `warn` gets reason and remedy."""
     language, name, folder = _new_language(model), choice.recogniser, _folder(workspace, choice.recogniser)
@@ -170,7 +170,7 @@ def replace_unavailable(workspace: Workspace, model: VoiceModel, warn: Callable[
     reason = f"the recogniser {shown} of its training {fault}"
     detail = f": {error.message}" if not gone else "." if elsewhere else f" ({folder})."
     warn(f"{language_name(language)} is not measured: {reason}{detail} {_remedy(choice, language, folder, gone)}")
-    return UnavailableRecogniser(model.family.recogniser(model.base_folder), language, reason)
+    return UnavailableRecogniser(model.family.load_recogniser(model.base_folder), language, reason)
 
 
 def unmeasured_reason(recogniser: Recogniser | None, language: str) -> str:
@@ -179,13 +179,13 @@ def unmeasured_reason(recogniser: Recogniser | None, language: str) -> str:
     return recogniser.reason if unavailable else ""  # type: ignore[union-attr]
 
 
-def _load(workspace: Workspace, model: VoiceModel, choice: RecogniserChoice) -> Recogniser | None:
-    own, language = model.family.recogniser(model.base_folder), _new_language(model)
+def _load(workspace: Workspace, model: TTSModel, choice: RecogniserChoice) -> Recogniser | None:
+    own, language = model.family.load_recogniser(model.base_folder), _new_language(model)
     if not choice.recogniser or not language:
         return own
     folder = _folder(workspace, choice.recogniser)
     if folder is None:
-        chosen: Recogniser | None = family(_BUILT_IN_MODEL).recogniser(workspace.model(_BUILT_IN_MODEL))
+        chosen: Recogniser | None = family(_BUILT_IN_MODEL).load_recogniser(workspace.model(_BUILT_IN_MODEL))
     elif not folder.is_dir():
         raise UserError(f"There is no recogniser {folder}.",
                         f"Put it back, or choose another ({AS_RECOGNISER.option}).")
@@ -197,7 +197,7 @@ def _load(workspace: Workspace, model: VoiceModel, choice: RecogniserChoice) -> 
     return CompositeRecogniser(chosen, own) if chosen is not None and own is not None else chosen or own
 
 
-def _new_language(model: VoiceModel) -> str:
+def _new_language(model: TTSModel) -> str:
     """The language that a chosen recogniser scores; empty for a model without a new language."""
     return next((code for code in model.front_end.languages if model.front_end.is_new(code)), "")
 

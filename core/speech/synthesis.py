@@ -19,7 +19,7 @@ from config.schema import SamplingOptions, SoundOptions
 from core.jobs.events import Progress
 from core.jobs.reporter import ProgressCallback, no_progress
 from core.library import reference_voices
-from core.model.loading import VoiceModel
+from core.model.loading import TTSModel
 from data.loudness import OUTPUT_PEAK
 from data.text_chunking import Ending as PieceEnding
 from data.text_chunking import TextChunk, halve, split_for_model
@@ -36,12 +36,12 @@ from models.base import (
 )
 
 PAUSES_S: dict[PieceEnding, float] = {"sentence": 0.25, "phrase": 0.12, "word": 0.04}
-LARGEST_GROUP = 8  # pieces of a batch
+MAX_BATCH_SIZE = 8  # pieces of a batch
 _FADE_S = 0.005  # at both ends of a piece, against clicks
 
 
 @dataclass(frozen=True)
-class Segment:
+class SynthesizedChunk:
     """A synthesized piece with the pause after it, and why the model ended it.
 
     `seconds` is the time it took; pieces of one batch have an equal share.
@@ -65,14 +65,14 @@ class _GeneratedPiece:
 class Synthesizer:
     """One model with one voice. `longest` is how many text ids it gets at once, by language."""
 
-    def __init__(self, model: VoiceModel, voice: str | Voice = "", longest: dict[str, int] | None = None,
+    def __init__(self, model: TTSModel, voice: str | Voice = "", longest: dict[str, int] | None = None,
                  sound: SoundOptions | None = None, vocoder: Vocoder | None = None) -> None:
         self._sound = sound or SoundOptions()
         self.model = model
         found = find_voice(model, voice) if isinstance(voice, str) else voice
         self.voice = replace(found, emotion=self._sound.exaggeration)
         self.longest = longest or {}
-        self.vocoder = vocoder or model.family.vocoder(model.base_folder, model.device)
+        self.vocoder = vocoder or model.family.load_vocoder(model.base_folder, model.device)
         self._prepared: dict[bool, PreparedVoice] = {}  # with and without adapters
 
     @property
@@ -82,10 +82,10 @@ class Synthesizer:
     def pieces(self, text: str, language: str) -> list[TextChunk]:
         """The pieces that `synthesize` makes of `text`; `UserError` when it cannot be spoken."""
         most = self.model.model.max_text_length
-        limit = min(self.longest.get(language, self.model.model.typical_text_length), most)
+        limit = min(self.longest.get(language, self.model.model.preferred_max_text_length), most)
         return split_for_model(text, language, self.model.front_end, limit, most)
 
-    def synthesize(self, text: str, language: str, options: SamplingOptions) -> Iterator[Segment]:
+    def synthesize(self, text: str, language: str, options: SamplingOptions) -> Iterator[SynthesizedChunk]:
         """Segments of `text`, each as soon as it is computed. The last one has no pause after it.
 
         The first piece is streamed, where the family can; then batches of two, four and eight pieces follow.
@@ -107,10 +107,10 @@ class Synthesizer:
                 last = not waiting and index == len(generated) - 1
                 yield self._segment(_GeneratedPiece(piece, codes, share_s), last, sampling.seed)
             done += len(pieces)
-            batch = min(2 * batch, LARGEST_GROUP)
+            batch = min(2 * batch, MAX_BATCH_SIZE)
 
     def synthesize_batch(self, texts: Sequence[tuple[str, str]], options: SamplingOptions,
-                         progress: ProgressCallback = no_progress) -> list[Iterator[Segment]]:
+                         progress: ProgressCallback = no_progress) -> list[Iterator[SynthesizedChunk]]:
         """`synthesize` of each language and text: the codes of all at once, now; the sound of each when it is read.
 
         The pieces of a text have the seeds that they have when it is alone, so pieces of several texts share a batch.
@@ -125,9 +125,9 @@ class Synthesizer:
         while any(waiting):
             due = [(number, piece) for number, pieces in enumerate(waiting) for piece in pieces[:batch]]
             waiting = [pieces[batch:] for pieces in waiting]
-            for start in range(0, len(due), LARGEST_GROUP):
+            for start in range(0, len(due), MAX_BATCH_SIZE):
                 progress(Progress(done, total, "pieces", "generated"))
-                part, began = due[start:start + LARGEST_GROUP], time.perf_counter()
+                part, began = due[start:start + MAX_BATCH_SIZE], time.perf_counter()
                 found = self._generate([piece for _, piece in part], [texts[number][0] for number, _ in part],
                                        replace(sampling, seed=seed))
                 share_s = (time.perf_counter() - began) / sum(map(len, found))
@@ -135,21 +135,21 @@ class Synthesizer:
                     generated[number] += [_GeneratedPiece(piece, codes, share_s) for piece, codes in several]
                 done += len(part)
             seed += batch
-            batch = min(2 * batch, LARGEST_GROUP)
+            batch = min(2 * batch, MAX_BATCH_SIZE)
         progress(Progress(done, total, "pieces", "generated"))
 
-        def segments(pieces: Sequence[_GeneratedPiece]) -> Iterator[Segment]:
+        def segments(pieces: Sequence[_GeneratedPiece]) -> Iterator[SynthesizedChunk]:
             for index, one in enumerate(pieces):
                 yield self._segment(one, index == len(pieces) - 1, sampling.seed)
 
         return [segments(pieces) for pieces in generated]
 
     def _stream(self, piece: TextChunk, language: str, sampling: Sampling, stream: VocoderStream,
-                last: bool) -> Iterator[Segment]:
+                last: bool) -> Iterator[SynthesizedChunk]:
         """One piece as segments; the last has the pause and says how the piece ended."""
         ids, start = self.model.front_end.encode(piece.text, language), time.perf_counter()
         voice = self._prepared_voice(language)
-        with self.model.speaking(language):
+        with self.model.adapters_for(language):
             for codes in self.model.model.stream(ids, voice, sampling):
                 ended = isinstance(codes, Generated)
                 waveform = stream.finish() if isinstance(codes, Generated) else stream.push(codes)
@@ -160,7 +160,7 @@ class Synthesizer:
                 waveform = torch.cat([waveform, torch.zeros(round(pause_s * self.sample_rate))])
                 now = time.perf_counter()
                 ending = codes.finish_reason if isinstance(codes, Generated) else "stop"
-                yield Segment(piece.text, waveform, now - start, ending)
+                yield SynthesizedChunk(piece.text, waveform, now - start, ending)
                 start = now
 
     def _generate(self, pieces: Sequence[TextChunk], languages: Sequence[str],
@@ -168,7 +168,7 @@ class Synthesizer:
         """The codes of each piece; a piece that reaches the limit of codes is generated again as two halves."""
         ids = [self.model.front_end.encode(piece.text, code) for piece, code in zip(pieces, languages, strict=True)]
         voices = [self._prepared_voice(language) for language in languages]
-        with self.model.speaking_each(languages):
+        with self.model.adapters_for_batch(languages):
             generated = self.model.model.generate(ids, voices, sampling)
         found: list[list[tuple[TextChunk, Generated]]] = []
         for piece, language, codes in zip(pieces, languages, generated, strict=True):
@@ -181,16 +181,16 @@ class Synthesizer:
         return found
 
     def _prepared_voice(self, language: str) -> PreparedVoice:
-        adapts = self.model.adapts(language)
-        if adapts not in self._prepared:
-            with self.model.speaking(language):
-                self._prepared[adapts] = self.model.model.prepare(self.voice)
-        return self._prepared[adapts]
+        uses_adapters = self.model.uses_adapters(language)
+        if uses_adapters not in self._prepared:
+            with self.model.adapters_for(language):
+                self._prepared[uses_adapters] = self.model.model.prepare(self.voice)
+        return self._prepared[uses_adapters]
 
     def _rendering(self, seed: int) -> VocoderOptions:
         return VocoderOptions(self._sound.flow_steps, self._sound.flow_prompt_s, self._sound.watermark, seed)
 
-    def _segment(self, generated: _GeneratedPiece, last: bool, seed: int) -> Segment:
+    def _segment(self, generated: _GeneratedPiece, last: bool, seed: int) -> SynthesizedChunk:
         """Vocode, fade in and out, limit the peak, and append the pause."""
         start = time.perf_counter()
         waveform = self.vocoder.decode(generated.codes.codes, self.voice, self._rendering(seed)).float().cpu()
@@ -204,11 +204,11 @@ class Synthesizer:
         waveform = waveform * min(1.0, OUTPUT_PEAK / max(peak, 1e-9))
         pause_s = 0.0 if last else PAUSES_S[generated.piece.ending]
         waveform = torch.cat([waveform, torch.zeros(round(pause_s * self.sample_rate))])
-        return Segment(generated.piece.text, waveform, generated.seconds + time.perf_counter() - start,
+        return SynthesizedChunk(generated.piece.text, waveform, generated.seconds + time.perf_counter() - start,
                        generated.codes.finish_reason)
 
 
-def join_segments(segments: Sequence[Segment]) -> torch.Tensor:
+def join_chunks(segments: Sequence[SynthesizedChunk]) -> torch.Tensor:
     """The whole waveform (S,)."""
     return torch.cat([segment.waveform for segment in segments])
 
@@ -225,9 +225,9 @@ def unused_controls(sound: SoundOptions, family: Family) -> list[str]:
             if getattr(sound, name) != getattr(plain, name) and name not in family.sound_options]
 
 
-def find_voice(model: VoiceModel, name: str) -> Voice:
+def find_voice(model: TTSModel, name: str) -> Voice:
     """The model's voice called `name` (empty: its first one), or that of the recording at the path `name`."""
-    voices = model.family.voices(model.base_folder)
+    voices = model.family.load_voices(model.base_folder)
     if name in voices:
         return voices[name]
     if not name and voices:
@@ -240,4 +240,4 @@ def find_voice(model: VoiceModel, name: str) -> Voice:
         )
     reference = reference_voices.read_recording(path)
     waveform = torch.from_numpy(reference.waveform)
-    return model.family.voice(model.base_folder, model.device, waveform, reference.sample_rate)
+    return model.family.voice_from_recording(model.base_folder, model.device, waveform, reference.sample_rate)

@@ -104,7 +104,7 @@ class BuiltInRecogniser:
 
     @classmethod
     def load(cls, workspace: Workspace, language: str) -> BuiltInRecogniser:
-        recogniser = family(_BUILT_IN_MODEL).recogniser(workspace.model(_BUILT_IN_MODEL))
+        recogniser = family(_BUILT_IN_MODEL).load_recogniser(workspace.model(_BUILT_IN_MODEL))
         assert recogniser is not None
         return cls(recogniser, language)
 

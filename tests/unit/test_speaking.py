@@ -22,7 +22,7 @@ from core.jobs.events import Progress
 from core.jobs.reporter import StopRequested
 from core.model.loading import load
 from core.speech import clips, evaluation
-from core.speech.synthesis import Synthesizer, join_segments
+from core.speech.synthesis import Synthesizer, join_chunks
 from core.workspace import Workspace
 from data.acoustics import audio
 from models.base import Generated
@@ -60,7 +60,7 @@ def listener(world: Workspace, request: pytest.FixtureRequest) -> Iterator[Liste
 
 
 def say(speaker: Synthesizer, text: str = TEXT, **changes: object) -> torch.Tensor:
-    return join_segments(list(speaker.synthesize(text, "en", LIVELY.model_copy(update=changes))))
+    return join_chunks(list(speaker.synthesize(text, "en", LIVELY.model_copy(update=changes))))
 
 
 def test_same_seed_text_and_voice_give_the_same_audio(speaker: Synthesizer) -> None:
@@ -140,7 +140,7 @@ def test_texts_of_old_and_new_languages_spoken_together_are_what_they_are_alone(
     for (language, text), segments in zip(asked, mixed.synthesize_batch(asked, options), strict=True):
         together, alone = list(segments), list(mixed.synthesize(text, language, options))
         assert [segment.text for segment in together] == [segment.text for segment in alone]
-        assert torch.equal(join_segments(together), join_segments(alone))
+        assert torch.equal(join_chunks(together), join_chunks(alone))
 
 
 def test_the_same_pieces_of_several_texts_share_a_batch(mixed: Synthesizer, monkeypatch) -> None:
@@ -244,7 +244,7 @@ def test_synthesis_streams_segments_and_joins_them(world: Workspace, listener: L
     assert result["duration_s"] == pytest.approx(len(spoken) / RATE, abs=1e-3)
     assert result["real_time_factor"] == pytest.approx(result["seconds"] / result["duration_s"], abs=0.01)
     assert isinstance(result["error"], float)
-    assert isinstance(result["error_on_originals"], float)
+    assert isinstance(result["recordings_cer"], float)
     assert (listener.directory / whole.spectrogram).is_file()
 
 
