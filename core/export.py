@@ -201,7 +201,7 @@ def _write_samples(folder: Path, model: TTSModel, texts: Sequence[tuple[str, str
                    count: CombinedProgress) -> list[tuple[str, str, str]]:
     """A sentence of each language by the exported model; path, language and text of each."""
     (folder / SAMPLES).mkdir()
-    synthesizer, samples = Synthesizer(model, longest=export_record(model).longest_texts), []
+    synthesizer, samples = Synthesizer(model, max_text_ids=export_record(model).longest_texts), []
     streams = synthesizer.synthesize_batch(texts, SamplingOptions(), count.part(len(texts)))
     for (language, text), segments in zip(texts, streams, strict=True):
         path = f"{SAMPLES}/{language}.wav"

@@ -73,7 +73,7 @@ class PreparedDataset:
     clips: Sequence[ManifestClip]
 
     def split(self, name: str) -> tuple[ManifestClip, ...]:
-        """Clips of `train` or `base_recordings`."""
+        """Clips of `train` or `held_out`."""
         return tuple(clip for clip in self.clips if clip.split == name)
 
     def audio_path(self, clip: ManifestClip) -> Path:

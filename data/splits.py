@@ -74,7 +74,7 @@ def assign(rows: Sequence[CheckedRow], held_out: float, seed: int, *, by_speaker
     """The split of each row, determined by its keys and `seed`, whatever the order.
 
     Groups that share a key with `there` follow its side. Splits named by the source are kept; rows without one follow
-    their text, or train. If the source names none, each group is held out with probability `base_recordings`: at least one of
+    their text, or train. If the source names none, each group is held out with probability `held_out`: at least one of
     two or more, and none that would exceed the share by far.
     """
     groups = SplitGroups(rows, by_speaker=by_speaker, apart=_apart(rows, there))

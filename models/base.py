@@ -409,7 +409,8 @@ class Family(Protocol):
         """The voices that come with the model, by name; the first is the default."""
         ...
 
-    def voice_from_recording(self, folder: Path, device: torch.device, waveform: torch.Tensor, sample_rate: int) -> Voice:
+    def voice_from_recording(self, folder: Path, device: torch.device, waveform: torch.Tensor,
+                             sample_rate: int) -> Voice:
         """The voice of a reference clip (S,)."""
         ...
 

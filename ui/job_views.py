@@ -63,7 +63,7 @@ _RESULT_TITLES: Mapping[str, str] = {
     "recordings_cer": "CER of original recordings", "transcript": "Transcript", "cut": "Truncated",
     "not_tried": "Not checked",
 }
-_WHEN = {"before": "before", "after": "after", "original": "original recordings"}
+_WHEN = {"recordings": "original recordings"}
 _SHARES = ("unknown_rate_before", "unknown_rate", "features_alike")
 _UNITS = {"megabytes": "MB", "minutes": "min", "duration_s": "s", "seconds": "s", "train_seconds": "s",
           "level_db": "dB", "spoken_s": "s"}
@@ -275,9 +275,7 @@ def _result_title(name: str) -> str:
     kind, _, rest = name.partition("_")
     if kind != "error":
         return name.replace("_", " ").capitalize()
-    if rest.startswith("originals_"):  # of `error_originals_am`, else of `error_am` or `error_am_before`
-        return f"CER of original recordings, {language_name(rest.removeprefix('originals_'))}"
-    language, _, when = rest.partition("_")
+    language, _, when = rest.partition("_")  # of `error_am` or `error_am_before`
     title = language_name(language) if language in NAMES else language
     return f"CER, {title}{f', {_WHEN.get(when, when)}' if when else ''}"
 

@@ -218,7 +218,8 @@ def _with_rows(base: TTSModel, origin: Origin, folder: Path, rows_hash: str = ""
     rows = tensor_files.read(folder / records.ROWS, "Make the extension again, or take another checkpoint.")
     model = extend_model(base, front_end, rows)
     if rows_hash and (actual := hash_tensors(rows)) != rows_hash:
-        raise UserError(f"{folder / records.ROWS} is not what was written: {actual[:12]} there, {rows_hash[:12]} wanted.",
+        raise UserError(f"{folder / records.ROWS} is not what was written: {actual[:12]} there, "
+                        f"{rows_hash[:12]} wanted.",
                         "Delete the extension and make it again: Embeddings tab, or python -m scripts.extend.")
     return model
 

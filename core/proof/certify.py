@@ -276,7 +276,8 @@ def _language_errors(inputs: CertificateInputs, count: CombinedProgress) -> list
     The base languages share batches, and a new one stands alone, because the base cannot read it. So before and after
     are computed in batches of the same shape, and what did not change is bit-identical and scored only once.
     """
-    after, new_languages = inputs.finetuned, [code for code in inputs.sentences if inputs.finetuned.front_end.is_new(code)]
+    after = inputs.finetuned
+    new_languages = [code for code in inputs.sentences if after.front_end.is_new(code)]
     base_languages = [code for code in inputs.sentences if code not in new_languages]
     groups = [(inputs.base, base_languages)] if base_languages else []
     groups += [(inputs.sentences[code][0], [code]) for code in new_languages]
@@ -293,7 +294,7 @@ def _language_errors(inputs: CertificateInputs, count: CombinedProgress) -> list
             before_cer, after_cer, original_cer = (score.error if score.sentences else None for score in scores)
             new = language in new_languages
             used_for_selection = new and any(one.text in inputs.record.scored for one in some)
-            found[language] = LanguageCER(language, new, scores[1].sentences, before_error, error, own_error,
+            found[language] = LanguageCER(language, new, scores[1].sentences, before_cer, after_cer, original_cer,
                                           used_for_selection)
     return [found[language] for language in inputs.sentences]
 
@@ -321,9 +322,10 @@ def _recogniser(workspace: Workspace, name: str) -> object:
     if name in ("", recognisers.BUILT_IN):
         return name
     try:
-        folder = Path(name) if Path(name).is_absolute() else recognisers.folder_of(workspace, name, "main")
+        folder = recognisers.locate(workspace, name)
     except UserError as error:  # its record is damaged, and it scores nothing
         return error.message
+    assert folder is not None
     if (folder / MODEL_RECORD).is_file():
         return hash_file(folder / MODEL_RECORD)
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []

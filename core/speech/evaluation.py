@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeGuard
 
 import torch
 
@@ -169,6 +170,11 @@ def corpus_score(language: str, scores: Sequence[RecognitionScore], left_out: in
     """The error over all letters of some scores."""
     return CorpusScore(language, len(scores), sum(item.edits for item in scores),
                        sum(len(item.reference) for item in scores), left_out)
+
+
+def can_score(recogniser: Recogniser | None, language: str) -> TypeGuard[Recogniser]:
+    """Whether there is a recogniser, and it knows `language`."""
+    return recogniser is not None and language in recogniser.languages
 
 
 def score_waveform(recogniser: Recogniser | None, waveform: torch.Tensor, sample_rate: int, text: str,

@@ -71,7 +71,8 @@ class ModelCache:
         if voice_key not in model.voices:
             model.voices.clear()
             model.voices[voice_key] = find_voice(model.model, voice)
-        synthesizer = Synthesizer(model.model, model.voices[voice_key], max_text_ids or model.max_text_ids, sound, model.vocoder)
+        synthesizer = Synthesizer(model.model, model.voices[voice_key], max_text_ids or model.max_text_ids, sound,
+                                  model.vocoder)
         return CachedSynthesizer(synthesizer, model.precision, cached is not None)
 
     def _load(self, workspace: Workspace, ref: str, device: torch.device, precision: SpeakingPrecision) -> _CachedModel:

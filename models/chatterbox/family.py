@@ -87,7 +87,8 @@ class Chatterbox:
         conditionals = model_folder.find_files(folder).conditionals
         return {model_folder.VOICE: model_folder.read_voice(conditionals)} if conditionals else {}
 
-    def voice_from_recording(self, folder: Path, device: torch.device, waveform: torch.Tensor, sample_rate: int) -> Voice:
+    def voice_from_recording(self, folder: Path, device: torch.device, waveform: torch.Tensor,
+                             sample_rate: int) -> Voice:
         return codec.voice_from_clip(*self._codec(folder, device), waveform, sample_rate)
 
     def load_replay_clips(self, folder: Path) -> list[tuple[str, str, Features]]:

@@ -139,7 +139,8 @@ class Codec(nn.Module):
             hidden = block(hidden, mask)
         return self.encoder_out(hidden)
 
-    def decode_hidden(self, quantized: torch.Tensor, mask: torch.Tensor, speaker_embedding: torch.Tensor) -> torch.Tensor:
+    def decode_hidden(self, quantized: torch.Tensor, mask: torch.Tensor,
+                      speaker_embedding: torch.Tensor) -> torch.Tensor:
         """Quantized values (B, U, D) to decoder states (B, U, width)."""
         hidden = self.decoder_in(quantized) + self.speaker_in(speaker_embedding)[:, None]
         for block in self.decoder:

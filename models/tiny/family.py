@@ -170,7 +170,8 @@ class Tiny:
         names = sorted(paths, key=lambda name: (name != DEFAULT_VOICE, name))
         return {name: _voice(extractor.extract(audio.load(paths[name], extractor.sample_rate))) for name in names}
 
-    def voice_from_recording(self, folder: Path, device: torch.device, waveform: torch.Tensor, sample_rate: int) -> Voice:
+    def voice_from_recording(self, folder: Path, device: torch.device, waveform: torch.Tensor,
+                             sample_rate: int) -> Voice:
         extractor = self.load_extractor(folder, device)
         return _voice(extractor.extract(audio.resample(waveform, sample_rate, extractor.sample_rate)))
 

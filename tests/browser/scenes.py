@@ -112,7 +112,7 @@ def compare(workspace: Workspace, run: str, *, finished: bool = True, texts: tup
             error = 0.06 if language != "am" else 0.91 if side == "base" else 0.17
             append(job, AudioGenerated(side, index, sound, text, language, 1.4, 0.6, error, text, drawing))
     if finished:
-        append(job, Finished({"texts": len(texts), "error_originals_am": 0.021, "error_originals_en": 0.03}))
+        append(job, Finished({"texts": len(texts), "error_am_recordings": 0.021, "error_en_recordings": 0.03}))
     return job
 
 

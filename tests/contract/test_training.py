@@ -87,7 +87,8 @@ def test_a_model_in_training_speaks(world: World, scope: str, dtype: torch.dtype
     for _ in range(3):
         trainer.train_step()
     voice, model = trainer.voice, trainer.voice.model
-    ids, speaker = voice.front_end.encode("ሀለመ ሰረቀ", "am"), next(iter(voice.family.load_voices(voice.base_folder).values()))
+    ids, speaker = voice.front_end.encode("ሀለመ ሰረቀ",
+                                          "am"), next(iter(voice.family.load_voices(voice.base_folder).values()))
     with voice.adapters_for("am"):
         codes = model.generate([ids], [speaker], Sampling(temperature=0.0, guidance=0.0))[0].codes
         logits = model.probe(Sample(ids, codes, speaker.speaker_embedding, speaker.prompt_codes)).speech_logits.float()

@@ -163,7 +163,7 @@ def test_a_comparison_continues_without_the_recogniser(world: Workspace) -> None
     result = compare.run(options, world, listener)
     assert_told(warnings(listener), of_export=True)
     clips = {(clip.language, clip.side): clip for clip in listener.of("audio")}
-    assert result["error_finetuned_am"] is None
+    assert result["error_am_finetuned"] is None
     assert clips["am", "base"].error is None
     assert "cannot be loaded" in clips["am", "finetuned"].unmeasured
     assert (clips["en", "finetuned"].error is not None, clips["en", "finetuned"].unmeasured) == (True, "")

@@ -265,7 +265,7 @@ def test_long_text_is_read_in_sentences_of_the_length_it_was_trained_on(model: T
     speaker = Synthesizer(model)
     text = "the sun rises over the hill, and the birds begin to sing in the old tree. " * 280
     assert len(text) > 20_000
-    pieces = speaker.pieces(text, "en")
+    pieces = speaker.split(text, "en")
     assert " ".join(piece.text for piece in pieces) == " ".join(text.split())
     assert max(len(model.front_end.encode(piece.text,
                                           "en")) for piece in pieces) <= model.model.preferred_max_text_length < 300

@@ -170,8 +170,10 @@ def test_a_failure_is_told_once() -> None:
 
 
 @pytest.mark.parametrize(("name", "value", "told"), [
-    ("error_originals_am", 0.0, ("CER of original recordings, Amharic", "0.0%")),
+    ("error_am_recordings", 0.0, ("CER, Amharic, original recordings", "0.0%")),
     ("error_am_before", 0.739, ("CER, Amharic, before", "73.9%")),
+    ("error_am_base", 0.5, ("CER, Amharic, base", "50.0%")),
+    ("error_am_finetuned", 0.25, ("CER, Amharic, finetuned", "25.0%")),
     ("error_am", None, ("CER, Amharic", "not measured")),
     ("megabytes", 24.13, ("Size", "24.13 MB")), ("held_out", 40, ("Held-out clips", "40")),
     ("old_rows_equal", True, ("Base rows unchanged", "yes")), ("tokens_added", 1081, ("Tokens added", "1,081")),
@@ -232,7 +234,7 @@ def comparison() -> JobState:
                                 f"audio/0-{side}.png")
                  for side, error in (("base", 0.9), ("finetuned", 0.2)))
     asked = job("compare", texts=[["am", "ሰላም"]], base="base:tiny", finetuned="run:one")
-    return JobState(asked, "finished", audio=made, result={"error_originals_am": 0.02})
+    return JobState(asked, "finished", audio=made, result={"error_am_recordings": 0.02})
 
 
 def test_a_comparison_shows_each_error_beside_the_one_on_recordings() -> None:
