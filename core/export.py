@@ -203,9 +203,9 @@ def _write_samples(folder: Path, model: TTSModel, texts: Sequence[tuple[str, str
     (folder / SAMPLES).mkdir()
     synthesizer, samples = Synthesizer(model, max_text_ids=export_record(model).longest_texts), []
     streams = synthesizer.synthesize_batch(texts, SamplingOptions(), count.part(len(texts)))
-    for (language, text), segments in zip(texts, streams, strict=True):
+    for (language, text), chunks in zip(texts, streams, strict=True):
         path = f"{SAMPLES}/{language}.wav"
-        audio.save(folder / path, join_chunks(list(segments)), synthesizer.sample_rate)
+        audio.save(folder / path, join_chunks(list(chunks)), synthesizer.sample_rate)
         samples.append((path, language, text))
     return samples
 
@@ -361,15 +361,15 @@ import torch
 
 from config.schema import SamplingOptions
 from core.model.loading import export_record, load_export
-from core.speech.synthesis import Synthesizer, join_segments
+from core.speech.synthesis import Synthesizer, join_chunks
 from data.acoustics import audio
 
 folder = Path(__file__).resolve().parent
 language, text = sys.argv[1:3] if len(sys.argv) > 2 else ({language!r}, {text!r})
 
 model = load_export(folder, torch.device("cpu"))
-synthesizer = Synthesizer(model, longest=export_record(model).longest_texts)
-segments = list(synthesizer.synthesize(text, language, SamplingOptions()))
-audio.save("speech.wav", join_segments(segments), synthesizer.sample_rate)
-print(f"speech.wav: {{sum(len(s.waveform) for s in segments) / synthesizer.sample_rate:.2f}} s")
+synthesizer = Synthesizer(model, max_text_ids=export_record(model).longest_texts)
+chunks = list(synthesizer.synthesize(text, language, SamplingOptions()))
+audio.save("speech.wav", join_chunks(chunks), synthesizer.sample_rate)
+print(f"speech.wav: {{sum(len(chunk.waveform) for chunk in chunks) / synthesizer.sample_rate:.2f}} s")
 '''

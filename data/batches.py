@@ -83,15 +83,15 @@ class LengthBucketedBatchSampler:
         shuffler = random.Random(f"{self._seed}/{epoch}")
         indices = list(range(len(self._clips)))
         shuffler.shuffle(indices)
-        draws = [TargetPromptPair(index, self._prompt(index, shuffler)) for index in indices]
+        pairs = [TargetPromptPair(index, self._prompt(index, shuffler)) for index in indices]
         batches = []
-        for pool in _even_parts(draws, self._batch_size * _POOL):
+        for pool in _even_parts(pairs, self._batch_size * _POOL):
             batches += _even_parts(sorted(pool, key=self._length), self._batch_size)
         shuffler.shuffle(batches)
         return batches
 
-    def _length(self, draw: TargetPromptPair) -> int:
-        return self._clips[draw.target].length
+    def _length(self, pair: TargetPromptPair) -> int:
+        return self._clips[pair.target].length
 
     def _prompt(self, target: int, shuffler: random.Random) -> int:
         """Another clip of the same speaker."""
@@ -100,8 +100,8 @@ class LengthBucketedBatchSampler:
         return others[-1] if chosen == target else chosen
 
 
-def _even_parts(draws: list[TargetPromptPair], most: int) -> list[list[TargetPromptPair]]:
-    """`draws` in as few parts of at most `most` as possible, whose sizes differ by at most one."""
-    count = -(-len(draws) // most)
-    ends = [len(draws) * part // count for part in range(count + 1)]
-    return [draws[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+def _even_parts(pairs: list[TargetPromptPair], max_size: int) -> list[list[TargetPromptPair]]:
+    """`pairs` in as few parts of at most `max_size` as possible, whose sizes differ by at most one."""
+    count = -(-len(pairs) // max_size)
+    ends = [len(pairs) * part // count for part in range(count + 1)]
+    return [pairs[start:end] for start, end in zip(ends, ends[1:], strict=False)]

@@ -206,7 +206,7 @@ class Impatient(Listener):
         return any(self.text in event.note for event in self.of("progress"))
 
 
-@pytest.mark.parametrize("text", ["English sentences", "pieces"])
+@pytest.mark.parametrize("text", ["English sentences", "chunks"])
 def test_a_stop_leaves_no_half_export(world: Workspace, exported: Path, text: str, monkeypatch) -> None:
     before = sorted(path.name for path in world.exports.iterdir())
     if text == "English sentences":

@@ -62,7 +62,7 @@ def test_errors_stand_beside_the_judges_own(world: Workspace) -> None:
 
 
 def test_an_adapter_left_on_for_a_base_language_fails(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.model.loading.TTSModel.adapts", lambda self, language: self.adapters is not None)
+    monkeypatch.setattr("core.model.loading.TTSModel.uses_adapters", lambda self, language: self.adapters is not None)
     made = certified(world)
     assert made.failed() == ("base_logits",)
     assert made.blocking() == ("base_logits",)

@@ -248,9 +248,9 @@ def test_synthesis_streams_segments_and_joins_them(world: Workspace, listener: L
     assert (listener.directory / whole.spectrogram).is_file()
 
 
-def test_synthesis_stops_between_segments(world: Workspace, listener: Listener, monkeypatch) -> None:
+def test_synthesis_stops_between_chunks(world: Workspace, listener: Listener, monkeypatch) -> None:
     monkeypatch.setattr(listener, "stop_requested", lambda: len(listener.of("audio_chunk")) >= 1)
-    with pytest.raises(StopRequested, match="after 1 segment;"):
+    with pytest.raises(StopRequested, match="after 1 chunk;"):
         synthesize.run(SynthesizeOptions(text=TEXT, device="cpu"), world, listener)
 
 
@@ -269,7 +269,7 @@ def test_a_comparison_is_equal_to_the_bit_where_nothing_changed(world: Workspace
     assert rows[0]["base"]["sha256"] == rows[0]["finetuned"]["sha256"]
     assert rows[2]["base"]["sha256"] != rows[2]["finetuned"]["sha256"]
     for language in ("en", "fr", "am"):
-        for side in ("base", "finetuned", "originals"):
+        for side in ("base", "finetuned", "recordings"):
             assert isinstance(result[f"error_{language}_{side}"], float)
 
 
