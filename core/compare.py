@@ -150,7 +150,7 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
 
     with stage(reporter, "score recordings"):
         recordings_cers = {code: evaluation.recordings_cer(workspace, finetuned, recogniser, code)
-                      for code in dict.fromkeys(row.language for row in made)}
+                           for code in dict.fromkeys(row.language for row in made)}
     report = {"recordings_cer": recordings_cers, "rows": [_report_row(row) for row in made]}
     (reporter.directory / REPORT).write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 

@@ -97,7 +97,7 @@ def run(options: CompareTokenizersOptions, workspace: Workspace, reporter: Repor
     ), {"candidates": len(built), "sentences": len(prompts)}))
     if still_rare:
         reporter.emit(WarningRaised(f"Characters that stay too rare with these sentences, {len(still_rare)}: "
-                             f"{' '.join(still_rare[:30])}."))
+                                    f"{' '.join(still_rare[:30])}."))
     best = chosen.candidate
     return {
         "dataset": options.dataset, "language": language, "candidates": len(built), "recommended": best.name,

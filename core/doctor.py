@@ -100,7 +100,7 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
             drift = _measure_drift(workspace, case, moved, reporter)
 
     summary = assess(findings, tokenizer, drift, _notes(case, tokenizer),
-                                case.family.tensor_layout.text_tables[0])
+                     case.family.tensor_layout.text_tables[0])
     types = tuple(sorted({dtype_name(case.other.dtype(name)) for name in case.other.names}))
     diagnosis.write(reporter.directory, Diagnosis(
         case.name or str(case.base.path), str(case.other.path), case.family.name, case.matching.prefix, types,
@@ -157,7 +157,7 @@ def compare(case: DoctorCase, reporter: Reporter, used: Collection[int] | None =
         reporter.emit(Progress(done, len(names), "tensors", name))
         check_stop(reporter)
     return found + [TensorFinding(name, part(name.removeprefix(prefix)), "extra", "the base has none of this name",
-                            case.other.shape(name), dtype_name(case.other.dtype(name)))
+                                  case.other.shape(name), dtype_name(case.other.dtype(name)))
                     for name in case.matching.extra]
 
 
@@ -168,7 +168,7 @@ def _compare_tensor(case: DoctorCase, name: str, used: Collection[int] | None) -
     there = case.matching.found.get(name)
     if there is None:
         return [TensorFinding(name, part, "missing", "the checkpoint has none of this name or of these values",
-                        case.base.shape(name))]
+                              case.base.shape(name))]
     wanted, shape, kind = case.base.shape(name), case.other.shape(there), dtype_name(case.other.dtype(there))
     before, after = case.base.tensor(name), case.other.tensor(there)
     if is_transposed(before, after):
@@ -176,12 +176,12 @@ def _compare_tensor(case: DoctorCase, name: str, used: Collection[int] | None) -
                               kind)]
     if shape != wanted and not (table and shape[1:] == wanted[1:] and shape[0] > wanted[0]):
         return [TensorFinding(name, part, "misshapen", f"it is {shape}, the base's {wanted}", shape, kind,
-                        rows=wanted[0] if table else 0)]
+                              rows=wanted[0] if table else 0)]
     count = wanted[0] if wanted else 1
     change = compare_tensors(before, after[:count] if table else after, after if table else None)
     words = f"{change.words} (named {there} there)" if name in case.matching.renamed else change.words
     first = TensorFinding(name, part, change.state, words, shape, kind, change.change, count, change.rows_moved,
-                    change.largest, change.median, change.rank, change.rows_behind)
+                          change.largest, change.median, change.rank, change.rows_behind)
     return [first, *compare_new_rows(name, before, after, used)] if table else [first]
 
 

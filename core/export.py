@@ -306,7 +306,7 @@ def _failed(certificate: Certificate, overridden: Sequence[str]) -> list[str]:
 def _errors(certificate: Certificate) -> str:
     if not certificate.errors:
         actual = next((f" ({check.actual})" for check in certificate.checks
-                     if check.name == "character_error_rates" and check.actual), "")
+                       if check.name == "character_error_rates" and check.actual), "")
         return f"Not measured: there were no held-out sentences in a language that the recogniser knows{actual}."
     rows = [f"| {item.language}{' (new)' if item.new else ''} | {item.sentences} | {_percent(item.before)} | "
             f"{_percent(item.after)} | {_percent(item.recordings_cer)} |" for item in certificate.errors]

@@ -176,7 +176,7 @@ def assemble_export(folder: Path, device: torch.device) -> TTSModel:
             f"{record.origin.fingerprint[:12]} wanted.", EXPORT_AGAIN_HINT,
         )
     base = TTSModel(f"export:{record.name}", family, record.origin.model, folder, record.origin.base_hash, model,
-                      front_end, device)
+                    front_end, device)
     return _with_adapters(extend_model(base, front_end, rows), folder, record.scope, folder / EXPORT_RECORD)
 
 

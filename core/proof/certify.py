@@ -102,7 +102,7 @@ def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = 
 
 
 def load_certificate_inputs(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
-                        input_hash: str = "", warn: Callable[[str], None] = _ignore) -> CertificateInputs:
+                            input_hash: str = "", warn: Callable[[str], None] = _ignore) -> CertificateInputs:
     """The inputs of the certificate of the checkpoint in `folder`; `input_hash` where it is known.
 
     `warn` gets the reason when the recogniser of the training cannot be loaded. Such a certificate has no input hash,
@@ -142,7 +142,7 @@ def equal_logits(before: SampleLogits, after: SampleLogits) -> bool:
 
 
 def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, record: CheckpointRecord, count: int,
-               warn: Callable[[str], None]) -> CertificateInputs:
+                 warn: Callable[[str], None]) -> CertificateInputs:
     recogniser = load_recogniser_or_warn(workspace, finetuned, warn, record)
     evaluator = SpeechEvaluator.of(base, recogniser, remember=True)
     found: dict[str, tuple[TTSModel, list[HeldOutSentence]]] = {}

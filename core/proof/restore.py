@@ -110,7 +110,7 @@ def extend_front_end(base: FrontEnd, request: RestoreRequest, size: int) -> Fron
             tokens.append(NewToken(row, piece, language, kind))
     file = f"language-{language}.json"
     entry = LanguageEntry(language, tag if tag in ids else "", normalisers.for_language(language, base.style), file,
-                     tuple(tokens))
+                          tuple(tokens))
     return replace(base, by_code={**base.by_code, language: entry},
                    files={**base.files, file: request.tokenizer.read_bytes()})
 
@@ -142,7 +142,7 @@ def _certify(base: TTSModel, restored: TTSModel, rows: Mapping[str, torch.Tensor
         result: certificate.CheckOutcome = "skipped" if not samples else "passed" if good == len(samples) else "failed"
         checks.append(CertificateCheck(name, result, f"{len(samples)} samples",
                                        f"{good} of {len(samples)} samples ({languages})",
-                            what))
+                                       what))
     proof = Certificate(f"export:{record.name}", record.run, record.step, record.scope, record.origin.model, "",
                         base.base_hash, restored.front_end.fingerprint, time.time(), tuple(checks), ())
     if failed := proof.failed():

@@ -186,7 +186,7 @@ def score_waveform(recogniser: Recogniser | None, waveform: torch.Tensor, sample
 
 
 def recordings_cer(workspace: Workspace, model: TTSModel, recogniser: Recogniser | None,
-                     language: str) -> float | None:
+                   language: str) -> float | None:
     """The CER of the original recordings of `language`; None when there is nothing to measure it on."""
     if not can_score(recogniser, language):
         return None

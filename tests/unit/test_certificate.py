@@ -214,11 +214,11 @@ def test_where_no_other_sentence_is_held_out_it_is_said_that_they_chose_the_chec
     assert seen.count("selected") == 1
 
 
-def test_the_card_and_the_page_say_whose_sentences_chose_the_checkpoint(world: Workspace) -> None:
+def test_the_card_and_the_page_say_whose_sentences_selected_the_checkpoint(world: Workspace) -> None:
     proof = certified(world)
     chosen = dataclasses.replace(proof, errors=tuple(dataclasses.replace(one, used_for_selection=one.language == "am")
                                                      for one in proof.errors))
     for told, wanted in ((proof, False), (chosen, True)):
-        assert ("The error of am was measured on the sentences that chose the checkpoint" in _errors(told)) == wanted
+        assert ("The error of am was measured on the sentences that selected the checkpoint" in _errors(told)) == wanted
         shown = str(certificate_view(told))
         assert ("Amharic: measured on the sentences that selected the checkpoint" in shown) == wanted
