@@ -1,9 +1,9 @@
-"""The same texts, voice and seed through two models, side by side, with the recogniser's own error.
+"""The same texts, voice and seed through two models, side by side, with the CER of the original recordings.
 
 For a language that the base model lacks, its side reads the romanised spelling as one of its own languages, and a note
 says so: it has no tokens for the text itself. Such texts share no batch with the others: what both models read alike is
-then computed in batches of the same shape on both sides, so that a base language which did not change sounds the same
-to the bit.
+then computed in batches of the same shape on both sides, so that a base language which did not change is
+bit-identical.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from config.schema import CompareOptions
 from core import compute
 from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import CombinedProgress, Reporter, pluralize, progress_callback, stage
-from core.model.loading import VoiceModel
+from core.model.loading import TTSModel
 from core.speech import clips, evaluation
 from core.speech.clips import SynthesizedClip
 from core.speech.model_cache import ModelCache
 from core.speech.scoring import load_recogniser_or_warn, unmeasured_reason
-from core.speech.synthesis import LARGEST_GROUP, Segment, unused_controls
+from core.speech.synthesis import MAX_BATCH_SIZE, SynthesizedChunk, unused_controls
 from core.workspace import Workspace
 from data.languages.latin import romanise
 from models.base import RecognitionScore
@@ -78,7 +78,8 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
     with stage(reporter, "load"):
         settings = (workspace, compute.setup_device(options.device), options.precision, options.voice, options.sound)
         second = cache.synthesizer(options.finetuned, *settings)
-        first = cache.synthesizer(options.base, *settings, longest=second.synthesizer.longest)  # both split texts alike
+        # Both split texts alike.
+        first = cache.synthesizer(options.base, *settings, max_text_ids=second.synthesizer.max_text_ids)
         synthesizers = {BASE: first.synthesizer, FINETUNED: second.synthesizer}
         base, finetuned = first.synthesizer.model, second.synthesizer.model
         texts = options.texts or _sample_texts(workspace, finetuned)
@@ -90,7 +91,7 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
 
     inputs: list[dict[str, TextInput]] = []
     for language, text in texts:
-        second.synthesizer.pieces(text, language)  # raises `UserError` for what the finetuned model cannot speak
+        second.synthesizer.split(text, language)  # raises `UserError` for what the finetuned model cannot speak
         given = _base_input(base, finetuned.front_end.verbalize(text, language), language)
         inputs.append({**({BASE: given} if given else {}), FINETUNED: TextInput(text, language)})
     loaded = 2 - first.cached - second.cached
@@ -110,29 +111,29 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
     # Texts that both models read alike share batches, and so do the others.
     new = [finetuned.front_end.is_new(language) for language, _ in texts]
     parts = [[index for index, one in enumerate(new) if one is kind] for kind in (False, True)]
-    batches = sorted(part[start:start + LARGEST_GROUP] for part in parts
-                     for start in range(0, len(part), LARGEST_GROUP))
-    total = sum(len(synthesizers[side].pieces(one.text, one.language)) for sides in inputs
+    batches = sorted(part[start:start + MAX_BATCH_SIZE] for part in parts
+                     for start in range(0, len(part), MAX_BATCH_SIZE))
+    total = sum(len(synthesizers[side].split(one.text, one.language)) for sides in inputs
                 for side, one in sides.items())
-    count = CombinedProgress(progress_callback(reporter, _STOPPED), total, "pieces")
+    count = CombinedProgress(progress_callback(reporter, _STOPPED), total, "chunks")
     rows: dict[int, ComparedText] = {}
     with stage(reporter, "speak"):
         for batch in batches:
-            segments: dict[tuple[int, str], Iterator[Segment]] = {}
+            chunks: dict[tuple[int, str], Iterator[SynthesizedChunk]] = {}
             for side, synthesizer in synthesizers.items():
                 own = [index for index in batch if side in inputs[index]]
                 pairs = [(inputs[index][side].language, inputs[index][side].text) for index in own]
-                progress = count.part(sum(len(synthesizer.pieces(text, language)) for language, text in pairs))
+                progress = count.part(sum(len(synthesizer.split(text, language)) for language, text in pairs))
                 streams = synthesizer.synthesize_batch(pairs, options.sampling, progress)
-                segments |= {(index, side): stream for index, stream in zip(own, streams, strict=True)}
+                chunks |= {(index, side): stream for index, stream in zip(own, streams, strict=True)}
             for index in batch:
                 language, text = texts[index]
                 reference = finetuned.front_end.verbalize(text, language)
                 rows[index] = row = ComparedText(language, text)
                 for side in (side for side in synthesizers if side in inputs[index]):
                     clip = clips.write_clip(
-                        segments[index, side], synthesizers[side].sample_rate, reporter, side=side, index=index,
-                        piece_stem=f"{index:03d}-{side}-part", stem=f"{index:03d}-{side}")
+                        chunks[index, side], synthesizers[side].sample_rate, reporter, side=side, index=index,
+                        chunk_stem=f"{index:03d}-{side}-chunk", stem=f"{index:03d}-{side}")
                     score = evaluation.score_waveform(recogniser, clip.waveform, clip.sample_rate, reference, language)
                     row.sides[side] = ComparedSide(inputs[index][side], clip, score)
                 same = ""
@@ -148,9 +149,9 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
     made = [rows[index] for index in sorted(rows)]
 
     with stage(reporter, "score recordings"):
-        own_errors = {code: evaluation.recogniser_error(workspace, finetuned, recogniser, code)
-                      for code in dict.fromkeys(row.language for row in made)}
-    report = {"error_on_originals": own_errors, "rows": [_report_row(row) for row in made]}
+        recordings_cers = {code: evaluation.recordings_cer(workspace, finetuned, recogniser, code)
+                           for code in dict.fromkeys(row.language for row in made)}
+    report = {"recordings_cer": recordings_cers, "rows": [_report_row(row) for row in made]}
     (reporter.directory / REPORT).write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
     result: Result = {"texts": len(made), "report": REPORT}
@@ -161,15 +162,15 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
         for side in (BASE, FINETUNED):
             scores = [row.sides[side].score for row in some if side in row.sides]
             known = [score for score in scores if score is not None]
-            result[f"error_{side}_{language}"] = evaluation.corpus_score(language, known).error if known else None
-        result[f"error_originals_{language}"] = own_errors[language]
+            result[f"error_{language}_{side}"] = evaluation.corpus_score(language, known).error if known else None
+        result[f"error_{language}_recordings"] = recordings_cers[language]
         if not finetuned.front_end.is_new(language):
             result[f"identical_{language}"] = all(row.identical for row in some)
-    result["seconds"] = round(sum(one.clip.seconds for row in made for one in row.sides.values()), 3)
+    result["seconds"] = round(sum(one.clip.synthesis_s for row in made for one in row.sides.values()), 3)
     return result
 
 
-def _base_input(model: VoiceModel, text: str, language: str) -> TextInput | None:
+def _base_input(model: TTSModel, text: str, language: str) -> TextInput | None:
     """What `model` gets for a text: itself, or its romanised spelling when it lacks the language; None for neither."""
     if language in model.front_end.languages:
         return TextInput(text, language)
@@ -183,7 +184,7 @@ def _base_input(model: VoiceModel, text: str, language: str) -> TextInput | None
     return None
 
 
-def _sample_texts(workspace: Workspace, model: VoiceModel) -> tuple[tuple[str, str], ...]:
+def _sample_texts(workspace: Workspace, model: TTSModel) -> tuple[tuple[str, str], ...]:
     """One held-out sentence of each language, new languages first."""
     codes = sorted(model.front_end.languages, key=lambda code: not model.front_end.is_new(code))
     found = [(code, sentences[0].text) for code in codes
@@ -196,9 +197,9 @@ def _sample_texts(workspace: Workspace, model: VoiceModel) -> tuple[tuple[str, s
 def _report_row(row: ComparedText) -> dict[str, object]:
     sides = {side: {
         "spoken_text": one.given.text, "spoken_language": one.given.language, "note": one.given.note,
-        "path": one.clip.path, "sha256": one.clip.sha256, "segments": one.clip.segments,
-        "duration_s": round(one.clip.duration_s, 3), "seconds": round(one.clip.seconds, 3),
+        "path": one.clip.path, "sha256": one.clip.sha256, "chunks": one.clip.chunks,
+        "duration_s": round(one.clip.duration_s, 3), "seconds": round(one.clip.synthesis_s, 3),
         "peak": round(one.clip.peak, 4), "level_db": round(one.clip.level_db, 1),
-        "error": one.score.error if one.score else None, "heard": one.score.transcript if one.score else "",
+        "error": one.score.error if one.score else None, "transcript": one.score.transcript if one.score else "",
     } for side, one in row.sides.items()}
     return {"language": row.language, "text": row.text, "identical": row.identical, **sides}

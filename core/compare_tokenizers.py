@@ -39,7 +39,7 @@ def run(options: CompareTokenizersOptions, workspace: Workspace, reporter: Repor
     """Compare candidates, recommend one, map the script and write `lab.json`; returns the report's main numbers."""
     model_folder = workspace.model(options.model)
     kind = family(family_of(workspace, options.model))
-    base, limit = kind.front_end(model_folder), kind.max_text_length(model_folder)
+    base, limit = kind.load_front_end(model_folder), kind.max_text_length(model_folder)
     dataset = manifest.load(workspace.dataset(options.dataset))
     language = dataset.card.language
     rules, rules_from = _rules(options, workspace, base, language, reporter)
@@ -97,7 +97,7 @@ def run(options: CompareTokenizersOptions, workspace: Workspace, reporter: Repor
     ), {"candidates": len(built), "sentences": len(prompts)}))
     if still_rare:
         reporter.emit(WarningRaised(f"Characters that stay too rare with these sentences, {len(still_rare)}: "
-                             f"{' '.join(still_rare[:30])}."))
+                                    f"{' '.join(still_rare[:30])}."))
     best = chosen.candidate
     return {
         "dataset": options.dataset, "language": language, "candidates": len(built), "recommended": best.name,

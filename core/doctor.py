@@ -34,7 +34,7 @@ from core.library.diagnosis import (
     TensorFinding,
     TokenizerFit,
 )
-from core.model.loading import VoiceModel, load_base
+from core.model.loading import TTSModel, load_base
 from core.proof import tokenizer_fit
 from core.proof.certify import base_probes, equal_logits
 from core.proof.restore import RestoreRequest, restore_base_rows
@@ -50,7 +50,7 @@ from core.training.replay import ProbeSample
 from core.workspace import Workspace
 from data.bpe import vocabulary
 from data.front_end import BASE_FILE
-from models.base import Family, Probe, WeightsFile
+from models.base import Family, SampleLogits, WeightsFile
 from models.registry import FAMILIES
 from models.registry import family as family_named
 
@@ -100,7 +100,7 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
             drift = _measure_drift(workspace, case, moved, reporter)
 
     summary = assess(findings, tokenizer, drift, _notes(case, tokenizer),
-                                case.family.tensor_layout.text_tables[0])
+                     case.family.tensor_layout.text_tables[0])
     types = tuple(sorted({dtype_name(case.other.dtype(name)) for name in case.other.names}))
     diagnosis.write(reporter.directory, Diagnosis(
         case.name or str(case.base.path), str(case.other.path), case.family.name, case.matching.prefix, types,
@@ -144,7 +144,7 @@ def open_case(workspace: Workspace, options: DoctorOptions) -> DoctorCase:
         )
     pieces: Mapping[str, int] = {}
     with suppress(UserError):  # a bare file may lie without its tokenizer
-        pieces = vocabulary(family.front_end(folder).files[BASE_FILE], BASE_FILE)
+        pieces = vocabulary(family.load_front_end(folder).files[BASE_FILE], BASE_FILE)
     return DoctorCase(family, name, base, other, matching, pieces)
 
 
@@ -157,7 +157,7 @@ def compare(case: DoctorCase, reporter: Reporter, used: Collection[int] | None =
         reporter.emit(Progress(done, len(names), "tensors", name))
         check_stop(reporter)
     return found + [TensorFinding(name, part(name.removeprefix(prefix)), "extra", "the base has none of this name",
-                            case.other.shape(name), dtype_name(case.other.dtype(name)))
+                                  case.other.shape(name), dtype_name(case.other.dtype(name)))
                     for name in case.matching.extra]
 
 
@@ -168,7 +168,7 @@ def _compare_tensor(case: DoctorCase, name: str, used: Collection[int] | None) -
     there = case.matching.found.get(name)
     if there is None:
         return [TensorFinding(name, part, "missing", "the checkpoint has none of this name or of these values",
-                        case.base.shape(name))]
+                              case.base.shape(name))]
     wanted, shape, kind = case.base.shape(name), case.other.shape(there), dtype_name(case.other.dtype(there))
     before, after = case.base.tensor(name), case.other.tensor(there)
     if is_transposed(before, after):
@@ -176,12 +176,12 @@ def _compare_tensor(case: DoctorCase, name: str, used: Collection[int] | None) -
                               kind)]
     if shape != wanted and not (table and shape[1:] == wanted[1:] and shape[0] > wanted[0]):
         return [TensorFinding(name, part, "misshapen", f"it is {shape}, the base's {wanted}", shape, kind,
-                        rows=wanted[0] if table else 0)]
+                              rows=wanted[0] if table else 0)]
     count = wanted[0] if wanted else 1
     change = compare_tensors(before, after[:count] if table else after, after if table else None)
     words = f"{change.words} (named {there} there)" if name in case.matching.renamed else change.words
     first = TensorFinding(name, part, change.state, words, shape, kind, change.change, count, change.rows_moved,
-                    change.largest, change.median, change.rank, change.rows_behind)
+                          change.largest, change.median, change.rank, change.rows_behind)
     return [first, *compare_new_rows(name, before, after, used)] if table else [first]
 
 
@@ -287,10 +287,10 @@ def _measure_drift(workspace: Workspace, case: DoctorCase, moved_ids: Mapping[in
 
 
 @torch.inference_mode()
-def _probe(model: VoiceModel, samples: Sequence[ProbeSample], reporter: Reporter, by: str) -> list[Probe]:
+def _probe(model: TTSModel, samples: Sequence[ProbeSample], reporter: Reporter, by: str) -> list[SampleLogits]:
     made = []
     for done, item in enumerate(samples, 1):
-        with model.speaking(item.language):
+        with model.adapters_for(item.language):
             made.append(model.model.probe(item.sample))
         reporter.emit(Progress(done, len(samples), "samples", by))
         check_stop(reporter)

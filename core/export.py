@@ -31,12 +31,12 @@ from core.library.records import (
     ExportRecord,
     write_export_record,
 )
-from core.model.loading import VoiceModel, assemble_export, export_record, load_checkpoint, write_sums
+from core.model.loading import TTSModel, assemble_export, export_record, load_checkpoint, write_sums
 from core.model.prefix import base_tensors, hash_tensors, new_rows
 from core.proof import certify
 from core.speech import evaluation
 from core.speech.scoring import load_recogniser_or_warn
-from core.speech.synthesis import Synthesizer, join_segments
+from core.speech.synthesis import Synthesizer, join_chunks
 from core.training.replay import ProbeSample
 from core.workspace import Workspace, resolve_inside
 from data import manifest
@@ -80,20 +80,20 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
             raise UserError(f"There is no check named {', '.join(unknown)}.", f"The checks are: {', '.join(known)}.")
         if blocking := proof.blocking(options.override):
             failed = [proof.check(name) for name in blocking]
-            faults = "; ".join(f"{check.name}: wanted {check.expected}, seen {check.seen}" for check in failed)
+            faults = "; ".join(f"{check.name}: wanted {check.expected}, got {check.actual}" for check in failed)
             raise UserError(f"The certificate of {proof.ref} has failed checks, so it is not exported: {faults}.",
                             f"Train again, or export it anyway with --override {' --override '.join(blocking)}.")
     check_stop(reporter, _STOPPED)
 
     record = _record(workspace, folder, model, options.export, proof)
     for name in overridden:
-        reporter.emit(WarningRaised(f"The check {name!r} failed and was overridden: {proof.check(name).seen}."))
+        reporter.emit(WarningRaised(f"The check {name!r} failed and was overridden: {proof.check(name).actual}."))
     reporter.emit(Plan((f"{', '.join(record.languages)} and the languages of {record.origin.model}, from {ref} to "
                         f"{target.name}.",)))
     with stage(reporter, "write"), atomic_directory(target) as aside:
         try:
             tensors = plain_tensors(model)
-            merged = {**tensors, **model.adapters.folded()} if model.adapters else None
+            merged = {**tensors, **model.adapters.merged_weights()} if model.adapters else None
             files = list(model.family.export(model.base_folder, aside, tensors, merged))
             if model.adapters:
                 model.adapters.save(aside / records.ADAPTER)
@@ -121,33 +121,33 @@ def _overridden(proof: Certificate, options: ExportOptions) -> tuple[str, ...]:
 
 
 def _certificate(workspace: Workspace, folder: Path, device: torch.device,
-                 reporter: Reporter) -> tuple[Certificate, VoiceModel, CombinedProgress]:
+                 reporter: Reporter) -> tuple[Certificate, TTSModel, CombinedProgress]:
     """The certificate, computed only where none has the same inputs; the model; and the count of the work to do."""
-    wanted = certify.compute_input_hash(workspace, folder, device.type, certify.SENTENCES)
-    known = certify.find_certificate(workspace, folder.parent.parent, wanted)
-    work = None if known else certify.prepare_certificate(
-        workspace, folder, device, certify.SENTENCES, wanted, lambda message: reporter.emit(WarningRaised(message)))
-    model = work.finetuned if work else load_checkpoint(workspace, folder, device)
-    size = work.size if work else 0
+    input_hash = certify.compute_input_hash(workspace, folder, device.type, certify.SENTENCES)
+    known = certify.find_certificate(workspace, folder.parent.parent, input_hash)
+    inputs = None if known else certify.load_certificate_inputs(
+        workspace, folder, device, certify.SENTENCES, input_hash, lambda message: reporter.emit(WarningRaised(message)))
+    model = inputs.finetuned if inputs else load_checkpoint(workspace, folder, device)
+    size = inputs.size if inputs else 0
     remaining = len(certify.base_probes(model)) + len(_sample_texts(workspace, model))
     count = CombinedProgress(progress_callback(reporter, _STOPPED), size + remaining, certify.COUNTED)
     if known:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(known.created))
         reporter.emit(Plan((f"The certificate of {made} was computed from the same files: it is used as it is.",)))
         return known, model, count
-    assert work is not None
-    proof = work.make(count.part(size))
+    assert inputs is not None
+    proof = certify.compute_certificate(inputs, count.part(size))
     certify.store_certificate(workspace, proof)
     return proof, model, count
 
 
-def _record(workspace: Workspace, checkpoint: Path, model: VoiceModel, name: str, proof: Certificate) -> ExportRecord:
+def _record(workspace: Workspace, checkpoint: Path, model: TTSModel, name: str, proof: Certificate) -> ExportRecord:
     found = records.read_record(checkpoint / records.CHECKPOINT, CheckpointRecord)
-    errors = {item.language: item.original for item in proof.errors if item.original is not None}
+    errors = {item.language: item.recordings_cer for item in proof.errors if item.recordings_cer is not None}
     unmeasured = set(model.front_end.languages) - set(errors)
     recogniser = load_recogniser_or_warn(workspace, model, lambda message: None, found, unmeasured)  # it warned before
     for language in unmeasured:
-        if (error := evaluation.recogniser_error(workspace, model, recogniser, language)) is not None:
+        if (error := evaluation.recordings_cer(workspace, model, recogniser, language)) is not None:
             errors[language] = error
     new = tuple(code for code in model.front_end.languages if model.front_end.is_new(code))
     return ExportRecord(name, found.run, found.step, found.scope, found.dataset, new, model.origin,
@@ -156,7 +156,7 @@ def _record(workspace: Workspace, checkpoint: Path, model: VoiceModel, name: str
                         records.strip_folder(found.recogniser), found.recogniser_language)
 
 
-def plain_tensors(model: VoiceModel) -> dict[str, torch.Tensor]:
+def plain_tensors(model: TTSModel) -> dict[str, torch.Tensor]:
     """The language model under the base's names without adapters; each text table is one table again."""
     tensors = base_tensors(model.model.module)
     for table, rows in new_rows(model.model.module, model.model.text_tables).items():
@@ -164,8 +164,8 @@ def plain_tensors(model: VoiceModel) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _reload_check(model: VoiceModel, again: VoiceModel, count: CombinedProgress) -> CertificateCheck:
-    """The written files, loaded `again`, give the checkpoint's tensors and logits to the bit."""
+def _reload_check(model: TTSModel, again: TTSModel, count: CombinedProgress) -> CertificateCheck:
+    """The written files, loaded `again`, give tensors and logits bit-identical to the checkpoint's."""
     probes, equal = certify.base_probes(model), 0
     progress = count.part(len(probes))
     for done, item in enumerate(probes, 1):
@@ -174,38 +174,38 @@ def _reload_check(model: VoiceModel, again: VoiceModel, count: CombinedProgress)
     tensors, reread = ({**plain_tensors(one), **(one.adapters.tensors() if one.adapters else {})}
                        for one in (model, again))
     same = sum(torch.equal(tensors[name], reread[name]) for name in tensors if name in reread)
-    seen = f"{same} tensors and {equal} samples bit-identical"
+    actual = f"{same} tensors and {equal} samples bit-identical"
     if equal != len(probes) or same != len(tensors) or set(tensors) != set(reread):
-        raise UserError(f"The export does not reload as it was: {seen}.",
+        raise UserError(f"The export does not reload as it was: {actual}.",
                         "The disk may be failing; continue to try again.")
-    wanted = f"{len(tensors)} tensors and {len(probes)} samples bit-identical"
-    return CertificateCheck("export_reloads", "passed", wanted, seen,
+    expected = f"{len(tensors)} tensors and {len(probes)} samples bit-identical"
+    return CertificateCheck("export_reloads", "passed", expected, actual,
                             "The exported files, loaded again, are the checkpoint.")
 
 
 @torch.inference_mode()
-def same_logits(one: VoiceModel, other: VoiceModel, item: ProbeSample) -> bool:
-    """Whether two models give the same logits, to the bit, for one sample."""
-    with one.speaking(item.language), other.speaking(item.language):
+def same_logits(one: TTSModel, other: TTSModel, item: ProbeSample) -> bool:
+    """Whether two models give bit-identical logits for one sample."""
+    with one.adapters_for(item.language), other.adapters_for(item.language):
         return certify.equal_logits(one.model.probe(item.sample), other.model.probe(item.sample))
 
 
-def _sample_texts(workspace: Workspace, model: VoiceModel) -> list[tuple[str, str]]:
+def _sample_texts(workspace: Workspace, model: TTSModel) -> list[tuple[str, str]]:
     """A held-out sentence of each language, new languages first."""
     languages = sorted(model.front_end.languages, key=lambda code: not model.front_end.is_new(code))
     return [(language, sentences[0].text) for language in languages
             if (sentences := evaluation.held_out_recordings(workspace, model, language))]
 
 
-def _write_samples(folder: Path, model: VoiceModel, texts: Sequence[tuple[str, str]],
+def _write_samples(folder: Path, model: TTSModel, texts: Sequence[tuple[str, str]],
                    count: CombinedProgress) -> list[tuple[str, str, str]]:
     """A sentence of each language by the exported model; path, language and text of each."""
     (folder / SAMPLES).mkdir()
-    synthesizer, samples = Synthesizer(model, longest=export_record(model).longest_texts), []
+    synthesizer, samples = Synthesizer(model, max_text_ids=export_record(model).longest_texts), []
     streams = synthesizer.synthesize_batch(texts, SamplingOptions(), count.part(len(texts)))
-    for (language, text), segments in zip(texts, streams, strict=True):
+    for (language, text), chunks in zip(texts, streams, strict=True):
         path = f"{SAMPLES}/{language}.wav"
-        audio.save(folder / path, join_segments(list(segments)), synthesizer.sample_rate)
+        audio.save(folder / path, join_chunks(list(chunks)), synthesizer.sample_rate)
         samples.append((path, language, text))
     return samples
 
@@ -298,37 +298,37 @@ def _licence(licence: str) -> str:
 def _failed(certificate: Certificate, overridden: Sequence[str]) -> list[str]:
     if not overridden:
         return []
-    rows = "\n".join(f"- `{name}`: wanted {certificate.check(name).expected}; seen {certificate.check(name).seen}"
+    rows = "\n".join(f"- `{name}`: wanted {certificate.check(name).expected}; got {certificate.check(name).actual}"
                      for name in overridden)
     return [f"**Exported in spite of failed checks:**\n\n{rows}"]
 
 
 def _errors(certificate: Certificate) -> str:
     if not certificate.errors:
-        seen = next((f" ({check.seen})" for check in certificate.checks
-                     if check.name == "character_error_rates" and check.seen), "")
-        return f"Not measured: there were no held-out sentences in a language that the recogniser knows{seen}."
+        actual = next((f" ({check.actual})" for check in certificate.checks
+                       if check.name == "character_error_rates" and check.actual), "")
+        return f"Not measured: there were no held-out sentences in a language that the recogniser knows{actual}."
     rows = [f"| {item.language}{' (new)' if item.new else ''} | {item.sentences} | {_percent(item.before)} | "
-            f"{_percent(item.after)} | {_percent(item.original)} |" for item in certificate.errors]
+            f"{_percent(item.after)} | {_percent(item.recordings_cer)} |" for item in certificate.errors]
     return ("Character error rate of held-out sentences, by the recogniser that comes with the model or, for a new "
             "language, by the one that `training.yaml` names as `recogniser`. Its own error on original recordings is "
             "the last column: no synthesized speech can be expected below it.\n\n"
             "| language | sentences | before | after | recordings |\n|---|---|---|---|---|\n" + "\n".join(rows)
-            + _chose([item.language for item in certificate.errors if item.chose]))
+            + _selection_note([item.language for item in certificate.errors if item.used_for_selection]))
 
 
-def _chose(languages: Sequence[str]) -> str:
-    """The bias of an error on the sentences that chose the checkpoint."""
+def _selection_note(languages: Sequence[str]) -> str:
+    """The bias of a CER on the sentences that selected the checkpoint."""
     if not languages:
         return ""
-    return (f"\n\nThe error of {', '.join(languages)} was measured on the sentences that chose the checkpoint, because "
-            "no others were held out: on sentences that had no part in the training it can be higher.")
+    return (f"\n\nThe error of {', '.join(languages)} was measured on the sentences that selected the checkpoint, "
+            "because no others were held out: on sentences that had no part in the training it can be higher.")
 
 
 def _checks(certificate: Certificate) -> str:
-    rows = [f"| `{check.name}` | {check.result} | {check.what} | {_short(check.seen)} |"
+    rows = [f"| `{check.name}` | {check.result} | {check.what} | {_short(check.actual)} |"
             for check in certificate.checks]
-    return "| check | result | what | seen |\n|---|---|---|---|\n" + "\n".join(rows)
+    return "| check | result | what | got |\n|---|---|---|---|\n" + "\n".join(rows)
 
 
 def _merged(record: ExportRecord, merged: str) -> list[str]:
@@ -361,15 +361,15 @@ import torch
 
 from config.schema import SamplingOptions
 from core.model.loading import export_record, load_export
-from core.speech.synthesis import Synthesizer, join_segments
+from core.speech.synthesis import Synthesizer, join_chunks
 from data.acoustics import audio
 
 folder = Path(__file__).resolve().parent
 language, text = sys.argv[1:3] if len(sys.argv) > 2 else ({language!r}, {text!r})
 
 model = load_export(folder, torch.device("cpu"))
-synthesizer = Synthesizer(model, longest=export_record(model).longest_texts)
-segments = list(synthesizer.synthesize(text, language, SamplingOptions()))
-audio.save("speech.wav", join_segments(segments), synthesizer.sample_rate)
-print(f"speech.wav: {{sum(len(s.waveform) for s in segments) / synthesizer.sample_rate:.2f}} s")
+synthesizer = Synthesizer(model, max_text_ids=export_record(model).longest_texts)
+chunks = list(synthesizer.synthesize(text, language, SamplingOptions()))
+audio.save("speech.wav", join_chunks(chunks), synthesizer.sample_rate)
+print(f"speech.wav: {{sum(len(chunk.waveform) for chunk in chunks) / synthesizer.sample_rate:.2f}} s")
 '''

@@ -24,7 +24,7 @@ from config.schema import PreflightOptions, TrainOptions
 from core import compute, train
 from core.jobs.events import Event, Result, SampleGenerated, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, size_text, stage
-from core.model.loading import VoiceModel, load_checkpoint
+from core.model.loading import TTSModel, load_checkpoint
 from core.speech import evaluation
 from core.training import checkpoint, replay, run_plan
 from core.training.checkpoint_evaluation import CheckpointEvaluator
@@ -149,7 +149,7 @@ def _prepare(workspace: Workspace, options: TrainOptions, evaluator: CheckpointE
     """Extract the features of the clips again; the share of the codes that equals the cached ones."""
     voice, wanted = evaluator.trainer.voice, {item.id: item for item in evaluator.trainer.data.train}
     dataset = manifest.load(workspace.dataset(options.dataset))
-    extractor: Extractor = voice.family.extractor(voice.base_folder, voice.device)
+    extractor: Extractor = voice.family.load_extractor(voice.base_folder, voice.device)
     same = total = 0
     for clip in dataset.clips:
         if clip.id in wanted:
@@ -164,7 +164,7 @@ def _prepare(workspace: Workspace, options: TrainOptions, evaluator: CheckpointE
     return same / max(1, total)
 
 
-def _compare(evaluator: CheckpointEvaluator, voice: VoiceModel) -> None:
+def _compare(evaluator: CheckpointEvaluator, voice: TTSModel) -> None:
     """Raise `UserError` unless what was reloaded is to the bit what was trained."""
     trained = evaluator.trainer.voice
     back = dict(voice.model.module.named_parameters())
@@ -177,7 +177,7 @@ def _compare(evaluator: CheckpointEvaluator, voice: VoiceModel) -> None:
         raise UserError("The front-end does not read back as it was saved.", "Check the disk, and try again.")
 
 
-def _speak(evaluator: CheckpointEvaluator, voice: VoiceModel, reporter: Reporter) -> float:
+def _speak(evaluator: CheckpointEvaluator, voice: TTSModel, reporter: Reporter) -> float:
     """Speak a held-out sentence with what was reloaded; seconds of audio."""
     data = evaluator.trainer.data
     sampling = replace(voice.family.sampling, seed=evaluator.options.seed)

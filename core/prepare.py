@@ -65,7 +65,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
     """Make `datasets/NAME`, its features and its clip index; returns the counts."""
     model_folder = workspace.model(options.model)
     chosen = family(family_of(workspace, options.model))
-    front_end = chosen.front_end(model_folder)
+    front_end = chosen.load_front_end(model_folder)
     is_new = options.language not in front_end.base_languages
 
     with stage(reporter, "import"):
@@ -84,7 +84,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         dataset, state, report = import_dataset(options, front_end.style, workspace, reporter)
 
     with stage(reporter, "features"):
-        extractor = chosen.extractor(model_folder, compute.setup_device(options.device))
+        extractor = chosen.load_extractor(model_folder, compute.setup_device(options.device))
         failed = extract_features(dataset, extractor, workspace, reporter, _recipe(options, dataset, reporter))
         cache = FeatureCache(workspace.cache, extractor.fingerprint)
         max_speech_length = chosen.max_speech_length(model_folder)

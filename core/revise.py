@@ -74,7 +74,7 @@ def run(options: ReviseOptions, workspace: Workspace, reporter: Reporter) -> Res
         dataset = manifest.load(workspace.dataset(options.save_as))
     with stage(reporter, "features"):
         chosen = family(family_of(workspace, options.model))
-        extractor = chosen.extractor(workspace.model(options.model), compute.setup_device(options.device))
+        extractor = chosen.load_extractor(workspace.model(options.model), compute.setup_device(options.device))
         failed = extract_features(dataset, extractor, workspace, reporter, augmentation.load(dataset.folder))
     index = review.index_of(workspace, options.save_as)
     return {"dataset": options.save_as, "clips": len(dataset.clips), **counts,

@@ -34,7 +34,7 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
     if options.part == "report":
         workspace.tokenizer(options.tokenizer)  # fails early where there is none
     model_folder = workspace.model(options.model)
-    base = family(family_of(workspace, options.model)).front_end(model_folder)
+    base = family(family_of(workspace, options.model)).load_front_end(model_folder)
     dataset = manifest.load(workspace.dataset(options.dataset))
     rules = text_rules.for_dataset(workspace, options.rules, dataset.card.language)
     pieces_file = target.with_name(target.name + _PIECES_SUFFIX)

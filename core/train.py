@@ -175,7 +175,7 @@ def certify_best(trainer: Trainer, workspace: Workspace, reporter: Reporter) -> 
         "certificate": f"failed: {failed}" if failed else "passed",
     }
     for error in made.errors:
-        for when, value in (("before", error.before), ("after", error.after), ("original", error.original)):
+        for when, value in (("before", error.before), ("after", error.after), ("recordings", error.recordings_cer)):
             result[f"error_{error.language}_{when}"] = None if value is None else round(value, 4)
     return result
 

@@ -24,7 +24,7 @@ class BatchClip:
 
 
 @dataclass(frozen=True)
-class BatchPosition:
+class SamplerState:
     """Batches of `epoch` before `batch` are done."""
 
     epoch: int = 0
@@ -32,14 +32,14 @@ class BatchPosition:
 
 
 @dataclass(frozen=True)
-class TrainingPair:
+class TargetPromptPair:
     """One sample of a batch: indices of the target clip and of its prompt."""
 
     target: int
     prompt: int
 
 
-class BatchOrder:
+class LengthBucketedBatchSampler:
     """Endless batches over `clips`; `position` is that of the next one."""
 
     def __init__(self, clips: Sequence[BatchClip], batch_size: int, seed: int) -> None:
@@ -51,7 +51,7 @@ class BatchOrder:
             self._of_speaker.setdefault(clip.speaker, []).append(index)
         if alone := [speaker for speaker, indices in self._of_speaker.items() if len(indices) < 2]:
             raise ValueError(f"speakers with a single clip cannot be prompted: {alone[:5]}")
-        self.move_to(BatchPosition())
+        self.move_to(SamplerState())
 
     def __len__(self) -> int:
         """Number of batches in the current epoch."""
@@ -62,7 +62,7 @@ class BatchOrder:
         """Clips in the smallest batch, which is the same in every epoch."""
         return min(map(len, self._batches))
 
-    def move_to(self, position: BatchPosition) -> None:
+    def move_to(self, position: SamplerState) -> None:
         """Go to `position`; `UserError` if its epoch has fewer batches."""
         batches = self._epoch(position.epoch)
         if not 0 <= position.batch <= len(batches):
@@ -71,27 +71,27 @@ class BatchOrder:
                             "Continue it with the clips, the batch size and as many processes as it began with.")
         self.position, self._batches = position, batches
 
-    def next(self) -> list[TrainingPair]:
+    def next(self) -> list[TargetPromptPair]:
         """The next batch, of about `batch_size` clips and never more: an epoch is divided evenly."""
         if self.position.batch == len(self._batches):
-            self.move_to(BatchPosition(self.position.epoch + 1))
+            self.move_to(SamplerState(self.position.epoch + 1))
         batch = self._batches[self.position.batch]
-        self.position = BatchPosition(self.position.epoch, self.position.batch + 1)
+        self.position = SamplerState(self.position.epoch, self.position.batch + 1)
         return batch
 
-    def _epoch(self, epoch: int) -> list[list[TrainingPair]]:
+    def _epoch(self, epoch: int) -> list[list[TargetPromptPair]]:
         shuffler = random.Random(f"{self._seed}/{epoch}")
         indices = list(range(len(self._clips)))
         shuffler.shuffle(indices)
-        draws = [TrainingPair(index, self._prompt(index, shuffler)) for index in indices]
+        pairs = [TargetPromptPair(index, self._prompt(index, shuffler)) for index in indices]
         batches = []
-        for pool in _even_parts(draws, self._batch_size * _POOL):
+        for pool in _even_parts(pairs, self._batch_size * _POOL):
             batches += _even_parts(sorted(pool, key=self._length), self._batch_size)
         shuffler.shuffle(batches)
         return batches
 
-    def _length(self, draw: TrainingPair) -> int:
-        return self._clips[draw.target].length
+    def _length(self, pair: TargetPromptPair) -> int:
+        return self._clips[pair.target].length
 
     def _prompt(self, target: int, shuffler: random.Random) -> int:
         """Another clip of the same speaker."""
@@ -100,8 +100,8 @@ class BatchOrder:
         return others[-1] if chosen == target else chosen
 
 
-def _even_parts(draws: list[TrainingPair], most: int) -> list[list[TrainingPair]]:
-    """`draws` in as few parts of at most `most` as possible, whose sizes differ by at most one."""
-    count = -(-len(draws) // most)
-    ends = [len(draws) * part // count for part in range(count + 1)]
-    return [draws[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+def _even_parts(pairs: list[TargetPromptPair], max_size: int) -> list[list[TargetPromptPair]]:
+    """`pairs` in as few parts of at most `max_size` as possible, whose sizes differ by at most one."""
+    count = -(-len(pairs) // max_size)
+    ends = [len(pairs) * part // count for part in range(count + 1)]
+    return [pairs[start:end] for start, end in zip(ends, ends[1:], strict=False)]

@@ -16,7 +16,7 @@ from typing import Literal
 from config.errors import UserError
 from data.front_end import FrontEnd
 
-Ending = Literal["sentence", "phrase", "word"]
+Boundary = Literal["sentence", "phrase", "word"]
 
 # Full stops that need no space after them: Ethiopic, Indic, Chinese and Japanese, Khmer, Burmese, Armenian, Tibetan.
 _STOPS = "።፧፨।॥。！？｡．︒។៕៖။։༎᠃᠉᙮꓿𑅁"
@@ -44,14 +44,14 @@ _MARGIN = 0.2  # share of a sentence that must stand on each side of a comma, or
 
 @dataclass(frozen=True)
 class TextChunk:
-    """A part of a text, and what ends with it."""
+    """A part of a text, and the boundary after it."""
 
     text: str
-    ending: Ending
+    boundary: Boundary
 
 
 def split_text(text: str, limit: int, count: Callable[[str], int], word_limit: int | None = None,
-          more_ends: str = "") -> list[TextChunk]:
+               more_ends: str = "") -> list[TextChunk]:
     """Chunks of `text` in order, each with `count(chunk) <= limit`.
 
     A single word is never cut: it may take up to `word_limit` (default: `limit`), else `UserError`. `more_ends` are
@@ -115,18 +115,18 @@ def _is_abbreviation(before: str, following: str) -> bool:
     return initial or bool(_ENUMERATOR.fullmatch(word) and before.strip() == word)  # 1. First
 
 
-def _fitted(text: str, ending: Ending, limit: int, word_limit: int, count: Callable[[str], int]) -> list[TextChunk]:
+def _fitted(text: str, boundary: Boundary, limit: int, word_limit: int, count: Callable[[str], int]) -> list[TextChunk]:
     """`text` if it fits, else its halves, cut at the best place near the middle."""
     size = count(text)
     if size <= limit:
-        return [TextChunk(text, ending)]
+        return [TextChunk(text, boundary)]
     cut = halve(text)
     if cut is not None:
         first, second = cut
-        return (_fitted(first.text, first.ending, limit, word_limit, count)
-                + _fitted(second, ending, limit, word_limit, count))
+        return (_fitted(first.text, first.boundary, limit, word_limit, count)
+                + _fitted(second, boundary, limit, word_limit, count))
     if size <= word_limit:
-        return [TextChunk(text, ending)]
+        return [TextChunk(text, boundary)]
     raise UserError(
         f"The word {text[:40] + ('...' if len(text) > 40 else '')!r} takes {size} tokens; "
         f"the model speaks at most {word_limit} at once.",
@@ -168,8 +168,8 @@ def _syllable_ends(text: str) -> list[int]:
     ]
 
 
-def split_for_model(text: str, language: str, front_end: FrontEnd, limit: int, longest: int) -> list[TextChunk]:
-    """Chunks of at most `limit` ids, start, tag and stop included; a single word may take up to `longest`.
+def split_for_model(text: str, language: str, front_end: FrontEnd, limit: int, max_text_ids: int) -> list[TextChunk]:
+    """Chunks of at most `limit` ids, start, tag and stop included; a single word may take up to `max_text_ids`.
 
     `UserError` for a text without words, a word that is too long, and characters that the model does not know.
     """
@@ -180,7 +180,7 @@ def split_for_model(text: str, language: str, front_end: FrontEnd, limit: int, l
     def count(part: str) -> int:
         return overhead + len(front_end.body(part, language))
 
-    chunks = split_text(text, limit, count, longest, front_end.sentence_ends(language))
+    chunks = split_text(text, limit, count, max_text_ids, front_end.sentence_ends(language))
     found = [chunk for chunk in chunks if count(chunk.text) > overhead]
     for part in [chunk.text for chunk in found] or [text]:
         front_end.encode(part, language)

@@ -3,7 +3,7 @@
 A family is a package `models/NAME` with a class that has the methods of `Family`; `models.registry` finds it by
 name. A family provides
 
-- a segmenter, text to ids: `Family.front_end`;
+- a text front-end, text to ids: `Family.load_front_end`;
 - an extractor, waveform to features: `Extractor`;
 - a speech model, text ids to speech codes: `SpeechModel`, with its losses, its logits for a proof (`probe`),
   `generate`, the tables that new tokens extend (`text_tables`) and the layers that adapters may wrap
@@ -85,16 +85,22 @@ class Losses:
 
 
 @dataclass(frozen=True)
-class Predictions:
-    """Logits at the N text and M speech tokens of the losses: the targets of distillation."""
+class TokenLogits:
+    """Teacher-forced logits of a batch at the N text and M speech tokens that the losses count.
+
+    They are the targets of distillation: dropout is that of the losses, and the samples' tokens are concatenated.
+    """
 
     text: torch.Tensor  # (N, V)
     speech: torch.Tensor  # (M, K)
 
 
 @dataclass(frozen=True)
-class Probe:
-    """Teacher-forced logits of one sample: for base languages a training must not change them."""
+class SampleLogits:
+    """Teacher-forced logits of one sample at all its tokens, without dropout.
+
+    The certificate compares them: for base languages a training must not change them.
+    """
 
     text_logits: torch.Tensor  # (T, V)
     speech_logits: torch.Tensor  # (U + 1, K)
@@ -228,6 +234,7 @@ class Extractor(Protocol):
 class SpeechModel(Protocol):
     """The language model of a family: text ids and a voice to speech codes.
 
+    The network is `module`; `models.language_model.LanguageModel` implements the protocol for a `SpeechLM`.
     It is loaded with every parameter of `module` frozen; the trainer adds new rows and adapters, or unfreezes.
     """
 
@@ -237,11 +244,11 @@ class SpeechModel(Protocol):
     prefix_size: int  # text rows of the base checkpoint, which training never changes
     max_prompt_length: int  # codes
     max_text_length: int  # text ids, start and stop included: the model's text positions
-    typical_text_length: int  # text ids of a long training sentence: longer texts are split
+    preferred_max_text_length: int  # text ids of a long training sentence: longer texts are split
     max_speech_length: int  # codes, without start and stop
 
     def losses(self, samples: Sequence[Sample], options: LossOptions, seeds: Sequence[int] | None = None,
-               teacher: Predictions | None = None) -> Losses:
+               teacher: TokenLogits | None = None) -> Losses:
         """Next-token losses; what a sample adds does not depend on the other samples of the batch.
 
         `seeds` decide the dropout of each sample; without them torch's generator does. The predictions of a
@@ -250,7 +257,7 @@ class SpeechModel(Protocol):
         ...
 
     def predictions(self, samples: Sequence[Sample], options: LossOptions,
-                    seeds: Sequence[int] | None = None) -> Predictions:
+                    seeds: Sequence[int] | None = None) -> TokenLogits:
         """Logits of the current weights at the tokens of `losses`, without gradients."""
         ...
 
@@ -280,7 +287,7 @@ class SpeechModel(Protocol):
         """Compile the layers with torch at their first use; for CUDA."""
         ...
 
-    def probe(self, sample: Sample) -> Probe:
+    def probe(self, sample: Sample) -> SampleLogits:
         """Logits of one sample without dropout, in evaluation mode."""
         ...
 
@@ -328,7 +335,7 @@ class Vocoder(Protocol):
         """A streaming `decode`; None if the family has none."""
         ...
 
-    def to_half(self, dtype: torch.dtype) -> None:
+    def cast_(self, dtype: torch.dtype) -> None:
         """Compute in `dtype` from now on where that keeps the quality."""
         ...
 
@@ -362,15 +369,11 @@ class Family(Protocol):
     sound_options: tuple[str, ...]  # fields of `config.schema.SoundOptions` that have an effect
     tensor_layout: TensorLayout
 
-    def check(self, folder: Path) -> None:
-        """Raise `UserError` if a file is missing, truncated or belongs to another model."""
-        ...
-
-    def front_end(self, folder: Path) -> FrontEnd:
+    def load_front_end(self, folder: Path) -> FrontEnd:
         """The text front-end of the base model in `folder`, checked against the number of its text rows."""
         ...
 
-    def speech_model(self, folder: Path, device: torch.device) -> SpeechModel:
+    def load_speech_model(self, folder: Path, device: torch.device) -> SpeechModel:
         """The base language model, frozen, in evaluation mode."""
         ...
 
@@ -390,31 +393,32 @@ class Family(Protocol):
         """See `SpeechModel.max_text_length`; reads headers only."""
         ...
 
-    def extractor(self, folder: Path, device: torch.device) -> Extractor: ...
+    def load_extractor(self, folder: Path, device: torch.device) -> Extractor: ...
 
     def extractor_fingerprint(self, folder: Path) -> str:
-        """The fingerprint of `extractor`, without loading it."""
+        """The fingerprint of the extractor, without loading it."""
         ...
 
-    def vocoder(self, folder: Path, device: torch.device) -> Vocoder: ...
+    def load_vocoder(self, folder: Path, device: torch.device) -> Vocoder: ...
 
-    def recogniser(self, folder: Path) -> CTCRecogniser | None:
+    def load_recogniser(self, folder: Path) -> CTCRecogniser | None:
         """The recogniser of the family, or None when it has none."""
         ...
 
-    def voices(self, folder: Path) -> dict[str, Voice]:
+    def load_voices(self, folder: Path) -> dict[str, Voice]:
         """The voices that come with the model, by name; the first is the default."""
         ...
 
-    def voice(self, folder: Path, device: torch.device, waveform: torch.Tensor, sample_rate: int) -> Voice:
+    def voice_from_recording(self, folder: Path, device: torch.device, waveform: torch.Tensor,
+                             sample_rate: int) -> Voice:
         """The voice of a reference clip (S,)."""
         ...
 
-    def replay(self, folder: Path) -> list[tuple[str, str, Features]]:
+    def load_replay_clips(self, folder: Path) -> list[tuple[str, str, Features]]:
         """Clips of base languages that come with the model (language, text, features): for probes and replay."""
         ...
 
-    def held_out(self, folder: Path, language: str) -> list[tuple[str, Path]]:
+    def held_out_recordings(self, folder: Path, language: str) -> list[tuple[str, Path]]:
         """Held-out sentences of a base language and their recordings."""
         ...
 
@@ -423,6 +427,6 @@ class Family(Protocol):
         """Write a complete extended model into `folder`: the language model, and the other files from `base`.
 
         `tensors` is the language model under its published names, with extended text tables; `merged` is the same
-        with the adapters merged into the weights. Afterwards `speech_model(folder)` loads it.
+        with the adapters merged into the weights. Afterwards `load_speech_model(folder)` loads it.
         """
         ...

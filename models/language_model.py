@@ -1,4 +1,4 @@
-"""`models.base.SpeechModel` on a `SpeechLM`, for every family whose language model is one.
+"""Implements the protocol `models.base.SpeechModel` with the network `models.speech_lm.SpeechLM`.
 
 Losses and logits come from `models.teacher_forcing`, decoding from `models.generate`.
 """
@@ -18,12 +18,12 @@ from models.base import (
     Generated,
     Losses,
     LossOptions,
-    Predictions,
     PreparedVoice,
-    Probe,
     Sample,
+    SampleLogits,
     Sampling,
     TensorLayout,
+    TokenLogits,
     Voice,
 )
 from models.cuda_graph_decode import CUDAGraphStepper
@@ -41,7 +41,7 @@ TENSOR_LAYOUT = TensorLayout(("text_emb.weight", "text_head.weight"), (
 
 @dataclass
 class LanguageModel:
-    """Methods without a docstring are those of `models.base.SpeechModel`.
+    """Implements `models.base.SpeechModel`, whose docstrings hold here; `module` is the network.
 
     The codes of a text are limited to `base_code_limit` and `codes_per_token` for each of its ids.
     """
@@ -52,7 +52,7 @@ class LanguageModel:
     max_prompt_length: int
     base_code_limit: int
     codes_per_token: int
-    max_typical_text_length: int | None = None
+    max_preferred_text_length: int | None = None
     text_tables: tuple[str, ...] = ("text_emb", "text_head")
     adapter_targets: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {
         "attention": ("q_proj", "k_proj", "v_proj", "o_proj"), "mlp": ("gate_proj", "up_proj", "down_proj"),
@@ -64,8 +64,8 @@ class LanguageModel:
         return self.module.config.text_positions
 
     @property
-    def typical_text_length(self) -> int:
-        return min(self.max_text_length, self.max_typical_text_length or self.max_text_length)
+    def preferred_max_text_length(self) -> int:
+        return min(self.max_text_length, self.max_preferred_text_length or self.max_text_length)
 
     @property
     def max_speech_length(self) -> int:
@@ -73,19 +73,19 @@ class LanguageModel:
         return self.module.config.speech_positions - 1
 
     def losses(self, samples: Sequence[Sample], options: LossOptions, seeds: Sequence[int] | None = None,
-               teacher: Predictions | None = None) -> Losses:
+               teacher: TokenLogits | None = None) -> Losses:
         batch = teacher_forcing.collate(samples, self.module.config, self.device, options, seeds)
         return teacher_forcing.losses(self.module, batch, options, teacher)
 
     def predictions(self, samples: Sequence[Sample], options: LossOptions,
-                    seeds: Sequence[int] | None = None) -> Predictions:
+                    seeds: Sequence[int] | None = None) -> TokenLogits:
         batch = teacher_forcing.collate(samples, self.module.config, self.device, options, seeds)
         return teacher_forcing.predictions(self.module, batch, self.prefix_size)
 
     def text_hidden_states(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
         return teacher_forcing.text_hidden_states(self.module, samples, self.device)
 
-    def probe(self, sample: Sample) -> Probe:
+    def probe(self, sample: Sample) -> SampleLogits:
         return teacher_forcing.probe(self.module, sample, self.device)
 
     def parameter_group(self, name: str) -> tuple[str, int]:

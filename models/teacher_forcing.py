@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.hooks import RemovableHandle
 
-from models.base import Losses, LossOptions, Predictions, Probe, Sample
+from models.base import Losses, LossOptions, Sample, SampleLogits, TokenLogits
 from models.decoder import Decoder, DecoderLayer
 from models.speech_lm import Conditioning, SpeechLM, SpeechLMConfig
 
@@ -151,7 +151,7 @@ def embed_rows(model: SpeechLM, batch: SpeechLMBatch) -> tuple[torch.Tensor, tor
     return parts.flatten(0, 1).index_select(0, batch.sources).unflatten(0, (len(parts), -1)), text_at, codes_at
 
 
-def losses(model: SpeechLM, batch: SpeechLMBatch, options: LossOptions, teacher: Predictions | None = None) -> Losses:
+def losses(model: SpeechLM, batch: SpeechLMBatch, options: LossOptions, teacher: TokenLogits | None = None) -> Losses:
     """Sums of next-token cross-entropy over text and speech tokens, the stop token included.
 
     A teacher that knows fewer text ids gives the others probability 0.
@@ -180,10 +180,10 @@ def _divergence(teacher: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def predictions(model: SpeechLM, batch: SpeechLMBatch, text_ids: int) -> Predictions:
+def predictions(model: SpeechLM, batch: SpeechLMBatch, text_ids: int) -> TokenLogits:
     """The logits of `losses`, of the text for the first `text_ids` ids alone."""
     hidden, targets = model.tfmr(embed_rows(model, batch)[0]).flatten(0, 1), batch.targets
-    return Predictions(model.text_head(hidden.index_select(0, targets.text_from))[:, :text_ids],
+    return TokenLogits(model.text_head(hidden.index_select(0, targets.text_from))[:, :text_ids],
                        model.speech_head(hidden.index_select(0, targets.speech_from)))
 
 
@@ -195,11 +195,11 @@ def text_hidden_states(model: SpeechLM, samples: Sequence[Sample], device: torch
 
 
 @torch.inference_mode()
-def probe(model: SpeechLM, sample: Sample, device: torch.device) -> Probe:
+def probe(model: SpeechLM, sample: Sample, device: torch.device) -> SampleLogits:
     """Teacher-forced logits of one sample: text (T, V) and speech (U + 1, K)."""
     rows, text_at, codes_at = embed_rows(model, collate([sample], model.config, device))
     hidden = model.tfmr(rows)[0]
-    return Probe(model.text_head(hidden[text_at[0]]), model.speech_head(hidden[codes_at[0]]))
+    return SampleLogits(model.text_head(hidden[text_at[0]]), model.speech_head(hidden[codes_at[0]]))
 
 
 def _uniform_alignment(batch: SpeechLMBatch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -73,7 +73,7 @@ class CodesAsSound:
     def stream(self, voice: Voice, options: VocoderOptions | None = None) -> None:
         return None
 
-    def to_half(self, dtype: torch.dtype) -> None:
+    def cast_(self, dtype: torch.dtype) -> None:
         pass
 
 
@@ -128,7 +128,7 @@ def write_dataset(workspace: Workspace, name: str = "demo-am", train: int = 12, 
     """A prepared dataset of tones in two voices with its features, as `model` extracts them, in the cache."""
     folder = workspace.datasets / name
     (folder / "audio").mkdir(parents=True)
-    extractor = family(model).extractor(workspace.model(model), torch.device("cpu"))
+    extractor = family(model).load_extractor(workspace.model(model), torch.device("cpu"))
     cache = FeatureCache(workspace.cache, extractor.fingerprint)
     noise, clips = np.random.default_rng(1), []
     for index in range(train + held_out):
@@ -146,7 +146,7 @@ def write_dataset(workspace: Workspace, name: str = "demo-am", train: int = 12, 
 
 def write_tokenizer(workspace: Workspace, name: str = "tiny-am", model: str = "tiny") -> FrontEnd:
     """A merged tokenizer with the dataset's syllables."""
-    base = family(model).front_end(workspace.model(model))
+    base = family(model).load_front_end(workspace.model(model))
     front_end = base.extended("am", normalisers.for_language("am", base.style), sorted(SYLLABLES), [])
     front_end.save(workspace.tokenizers / name)
     return front_end

@@ -11,7 +11,7 @@ from config.errors import UserError
 from config.schema import ExportOptions, PushOptions
 from core.jobs import control
 from core.jobs.events import Result
-from core.library.certificate import Certificate, CertificateCheck, LanguageError, read
+from core.library.certificate import Certificate, CertificateCheck, LanguageCER, read
 from ui import job_views, records, verb_form
 from ui.form import parse
 from ui.job_views import result_fact
@@ -116,25 +116,25 @@ def _check(check: CertificateCheck) -> Html:
         "step", div("ends", element("strong", check.name.replace("_", " ")), span(f"badge {tone}", check.result)),
         paragraph(check.what),
         div("hashes", span("small", "before "), element("code", check.expected)) if check.expected else NOTHING,
-        div("hashes", span("small", "after "), element("code", check.seen)),
+        div("hashes", span("small", "after "), element("code", check.actual)),
     ))
 
 
-def _errors(rows: Sequence[LanguageError]) -> Html:
+def _errors(rows: Sequence[LanguageCER]) -> Html:
     if not rows:
         return NOTHING
     cells = [
         (element("div", job_views.language_name(row.language), " ", span("badge busy", "new") if row.new else NOTHING),
-         job_views.percent(row.before), job_views.percent(row.after), job_views.percent(row.original),
+         job_views.percent(row.before), job_views.percent(row.after), job_views.percent(row.recordings_cer),
          str(row.sentences))
         for row in rows
     ]
     sheet = table(("Language", "Before", "After", "Original recordings", "Sentences"), cells)
     new = paragraph(UNTRAINED_BASELINE, class_="small") if any(row.new for row in rows) else NOTHING
-    codes = [job_views.language_name(row.language) for row in rows if row.chose]
-    chose = paragraph(f"{', '.join(codes)}: measured on the sentences that selected the checkpoint, as no others "
-                      "were held out; on other sentences it can be higher.", class_="small") if codes else NOTHING
-    return join((element("h3", "Character error rate (CER)"), sheet, chose, new))
+    codes = [job_views.language_name(row.language) for row in rows if row.used_for_selection]
+    selection = paragraph(f"{', '.join(codes)}: measured on the sentences that selected the checkpoint, as no others "
+                          "were held out; on other sentences it can be higher.", class_="small") if codes else NOTHING
+    return join((element("h3", "Character error rate (CER)"), sheet, selection, new))
 
 
 def _failed(page: Page, reference: str) -> tuple[str, ...]:

@@ -60,10 +60,10 @@ _RESULT_TITLES: Mapping[str, str] = {
     "minutes": "Duration", "level_db": "Level", "error": "CER", "ready": "Ready to train",
     "features_alike": "Codes equal to the cache", "checkpoint": "Checkpoint size", "spoken_s": "Synthesized",
     "memory_bytes": "Memory", "training": "Estimated training time", "too_long": "Clips too long",
-    "error_on_originals": "CER of original recordings",
+    "recordings_cer": "CER of original recordings",
     "not_tried": "Not checked",
 }
-_WHEN = {"before": "before", "after": "after", "original": "original recordings"}
+_WHEN = {"recordings": "original recordings"}
 _SHARES = ("unknown_rate_before", "unknown_rate", "features_alike")
 _UNITS = {"megabytes": "MB", "minutes": "min", "duration_s": "s", "seconds": "s", "train_seconds": "s",
           "level_db": "dB", "spoken_s": "s"}
@@ -277,9 +277,7 @@ def _result_title(name: str) -> str:
     kind, _, rest = name.partition("_")
     if kind != "error":
         return name.replace("_", " ").capitalize()
-    if rest.startswith("originals_"):  # of `error_originals_am`, else of `error_am` or `error_am_before`
-        return f"CER of original recordings, {language_name(rest.removeprefix('originals_'))}"
-    language, _, when = rest.partition("_")
+    language, _, when = rest.partition("_")  # of `error_am` or `error_am_before`
     title = language_name(language) if language in NAMES else language
     return f"CER, {title}{f', {_WHEN.get(when, when)}' if when else ''}"
 

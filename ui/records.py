@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from core.jobs.state import JobState
 from core.library.certificate import CERTIFICATE
 from core.workspace import Workspace
 
-_ORIGINALS = "error_originals_"
+_RECORDINGS_CER = re.compile("error_(.+)_recordings")
 
 
 @dataclass(frozen=True)
@@ -154,12 +155,12 @@ def certificate_path(workspace: Workspace, reference: str) -> Path:
 
 def originals(state: JobState) -> dict[str, float]:
     """The judge's error on original recordings by language, as the job that spoke measured it."""
-    one = _measure((state.result or {}).get("error_on_originals"))
+    one = _measure((state.result or {}).get("recordings_cer"))
     found = {} if one is None else {str(state.job.settings.get("language", "")): one}
     for name, value in (state.result or {}).items():
         error = _measure(value)
-        if name.startswith(_ORIGINALS) and error is not None:
-            found[name.removeprefix(_ORIGINALS)] = error
+        if (match := _RECORDINGS_CER.fullmatch(name)) and error is not None:
+            found[match[1]] = error
     return found
 
 

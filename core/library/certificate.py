@@ -1,4 +1,4 @@
-"""The certificate of a finetuned model: named checks with what was wanted and what was seen.
+"""The certificate of a finetuned model: named checks with expected and actual values.
 
 Everything in it was computed by `core.proof.certify` from the files on disk. Never loads torch:
 the page and the command line read it.
@@ -17,22 +17,22 @@ from config.errors import UserError
 from data.durable_files import write_json
 
 CERTIFICATE = "certificate.json"
-Result = Literal["passed", "failed", "measured", "skipped"]
+CheckOutcome = Literal["passed", "failed", "measured", "skipped"]
 
 
 @dataclass(frozen=True)
 class CertificateCheck:
-    """One fact. `measured` has no right or wrong; `skipped` could not be computed, and `seen` says why."""
+    """One fact. `measured` has no right or wrong; `skipped` could not be computed, and `actual` says why."""
 
     name: str
-    result: Result
+    result: CheckOutcome
     expected: str
-    seen: str
+    actual: str
     what: str  # as a sentence
 
 
 @dataclass(frozen=True)
-class LanguageError:
+class LanguageCER:
     """Character error rate of one language; `before` is of the base, or of the initial rows of a new language."""
 
     language: str
@@ -40,8 +40,8 @@ class LanguageError:
     sentences: int
     before: float | None
     after: float | None
-    original: float | None  # the recogniser's own error on original recordings
-    chose: bool = False  # whether the checkpoint was chosen by these very sentences, as no others are held out
+    recordings_cer: float | None  # of the original recordings, by the same recogniser
+    used_for_selection: bool = False  # these sentences selected the checkpoint: no others are held out
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Certificate:
     fingerprint: str
     created: float  # seconds since 1970
     checks: tuple[CertificateCheck, ...]
-    errors: tuple[LanguageError, ...]
+    errors: tuple[LanguageCER, ...]
     input_hash: str = ""  # of all it was computed from, see `core.proof.certify`
 
     def failed(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ def read(path: Path) -> Certificate:
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         checks = tuple(CertificateCheck(**check) for check in values.pop("checks"))
-        errors = tuple(LanguageError(**error) for error in values.pop("errors"))
+        errors = tuple(LanguageCER(**error) for error in values.pop("errors"))
         return Certificate(**values, checks=checks, errors=errors)
     except FileNotFoundError as error:
         raise UserError(f"There is no certificate at {path}.", "It is made when the training ends.") from error

@@ -102,7 +102,7 @@ class ExportRecord:
     languages: tuple[str, ...]  # that the base model does not have
     origin: Origin
     longest_texts: dict[str, int]  # text ids of the longest sentence trained or measured on, by language
-    recogniser_errors: dict[str, float]  # the recogniser's own error on original recordings, by language
+    recordings_cer: dict[str, float]  # the recogniser's own error on original recordings, by language
     weights_hash: str = ""  # of the base's tensors as they are here, where the training changed some
     recogniser: str = ""  # recogniser of one's choice that judged the run, no copy: its name, or that of its folder
     recogniser_language: str = ""  # its own name of the language, where one was given

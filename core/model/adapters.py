@@ -1,7 +1,7 @@
 """Low-rank adapters by `peft`: LoRA (Hu et al. 2021), DoRA (Liu et al. 2024) and AdaLoRA (Zhang et al. 2023).
 
 One switch turns all of them on or off, also for single rows of a batch. Switched off, each wrapped layer computes
-exactly the product of its base layer, so the output is equal to the base model's to the bit. In a batch of several
+exactly the product of its base layer, so the output is bit-identical to the base model's. In a batch of several
 languages the base product is computed for all rows together, as the base model does, and some rows alone take what the
 adapters add. On disk they are in peft's own format, and `PeftModel.from_pretrained` loads them.
 
@@ -150,7 +150,7 @@ class Adapters:
         return (".lora_E" if self.allocation else ".lora_B") in name
 
     @torch.no_grad()
-    def folded(self) -> dict[str, torch.Tensor]:
+    def merged_weights(self) -> dict[str, torch.Tensor]:
         """The wrapped weights by their names in the base, with the adapters merged into them."""
         from peft.tuners.lora import LoraLayer
 
@@ -183,8 +183,8 @@ class Adapters:
                 layer.cast_input_dtype_enabled = True
 
     @contextmanager
-    def switched(self, on: bool) -> Iterator[None]:
-        """Context of `switch`."""
+    def enabled(self, on: bool) -> Iterator[None]:
+        """Context with all adapters on, or off."""
         before = self.on
         self.switch(on)
         try:
@@ -193,7 +193,7 @@ class Adapters:
             self.switch(before)
 
     @contextmanager
-    def in_rows(self, rows: Sequence[bool]) -> Iterator[None]:
+    def enabled_for_rows(self, rows: Sequence[bool]) -> Iterator[None]:
         """Context in which the adapters act on these rows of a batch alone; for inference.
 
         A batch may hold the rows several times, one copy after another, as guidance does.
@@ -201,7 +201,7 @@ class Adapters:
         key = tuple(rows)
         if key not in self._masks:
             self._masks[key] = torch.tensor(key, device=next(self.module.parameters()).device)
-        with self.switched(True), ExitStack() as stack:
+        with self.enabled(True), ExitStack() as stack:
             for layer in self._layers:
                 stack.enter_context(_gated(layer, self._masks[key], key))
             yield

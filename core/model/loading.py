@@ -42,8 +42,11 @@ from models.registry import family as family_named
 
 
 @dataclass(frozen=True)
-class VoiceModel:
-    """A complete model. `scope` is None when nothing of it was trained."""
+class TTSModel:
+    """A complete text-to-speech model: language model, front-end and adapters, with the family that has its vocoder.
+
+    `scope` is that of the training, `rows` for an extension as it was initialised, and None for a base model.
+    """
 
     ref: str
     family: Family
@@ -56,22 +59,22 @@ class VoiceModel:
     adapters: Adapters | None = None
     scope: Scope | None = None
     changed: tuple[str, ...] = ()  # tensors of the base that were trained
-    base_values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of these, where they were asked for
+    base_values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of `changed`, with `keep_base`
 
-    def speaking(self, language: str) -> AbstractContextManager[None]:
-        """Context in which the adapters are set as texts of `language` need them."""
+    def adapters_for(self, language: str) -> AbstractContextManager[None]:
+        """Context with the adapters enabled where texts of `language` need them, and disabled where not."""
         if self.adapters is None:
             return nullcontext()
-        return self.adapters.switched(self.adapts(language))
+        return self.adapters.enabled(self.uses_adapters(language))
 
-    def speaking_each(self, languages: Sequence[str]) -> AbstractContextManager[None]:
-        """Context in which the adapters act on the rows of a batch as their languages need; see `Adapters.in_rows`."""
-        acting = [self.adapts(language) for language in languages]
-        if self.adapters is None or len(set(acting)) < 2:
-            return self.speaking(languages[0])
-        return self.adapters.in_rows(acting)
+    def adapters_for_batch(self, languages: Sequence[str]) -> AbstractContextManager[None]:
+        """`adapters_for` each row of a batch; see `Adapters.enabled_for_rows`."""
+        enabled = [self.uses_adapters(language) for language in languages]
+        if self.adapters is None or len(set(enabled)) < 2:
+            return self.adapters_for(languages[0])
+        return self.adapters.enabled_for_rows(enabled)
 
-    def adapts(self, language: str) -> bool:
+    def uses_adapters(self, language: str) -> bool:
         """Whether adapters act on texts of `language`."""
         return self.adapters is not None and (self.scope == "full" or self.front_end.is_new(language))
 
@@ -82,7 +85,7 @@ class VoiceModel:
                       self.front_end.fingerprint)
 
 
-def load(workspace: Workspace, ref: str, device: torch.device) -> VoiceModel:
+def load(workspace: Workspace, ref: str, device: torch.device) -> TTSModel:
     """The model behind `base:NAME`, `extension:NAME` (untrained), `run:ID`, `run:ID@STEP` or `export:NAME`."""
     kind, _, name = ref.partition(":")
     if kind == "extension":
@@ -95,12 +98,12 @@ def load(workspace: Workspace, ref: str, device: torch.device) -> VoiceModel:
     return replace(load_checkpoint(workspace, found.folder, device), ref=ref)
 
 
-def load_base(workspace: Workspace, name: str, device: torch.device) -> VoiceModel:
+def load_base(workspace: Workspace, name: str, device: torch.device) -> TTSModel:
     """The base model `name` as it was downloaded."""
     folder = workspace.model(name)
     family = family_named(family_of(workspace, name))
-    front_end = family.front_end(folder)
-    model = family.speech_model(folder, device)
+    front_end = family.load_front_end(folder)
+    model = family.load_speech_model(folder, device)
     if front_end.prefix_size != model.prefix_size:
         raise UserError(
             f"The tokenizer in {folder} has {front_end.prefix_size} ids and the model {model.prefix_size} text rows.",
@@ -108,29 +111,29 @@ def load_base(workspace: Workspace, name: str, device: torch.device) -> VoiceMod
         )
     model.module.requires_grad_(False).eval()
     base_hash = hash_tensors(model.module.state_dict())
-    return VoiceModel(f"base:{name}", family, name, folder, base_hash, model, front_end, device)
+    return TTSModel(f"base:{name}", family, name, folder, base_hash, model, front_end, device)
 
 
-def load_extension(workspace: Workspace, name: str, device: torch.device) -> VoiceModel:
+def load_extension(workspace: Workspace, name: str, device: torch.device) -> TTSModel:
     """The extended model `name` with its rows as they were initialised."""
     folder = workspace.extension(name)
     record = records.read_record(folder / records.EXTENSION, ExtensionRecord)
-    voice = _with_rows(_base_of(workspace, record.origin, folder, device), record.origin, folder, record.rows_hash)
-    return replace(voice, ref=f"extension:{name}", scope="rows")
+    model = _with_rows(_base_of(workspace, record.origin, folder, device), record.origin, folder, record.rows_hash)
+    return replace(model, ref=f"extension:{name}", scope="rows")
 
 
-def load_checkpoint(workspace: Workspace, folder: Path, device: torch.device, *, keep_base: bool = False) -> VoiceModel:
+def load_checkpoint(workspace: Workspace, folder: Path, device: torch.device, *, keep_base: bool = False) -> TTSModel:
     """The model saved in a checkpoint's folder; `keep_base` keeps the base's values of its trained tensors."""
     if (fault := records.find_damage(folder)) is not None:
         raise UserError(fault, _other_checkpoint(folder))
     record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
-    voice = _with_rows(_base_of(workspace, record.origin, folder, device), record.origin, folder)
-    voice = _with_adapters(voice, folder, record.scope, folder / records.CHECKPOINT)
-    voice = replace(voice, ref=f"run:{record.run}@{record.step}")
-    return load_changed_tensors(voice, folder, keep_base=keep_base) if (folder / records.CHANGED).is_file() else voice
+    model = _with_rows(_base_of(workspace, record.origin, folder, device), record.origin, folder)
+    model = _with_adapters(model, folder, record.scope, folder / records.CHECKPOINT)
+    model = replace(model, ref=f"run:{record.run}@{record.step}")
+    return load_changed_tensors(model, folder, keep_base=keep_base) if (folder / records.CHANGED).is_file() else model
 
 
-def export_record(model: VoiceModel) -> ExportRecord:
+def export_record(model: TTSModel) -> ExportRecord:
     """The record of the export that `model` was loaded from."""
     return read_export_record(model.base_folder)
 
@@ -141,18 +144,18 @@ def write_sums(folder: Path) -> None:
     (folder / EXPORT_SUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
 
 
-def load_export(folder: Path, device: torch.device) -> VoiceModel:
+def load_export(folder: Path, device: torch.device) -> TTSModel:
     """The model of an export, from the export's own files alone."""
     check_export_files(folder)
     return assemble_export(folder, device)
 
 
-def assemble_export(folder: Path, device: torch.device) -> VoiceModel:
+def assemble_export(folder: Path, device: torch.device) -> TTSModel:
     """`load_export` without the check of every file, for an export that is just being written."""
     record = read_export_record(folder)
     family = family_named(record.origin.family)
     front_end = FrontEnd.load(folder / records.FRONT_END)
-    model = family.speech_model(folder, device)
+    model = family.load_speech_model(folder, device)
     if model.prefix_size != front_end.size:
         raise UserError(f"{folder} has {front_end.size} ids in its front-end and {model.prefix_size} text rows.",
                         EXPORT_AGAIN_HINT)
@@ -172,12 +175,12 @@ def assemble_export(folder: Path, device: torch.device) -> VoiceModel:
             f"{wanted[:12]} wanted; front-end {front_end.fingerprint[:12]} there, "
             f"{record.origin.fingerprint[:12]} wanted.", EXPORT_AGAIN_HINT,
         )
-    base = VoiceModel(f"export:{record.name}", family, record.origin.model, folder, record.origin.base_hash, model,
-                      front_end, device)
+    base = TTSModel(f"export:{record.name}", family, record.origin.model, folder, record.origin.base_hash, model,
+                    front_end, device)
     return _with_adapters(extend_model(base, front_end, rows), folder, record.scope, folder / EXPORT_RECORD)
 
 
-def extend_model(base: VoiceModel, front_end: FrontEnd, rows: Mapping[str, torch.Tensor]) -> VoiceModel:
+def extend_model(base: TTSModel, front_end: FrontEnd, rows: Mapping[str, torch.Tensor]) -> TTSModel:
     """`base` with `rows[table]` (M, width) appended to its text tables; changes `base.model` in place."""
     count = front_end.size - front_end.prefix_size
     tables = base.model.text_tables
@@ -192,7 +195,7 @@ def extend_model(base: VoiceModel, front_end: FrontEnd, rows: Mapping[str, torch
     return replace(base, front_end=front_end)
 
 
-def _base_of(workspace: Workspace, origin: Origin, folder: Path, device: torch.device) -> VoiceModel:
+def _base_of(workspace: Workspace, origin: Origin, folder: Path, device: torch.device) -> TTSModel:
     base = load_base(workspace, origin.model, device)
     if base.base_hash != origin.base_hash or base.front_end.prefix_size != origin.prefix_size:
         raise UserError(
@@ -203,7 +206,7 @@ def _base_of(workspace: Workspace, origin: Origin, folder: Path, device: torch.d
     return base
 
 
-def _with_rows(base: VoiceModel, origin: Origin, folder: Path, rows_hash: str = "") -> VoiceModel:
+def _with_rows(base: TTSModel, origin: Origin, folder: Path, rows_hash: str = "") -> TTSModel:
     front_end = FrontEnd.load(folder / records.FRONT_END)
     front_end.check_extends(base.front_end)
     if front_end.fingerprint != origin.fingerprint:
@@ -213,35 +216,36 @@ def _with_rows(base: VoiceModel, origin: Origin, folder: Path, rows_hash: str = 
             "Make the extension again, or take another checkpoint.",
         )
     rows = tensor_files.read(folder / records.ROWS, "Make the extension again, or take another checkpoint.")
-    voice = extend_model(base, front_end, rows)
-    if rows_hash and (seen := hash_tensors(rows)) != rows_hash:
-        raise UserError(f"{folder / records.ROWS} is not what was written: {seen[:12]} there, {rows_hash[:12]} wanted.",
+    model = extend_model(base, front_end, rows)
+    if rows_hash and (actual := hash_tensors(rows)) != rows_hash:
+        raise UserError(f"{folder / records.ROWS} is not what was written: {actual[:12]} there, "
+                        f"{rows_hash[:12]} wanted.",
                         "Delete the extension and make it again: Embeddings tab, or python -m scripts.extend.")
-    return voice
+    return model
 
 
-def _with_adapters(voice: VoiceModel, folder: Path, scope: str, record: Path) -> VoiceModel:
+def _with_adapters(model: TTSModel, folder: Path, scope: str, record: Path) -> TTSModel:
     if scope not in get_args(Scope):
         raise UserError(f"{record} has the unknown scope {scope!r}.", "Update Lisan.")
     adapters = None
     if (folder / records.ADAPTER).is_dir():
-        adapters = Adapters.load(voice.model.module, folder / records.ADAPTER)
-        voice.model.module.to(voice.device).eval()
-    return replace(voice, adapters=adapters, scope=scope)  # type: ignore[arg-type]
+        adapters = Adapters.load(model.model.module, folder / records.ADAPTER)
+        model.model.module.to(model.device).eval()
+    return replace(model, adapters=adapters, scope=scope)  # type: ignore[arg-type]
 
 
 @torch.no_grad()
-def load_changed_tensors(voice: VoiceModel, folder: Path, *, keep_base: bool) -> VoiceModel:
+def load_changed_tensors(model: TTSModel, folder: Path, *, keep_base: bool) -> TTSModel:
     """Replace the base's tensors that a run in the scope `full` trained by their trained values."""
     changed = tensor_files.read(folder / records.CHANGED, "Take another checkpoint.")
-    own = dict(voice.model.module.named_parameters())
+    own = dict(model.model.module.named_parameters())
     if wrong := [name for name, value in changed.items() if name not in own or own[name].shape != value.shape]:
         raise UserError(f"{folder / records.CHANGED} does not fit the model: {len(wrong)} of {len(changed)} tensors, "
                         f"such as {wrong[0]}.", "Take another checkpoint.")
     kept = {name: own[name].detach().clone() for name in changed} if keep_base else {}
     for name, value in changed.items():
         own[name].data = own[name].data.float().copy_(value)  # in memory of its own: products hang on its alignment
-    return replace(voice, changed=tuple(changed), base_values=kept)
+    return replace(model, changed=tuple(changed), base_values=kept)
 
 
 def _other_checkpoint(folder: Path) -> str:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
 from config.errors import UserError
-from core.model.loading import VoiceModel
+from core.model.loading import TTSModel
 from core.model.prefix import is_count
 from models.base import Vocoder
 
@@ -80,7 +80,7 @@ def _hardware(device: torch.device) -> tuple[tuple[torch.dtype, ...], str]:
     return best, f"the processor has {found[0] if found else 'neither ' + ' nor '.join(_CPU_FEATURES)}"
 
 
-def apply_synthesis_precision(asked: str, model: VoiceModel, vocoder: Vocoder) -> str:
+def apply_synthesis_precision(asked: str, model: TTSModel, vocoder: Vocoder) -> str:
     """Cast or quantize both for synthesis to the precision `asked` for, or the best for `auto`; returns a description.
 
     This cannot be undone: load the model again to prove anything. A CPU reads all weights for each code, so fewer bytes
@@ -101,5 +101,5 @@ def apply_synthesis_precision(asked: str, model: VoiceModel, vocoder: Vocoder) -
         model.model.quantize_("bfloat16")
     else:
         chosen.cast(module, ())
-    vocoder.to_half(chosen.dtype)
+    vocoder.cast_(chosen.dtype)
     return str(chosen)

@@ -2,7 +2,7 @@
 
 No optimizer, weight decay, momentum, clipping or averaging can touch what is not a
 parameter. The old part of every output comes from the very matrix product the base model
-makes, at its old shape, so that it stays equal to the bit whatever stands beside it. The old
+makes, at its old shape, so that it stays bit-identical whatever stands beside it. The old
 rows may be cast to half precision for a training; the new rows stay in float32.
 """
 

@@ -16,7 +16,7 @@ import torch
 
 from config.errors import UserError
 from config.schema import Initialisation
-from core.model.loading import VoiceModel, extend_model
+from core.model.loading import TTSModel, extend_model
 from core.model.prefix import new_rows
 from core.text.row_sources import AROUND_THE_MEAN, source_ids
 from data.front_end import FrontEnd, NewToken
@@ -133,7 +133,7 @@ class _PseudoText:
     ends: list[int]
 
 
-def fit_rows(base: VoiceModel, front_end: FrontEnd, rows: Mapping[str, torch.Tensor],
+def fit_rows(base: TTSModel, front_end: FrontEnd, rows: Mapping[str, torch.Tensor],
              spellings: Sequence[Sequence[int]], seed: int, progress: Callable[[int, int], None]) -> FittedRows:
     """Fit `rows`, without audio, to what the frozen model computes for the romanised spelling; changes `base.model`.
 
@@ -141,33 +141,33 @@ def fit_rows(base: VoiceModel, front_end: FrontEnd, rows: Mapping[str, torch.Ten
     learn to give, at each token, the state that the last letter of its spelling gives. Rows of the head are not fitted:
     pseudo-words do not show which token follows which. `progress` gets the steps done and their total.
     """
-    voices = base.family.voices(base.base_folder)
+    voices = base.family.load_voices(base.base_folder)
     if not voices:
         raise UserError("The rows cannot be fitted: the base model comes without a voice to read with.",
                         "Choose the start `romanised`.")
     speaker, prefix = next(iter(voices.values())), front_end.prefix_size
-    voice = extend_model(base, front_end, rows)
+    model = extend_model(base, front_end, rows)
     rng = random.Random(seed)
     spelled = [prefix + index for index, ids in enumerate(spellings) if ids]
     texts = [_pseudo_text(rng, front_end, spelled, spellings) for _ in range(_FIT_STEPS * _FIT_TEXTS)]
     unseen = [_pseudo_text(rng, front_end, spelled, spellings) for _ in range(2 * _FIT_TEXTS)]
-    table = new_rows(voice.model.module, voice.model.text_tables)[voice.model.text_tables[0]]
+    table = new_rows(model.model.module, model.model.text_tables)[model.model.text_tables[0]]
     table.requires_grad_(True)
     start, scale = table.detach().clone(), float(table.detach().std().clamp(min=1e-6))
     optimizer = torch.optim.Adam([table], lr=_FIT_LR * scale)
-    before = _measured(voice, unseen, speaker)
+    before = _measured(model, unseen, speaker)
     for step in range(_FIT_STEPS):
         optimizer.param_groups[0]["lr"] = _FIT_LR * scale * (1 - step / _FIT_STEPS)
         optimizer.zero_grad()
-        _distance(voice, texts[step * _FIT_TEXTS:(step + 1) * _FIT_TEXTS], speaker).backward()
+        _distance(model, texts[step * _FIT_TEXTS:(step + 1) * _FIT_TEXTS], speaker).backward()
         optimizer.step()
         progress(step + 1, _FIT_STEPS)
     table.requires_grad_(False)
-    after = _measured(voice, unseen, speaker)
+    after = _measured(model, unseen, speaker)
     if after >= before:
         table.data.copy_(start)
     found = {name: value.detach().to(rows[name].dtype).clone()
-             for name, value in new_rows(voice.model.module, voice.model.text_tables).items()}
+             for name, value in new_rows(model.model.module, model.model.text_tables).items()}
     return FittedRows(found, before, min(before, after))
 
 
@@ -188,18 +188,18 @@ def _pseudo_text(rng: random.Random, front_end: FrontEnd, spelled: Sequence[int]
     return _PseudoText(np.array(new), np.array(old), ends)
 
 
-def _distance(voice: VoiceModel, texts: Sequence[_PseudoText], speaker: Voice) -> torch.Tensor:
+def _distance(model: TTSModel, texts: Sequence[_PseudoText], speaker: Voice) -> torch.Tensor:
     """Mean squared distance of the states, relative to the squared states of the spelling."""
     with torch.no_grad():
-        spelled = voice.model.text_hidden_states([_sample(text.old, speaker) for text in texts])
+        spelled = model.model.text_hidden_states([_sample(text.old, speaker) for text in texts])
     wanted = torch.cat([states[text.ends] for states, text in zip(spelled, texts, strict=True)])
-    seen = torch.cat(voice.model.text_hidden_states([_sample(text.new, speaker) for text in texts]))
+    seen = torch.cat(model.model.text_hidden_states([_sample(text.new, speaker) for text in texts]))
     return (seen - wanted).square().sum() / wanted.square().sum()
 
 
 @torch.no_grad()
-def _measured(voice: VoiceModel, texts: Sequence[_PseudoText], speaker: Voice) -> float:
-    return float(_distance(voice, texts, speaker)) ** 0.5
+def _measured(model: TTSModel, texts: Sequence[_PseudoText], speaker: Voice) -> float:
+    return float(_distance(model, texts, speaker)) ** 0.5
 
 
 def _sample(ids: np.ndarray, speaker: Voice) -> Sample:

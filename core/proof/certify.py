@@ -24,9 +24,9 @@ from core import compute
 from core.jobs.events import Progress
 from core.jobs.reporter import CombinedProgress, ProgressCallback, no_progress
 from core.library import certificate, records
-from core.library.certificate import Certificate, CertificateCheck, LanguageError, Result
+from core.library.certificate import Certificate, CertificateCheck, CheckOutcome, LanguageCER
 from core.library.records import MODEL_RECORD, CheckpointRecord, ExtensionRecord
-from core.model.loading import VoiceModel, load_base, load_checkpoint, load_extension
+from core.model.loading import TTSModel, load_base, load_checkpoint, load_extension
 from core.model.prefix import base_tensors, hash_tensors
 from core.sources import recognisers
 from core.speech import evaluation
@@ -38,11 +38,11 @@ from core.workspace import Workspace
 from data import manifest
 from data.durable_files import hash_file, hash_tree
 from data.manifest import HELD_OUT
-from models.base import Probe
+from models.base import SampleLogits
 
 SENTENCES = 40  # synthesized and scored in each language
 COUNTED = "sentences"
-CHOSE = " on the sentences that chose the checkpoint"
+SELECTION_NOTE = " on the sentences that selected the checkpoint"
 
 
 def _ignore(message: str) -> None:
@@ -50,21 +50,21 @@ def _ignore(message: str) -> None:
 
 
 @dataclass(frozen=True)
-class CertificateWork:
-    """All that a certificate needs, loaded and counted: both models, and what both speak."""
+class CertificateInputs:
+    """All that a certificate is computed from: both models, and what both synthesize."""
 
-    base: VoiceModel
-    finetuned: VoiceModel
+    base: TTSModel
+    finetuned: TTSModel
     record: CheckpointRecord
     probes: list[ProbeSample]
     evaluator: SpeechEvaluator
-    sentences: Mapping[str, tuple[VoiceModel, list[HeldOutSentence]]]  # by language, with the model to compare with
+    sentences: Mapping[str, tuple[TTSModel, list[HeldOutSentence]]]  # by language, with the model to compare with
     missing: Mapping[str, list[str]]  # languages that cannot be scored, by reason
     input_hash: str = ""
 
     @property
     def spoken(self) -> int:
-        """Sentences that each model speaks."""
+        """Sentences that each model synthesizes."""
         return sum(len(sentences) for _, sentences in self.sentences.values())
 
     @property
@@ -74,32 +74,36 @@ class CertificateWork:
 
     @property
     def size(self) -> int:
-        """Sentences to speak, twice, recordings to score and probes to compare."""
+        """Sentences to synthesize, twice, recordings to score and probes to compare."""
         return 2 * self.spoken + self.recordings + len(self.probes)
 
-    def make(self, progress: ProgressCallback = no_progress) -> Certificate:
-        """The certificate; `progress` gets one count over every sentence and probe."""
-        count = CombinedProgress(progress, self.size, COUNTED)
-        errors = _language_errors(self, count)
-        shown = "; ".join([*(f"{item.language} {item.after:.1%}{CHOSE if item.chose else ''}"
-                             for item in errors if item.after is not None),
-                           *(f"{', '.join(codes)}: {reason}" for reason, codes in self.missing.items())])
-        front_ends = self.record.origin.fingerprint, self.finetuned.front_end.fingerprint
-        checks = (
-            *_tensor_checks(self), _logits_check(self, count.part(len(self.probes))), _tokens_check(self),
-            CertificateCheck("front_end", _passed(front_ends[0] == front_ends[1]), *front_ends,
-                  "The tokenizer is the one of the new rows."),
-            CertificateCheck("character_error_rates", "measured" if errors else "skipped", "", shown,
-                  "Character error rate of held-out sentences synthesized by the finetuned model."))
-        record = self.record
-        return Certificate(f"run:{record.run}@{record.step}", record.run, record.step, record.scope,
-                           record.origin.model, record.extension, self.base.base_hash, front_ends[1], time.time(),
-                           checks, tuple(errors), self.input_hash)
+
+def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = no_progress) -> Certificate:
+    """The certificate; `progress` gets one count over every sentence and probe."""
+    count = CombinedProgress(progress, inputs.size, COUNTED)
+    errors = _language_errors(inputs, count)
+    rates = [f"{item.language} {item.after:.1%}{SELECTION_NOTE if item.used_for_selection else ''}"
+             for item in errors if item.after is not None]
+    rates += [f"{', '.join(codes)}: {reason}" for reason, codes in inputs.missing.items()]
+    record = inputs.record
+    expected, actual = record.origin.fingerprint, inputs.finetuned.front_end.fingerprint
+    checks = (
+        *_tensor_checks(inputs),
+        _logits_check(inputs, count.part(len(inputs.probes))),
+        _tokens_check(inputs),
+        CertificateCheck("front_end", _passed(expected == actual), expected, actual,
+                         "The tokenizer is the one of the new rows."),
+        CertificateCheck("character_error_rates", "measured" if errors else "skipped", "", "; ".join(rates),
+                         "Character error rate of held-out sentences synthesized by the finetuned model."),
+    )
+    return Certificate(f"run:{record.run}@{record.step}", record.run, record.step, record.scope, record.origin.model,
+                       record.extension, inputs.base.base_hash, actual, time.time(), checks, tuple(errors),
+                       inputs.input_hash)
 
 
-def prepare_certificate(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
-                        input_hash: str = "", warn: Callable[[str], None] = _ignore) -> CertificateWork:
-    """The work of a certificate of the checkpoint in `folder`; `input_hash` where it is known.
+def load_certificate_inputs(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
+                            input_hash: str = "", warn: Callable[[str], None] = _ignore) -> CertificateInputs:
+    """The inputs of the certificate of the checkpoint in `folder`; `input_hash` where it is known.
 
     `warn` gets the reason when the recogniser of the training cannot be loaded. Such a certificate has no input hash,
     so it is not used again when the recogniser is back.
@@ -108,40 +112,40 @@ def prepare_certificate(workspace: Workspace, folder: Path, device: torch.device
     finetuned = load_checkpoint(workspace, folder, device)
     base = load_base(workspace, record.origin.model, device)
     input_hash = input_hash or compute_input_hash(workspace, folder, device.type, sentences)
-    work = _load_work(workspace, base, finetuned, record, sentences, warn)
-    complete = not any(unmeasured_reason(work.evaluator.recogniser, code) for code in finetuned.front_end.languages)
-    return replace(work, input_hash=input_hash if complete else "")
+    inputs = _load_inputs(workspace, base, finetuned, record, sentences, warn)
+    complete = not any(unmeasured_reason(inputs.evaluator.recogniser, code) for code in finetuned.front_end.languages)
+    return replace(inputs, input_hash=input_hash if complete else "")
 
 
 def certify_folder(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
                    progress: ProgressCallback = no_progress, warn: Callable[[str], None] = _ignore) -> Certificate:
     """The certificate of the checkpoint in `folder`, computed now."""
-    return prepare_certificate(workspace, folder, device, sentences, warn=warn).make(progress)
+    return compute_certificate(load_certificate_inputs(workspace, folder, device, sentences, warn=warn), progress)
 
 
-def certify_model(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord,
+def certify_model(workspace: Workspace, base: TTSModel, finetuned: TTSModel, record: CheckpointRecord,
                   sentences: int = SENTENCES, progress: ProgressCallback = no_progress) -> Certificate:
     """The certificate of `finetuned`, which `record` describes."""
-    return _load_work(workspace, base, finetuned, record, sentences, _ignore).make(progress)
+    return compute_certificate(_load_inputs(workspace, base, finetuned, record, sentences, _ignore), progress)
 
 
-def base_probes(model: VoiceModel) -> list[ProbeSample]:
+def base_probes(model: TTSModel) -> list[ProbeSample]:
     """The base-language samples that come with the base of `model`."""
-    clips = replay.load(model, model.family.voices(model.base_folder)).probe_clips
+    clips = replay.load(model, model.family.load_voices(model.base_folder)).probe_clips
     return replay.probes(clips, model.model.max_prompt_length)
 
 
-def equal_logits(before: Probe, after: Probe) -> bool:
+def equal_logits(before: SampleLogits, after: SampleLogits) -> bool:
     """Whether the logits are bit-identical; of `after` only the ids that `before` has count."""
     old_text = after.text_logits[:, :before.text_logits.shape[1]]
     return torch.equal(before.text_logits, old_text) and torch.equal(before.speech_logits, after.speech_logits)
 
 
-def _load_work(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord, count: int,
-               warn: Callable[[str], None]) -> CertificateWork:
+def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, record: CheckpointRecord, count: int,
+                 warn: Callable[[str], None]) -> CertificateInputs:
     recogniser = load_recogniser_or_warn(workspace, finetuned, warn, record)
     evaluator = SpeechEvaluator.of(base, recogniser, remember=True)
-    found: dict[str, tuple[VoiceModel, list[HeldOutSentence]]] = {}
+    found: dict[str, tuple[TTSModel, list[HeldOutSentence]]] = {}
     missing: dict[str, list[str]] = {}
     for language in finetuned.front_end.languages:
         try:
@@ -155,17 +159,18 @@ def _load_work(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, re
             missing.setdefault(error.message, []).append(language)
             continue
         found[language] = before, evaluation.spread_evenly(sentences, count)
-    return CertificateWork(base, finetuned, record, base_probes(base), evaluator, found, missing)
+    return CertificateInputs(base, finetuned, record, base_probes(base), evaluator, found, missing)
 
 
-def _held_out(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord,
-              language: str) -> tuple[VoiceModel, list[HeldOutSentence]]:
+def _held_out(workspace: Workspace, base: TTSModel, finetuned: TTSModel, record: CheckpointRecord,
+              language: str) -> tuple[TTSModel, list[HeldOutSentence]]:
     """The model to compare with, and held-out sentences; `UserError` when one of them is gone.
 
-    Sentences that chose the checkpoint are left out, unless no other is held out; see `LanguageError.chose`.
+    Sentences that selected the checkpoint are left out, unless no other is held out; see
+    `LanguageCER.used_for_selection`.
     """
     if not finetuned.front_end.is_new(language):
-        return base, evaluation.held_out(base, language)
+        return base, evaluation.base_recordings(base, language)
     dataset = manifest.load(workspace.dataset(record.dataset))
     extension = records.read_record(workspace.extension(record.extension) / records.EXTENSION, ExtensionRecord)
     if extension.rows_hash != record.rows_hash:
@@ -177,29 +182,28 @@ def _held_out(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, rec
     return untrained, [one for one in sentences if one.text not in record.scored] or sentences
 
 
-def _passed(good: bool) -> Result:
+def _passed(good: bool) -> CheckOutcome:
     return "passed" if good else "failed"
 
 
-def _tensor_checks(work: CertificateWork) -> list[CertificateCheck]:
-    base, finetuned = work.base, work.finetuned
+def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
+    base, finetuned = inputs.base, inputs.finetuned
     before, after = base.model.module.state_dict(), base_tensors(finetuned.model.module)
     tables = [f"{name}.weight" for name in base.model.text_tables]
-    wanted = hash_tensors({name: before[name] for name in tables})
-    seen = hash_tensors({name: after[name] for name in tables if name in after})
+    expected = hash_tensors({name: before[name] for name in tables})
+    actual = hash_tensors({name: after[name] for name in tables if name in after})
     equal = sum(name in after and torch.equal(before[name], after[name]) for name in before)
     changed = set(finetuned.changed) & set(before)
     frozen, frozen_after = (hash_tensors({name: value for name, value in tensors.items() if name not in changed})
                             for tensors in (before, after))
     checks = [
-        CertificateCheck("prefix_rows", _passed(wanted == seen), wanted, seen,
-                         f"The {base.front_end.prefix_size} old rows of "
-              f"{' and '.join(base.model.text_tables)} are those of the base file."),
+        CertificateCheck("prefix_rows", _passed(expected == actual), expected, actual,
+                         f"The {base.front_end.prefix_size} base rows of {' and '.join(base.model.text_tables)} are "
+                         "those of the base file."),
         CertificateCheck("frozen_tensors", _passed(frozen == frozen_after),
-                         f"{len(before) - len(changed)} tensors, {frozen}",
-              f"{equal} equal, {frozen_after}",
-              "Every tensor of the base model is what it was." if not changed else
-              "Every tensor of the base model that was not to be trained is what it was."),
+                         f"{len(before) - len(changed)} tensors, {frozen}", f"{equal} equal, {frozen_after}",
+                         "Every tensor of the base model is unchanged." if not changed else
+                         "Every frozen tensor of the base model is unchanged."),
     ]
     if changed:  # by the scope `full`
         moved = {name: (after[name].float() - before[name].float()) for name in changed}
@@ -211,27 +215,28 @@ def _tensor_checks(work: CertificateWork) -> list[CertificateCheck]:
             "changed_tensors", "measured", "", f"{len(changed)} of {len(before)} tensors; {values:,} of {size:,} "
             f"numbers; by {norms[0] / max(norms[1], 1e-30):.3%} of their norm",
             "What the training changed of the base model itself."))
-    trainer_hash = work.record.frozen_hash
+    trainer_hash = inputs.record.frozen_hash
     checks.append(CertificateCheck("frozen_in_training", _passed(trainer_hash == base.base_hash), base.base_hash,
                                    trainer_hash,
-                        "The same, in the trainer's memory when it saved this checkpoint."))
+                                   "The hash of the frozen tensors that the trainer took when it saved this "
+                                   "checkpoint is the base's."))
     return checks
 
 
 @torch.inference_mode()
-def _logits_check(work: CertificateWork, progress: ProgressCallback) -> CertificateCheck:
-    """Bit equality of every base-language logit, or the drift."""
-    base, finetuned, count = work.base, work.finetuned, len(work.probes)
+def _logits_check(inputs: CertificateInputs, progress: ProgressCallback) -> CertificateCheck:
+    """Whether all base-language logits are bit-identical, or their drift."""
+    base, finetuned, count = inputs.base, inputs.finetuned, len(inputs.probes)
     if not count:
         return CertificateCheck("base_logits", "skipped", "bit-identical",
                                 "the model comes with no samples of its languages",
-                     "Logits of base-language samples before and after.")
+                                "Logits of base-language samples before and after.")
     equal, largest, divergence = 0, 0.0, 0.0
-    for done, item in enumerate(work.probes):
+    for done, item in enumerate(inputs.probes):
         progress(Progress(done, count, "probes", "compared"))
-        with base.speaking(item.language):
+        with base.adapters_for(item.language):
             before = base.model.probe(item.sample)
-        with finetuned.speaking(item.language):
+        with finetuned.adapters_for(item.language):
             after = finetuned.model.probe(item.sample)
         old_text = after.text_logits[:, :before.text_logits.shape[1]]
         equal += equal_logits(before, after)
@@ -241,55 +246,57 @@ def _logits_check(work: CertificateWork, progress: ProgressCallback) -> Certific
                                before.speech_logits.float().log_softmax(-1), log_target=True,
                                reduction="batchmean").item()
     progress(Progress(count, count, "probes", "compared"))
-    languages = {item.language for item in work.probes}
-    seen = f"{equal} of {count} samples ({', '.join(sorted(languages))}) bit-identical"
+    languages = {item.language for item in inputs.probes}
+    actual = f"{equal} of {count} samples ({', '.join(sorted(languages))}) bit-identical"
     if unprobed := set(base.front_end.base_languages) - languages:
-        seen += f"; not probed: {', '.join(sorted(unprobed))}"
+        actual += f"; not probed: {', '.join(sorted(unprobed))}"
     if equal < count:
-        seen += f"; largest difference {largest:.3g}, mean divergence {divergence / count:.3g} nats a code"
-    result: Result = "measured" if finetuned.scope == "full" else _passed(equal == count)
-    return CertificateCheck("base_logits", result, "bit-identical", seen,
-                 "Logits of base-language samples before and after, computed one after the other on "
-                 f"{compute.numeric_environment(base.device)}.")
+        actual += f"; largest difference {largest:.3g}, mean divergence {divergence / count:.3g} nats a code"
+    outcome: CheckOutcome = "measured" if finetuned.scope == "full" else _passed(equal == count)
+    return CertificateCheck("base_logits", outcome, "bit-identical", actual,
+                            "Logits of base-language samples before and after, computed one after the other on "
+                            f"{compute.numeric_environment(base.device)}.")
 
 
-def _tokens_check(work: CertificateWork) -> CertificateCheck:
-    """Base sentences have the ids they had."""
-    texts = [(language, sentence.text) for language in work.base.front_end.base_languages
-             for sentence in evaluation.held_out(work.base, language)]
-    texts += [(item.language, item.text) for item in work.probes]
-    before, after = work.base.front_end, work.finetuned.front_end
+def _tokens_check(inputs: CertificateInputs) -> CertificateCheck:
+    """Whether base-language sentences are encoded as before."""
+    texts = [(language, sentence.text) for language in inputs.base.front_end.base_languages
+             for sentence in evaluation.base_recordings(inputs.base, language)]
+    texts += [(item.language, item.text) for item in inputs.probes]
+    before, after = inputs.base.front_end, inputs.finetuned.front_end
     same = sum(np.array_equal(before.encode(text, language), after.encode(text, language)) for language, text in texts)
     return CertificateCheck("base_tokens", _passed(same == len(texts)) if texts else "skipped",
-                 f"{len(texts)} sentences with the ids they had", f"{same} sentences",
-                 "Sentences of the base languages are encoded as before.")
+                            f"{len(texts)} sentences with unchanged ids", f"{same} sentences",
+                            "Sentences of the base languages are encoded as before.")
 
 
-def _language_errors(work: CertificateWork, count: CombinedProgress) -> list[LanguageError]:
+def _language_errors(inputs: CertificateInputs, count: CombinedProgress) -> list[LanguageCER]:
     """The errors of every language: before, after, and on the original recordings.
 
     The base languages share batches, and a new one stands alone, because the base cannot read it. So before and after
     are computed in batches of the same shape, and what did not change is bit-identical and scored only once.
     """
-    after, new_languages = work.finetuned, [code for code in work.sentences if work.finetuned.front_end.is_new(code)]
-    base_languages = [code for code in work.sentences if code not in new_languages]
-    groups = [(work.base, base_languages)] if base_languages else []
-    groups += [(work.sentences[code][0], [code]) for code in new_languages]
-    found: dict[str, LanguageError] = {}
+    after = inputs.finetuned
+    new_languages = [code for code in inputs.sentences if after.front_end.is_new(code)]
+    base_languages = [code for code in inputs.sentences if code not in new_languages]
+    groups = [(inputs.base, base_languages)] if base_languages else []
+    groups += [(inputs.sentences[code][0], [code]) for code in new_languages]
+    found: dict[str, LanguageCER] = {}
     for before, languages in groups:
-        sentences = {code: work.sentences[code][1] for code in languages}
+        sentences = {code: inputs.sentences[code][1] for code in languages}
         size = sum(map(len, sentences.values()))
-        results = [evaluation.evaluate_languages(work.evaluator, model, sentences, after.family.sampling,
+        results = [evaluation.evaluate_languages(inputs.evaluator, model, sentences, after.family.sampling,
                                                  count.part(size)) for model in (before, after)]
         for language, some in sentences.items():
             progress = count.part(sum(one.original is not None for one in some))
             scores = [*(result[language][0] for result in results),
-                      evaluation.evaluate_recordings(work.evaluator, language, some, progress)]
-            before_error, error, own_error = (score.error if score.sentences else None for score in scores)
+                      evaluation.evaluate_recordings(inputs.evaluator, language, some, progress)]
+            before_cer, after_cer, original_cer = (score.error if score.sentences else None for score in scores)
             new = language in new_languages
-            chose = new and any(one.text in work.record.scored for one in some)
-            found[language] = LanguageError(language, new, scores[1].sentences, before_error, error, own_error, chose)
-    return [found[language] for language in work.sentences]
+            used_for_selection = new and any(one.text in inputs.record.scored for one in some)
+            found[language] = LanguageCER(language, new, scores[1].sentences, before_cer, after_cer, original_cer,
+                                          used_for_selection)
+    return [found[language] for language in inputs.sentences]
 
 
 _VERSION = 2  # of what `core.proof.certify` computes; a new one makes all certificates out of date
@@ -315,21 +322,22 @@ def _recogniser(workspace: Workspace, name: str) -> object:
     if name in ("", recognisers.BUILT_IN):
         return name
     try:
-        folder = Path(name) if Path(name).is_absolute() else recognisers.folder_of(workspace, name, "main")
+        folder = recognisers.locate(workspace, name)
     except UserError as error:  # its record is damaged, and it scores nothing
         return error.message
+    assert folder is not None
     if (folder / MODEL_RECORD).is_file():
         return hash_file(folder / MODEL_RECORD)
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
     return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
 
-def find_certificate(workspace: Workspace, run: Path, wanted: str) -> Certificate | None:
+def find_certificate(workspace: Workspace, run: Path, input_hash: str) -> Certificate | None:
     """A certificate with this input hash: the run's own, or one that an export made."""
-    for path in (run / certificate.CERTIFICATE, _path(workspace, wanted)):
+    for path in (run / certificate.CERTIFICATE, _path(workspace, input_hash)):
         with suppress(UserError):
             found = certificate.read(path)
-            if found.input_hash == wanted:
+            if found.input_hash == input_hash:
                 return found
     return None
 
@@ -343,5 +351,5 @@ def store_certificate(workspace: Workspace, made: Certificate) -> None:
     certificate.write(path, made)
 
 
-def _path(workspace: Workspace, wanted: str) -> Path:
-    return workspace.cache / _FOLDER / f"{wanted}.json"
+def _path(workspace: Workspace, input_hash: str) -> Path:
+    return workspace.cache / _FOLDER / f"{input_hash}.json"

@@ -21,7 +21,7 @@ from core.jobs.events import Result
 from core.library import certificate, records
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
 from core.library.records import ExportRecord, Origin, write_export_record
-from core.model.loading import VoiceModel, assemble_export, write_sums
+from core.model.loading import TTSModel, assemble_export, write_sums
 from core.model.prefix import base_tensors, hash_tensors, new_rows
 from core.proof.certify import base_probes, equal_logits
 from core.proof.tensor_comparison import TensorMatching
@@ -47,7 +47,7 @@ class RestoreRequest:
     job: str
 
 
-def restore_base_rows(workspace: Workspace, base: VoiceModel, other: WeightsFile, matching: TensorMatching,
+def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, matching: TensorMatching,
                       request: RestoreRequest) -> Result:
     """Write `exports/NAME` with the rows of `base` and the new ones of `other`."""
     target = workspace.new_export(request.name)
@@ -110,13 +110,13 @@ def extend_front_end(base: FrontEnd, request: RestoreRequest, size: int) -> Fron
             tokens.append(NewToken(row, piece, language, kind))
     file = f"language-{language}.json"
     entry = LanguageEntry(language, tag if tag in ids else "", normalisers.for_language(language, base.style), file,
-                     tuple(tokens))
+                          tuple(tokens))
     return replace(base, by_code={**base.by_code, language: entry},
                    files={**base.files, file: request.tokenizer.read_bytes()})
 
 
 @torch.inference_mode()
-def _certify(base: VoiceModel, restored: VoiceModel, rows: Mapping[str, torch.Tensor],
+def _certify(base: TTSModel, restored: TTSModel, rows: Mapping[str, torch.Tensor],
              record: ExportRecord) -> Certificate:
     """The certificate of `restored`, as loaded from its files; a failed check raises `UserError`."""
     before, after = base.model.module.state_dict(), base_tensors(restored.model.module)
@@ -136,13 +136,13 @@ def _certify(base: VoiceModel, restored: VoiceModel, rows: Mapping[str, torch.Te
                                   restored.front_end.encode(item.text, item.language)) for item in samples)
     languages = ", ".join(sorted({item.language for item in samples}))
     for name, good, what in (
-        ("base_logits", equal, "Logits of base-language samples are those of the base, to the bit."),
+        ("base_logits", equal, "Logits of base-language samples are bit-identical to those of the base."),
         ("base_tokens", same_ids, "Sentences of the base languages are encoded as before."),
     ):
-        result: certificate.Result = "skipped" if not samples else "passed" if good == len(samples) else "failed"
+        result: certificate.CheckOutcome = "skipped" if not samples else "passed" if good == len(samples) else "failed"
         checks.append(CertificateCheck(name, result, f"{len(samples)} samples",
                                        f"{good} of {len(samples)} samples ({languages})",
-                            what))
+                                       what))
     proof = Certificate(f"export:{record.name}", record.run, record.step, record.scope, record.origin.model, "",
                         base.base_hash, restored.front_end.fingerprint, time.time(), tuple(checks), ())
     if failed := proof.failed():

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from config.errors import UserError
@@ -26,6 +26,8 @@ from core.workspace import Workspace
 from data.durable_files import hash_with_progress
 
 BUILT_IN = "built-in"
+LANGUAGE_OPTION = "--recogniser-language; on the page: Recogniser language"
+_LOCAL_OPTION = "--recogniser FOLDER; on the page: Recogniser"
 _SETTINGS = (".json", ".txt", ".model", ".jinja")
 _LARGEST_SETTING = 64 << 20  # bytes; vocabularies are the largest
 _SHARD = re.compile(r"(model|pytorch_model)-\d{5}-of-\d{5}\.(safetensors|bin)")
@@ -34,41 +36,16 @@ _NEWEST = "main"  # where no revision is named
 _CHOOSE = "Choose one that transformers loads, such as openai/whisper-small or facebook/mms-1b-all."
 
 
-@dataclass(frozen=True)
-class RecogniserOption:
-    """The option by which a verb takes a recogniser, and its name on the page."""
-
-    option: str
-    field: str
-
-    @property
-    def language_option(self) -> str:
-        """The option for the recogniser's name of the language."""
-        return "--recogniser-language"
-
-    @property
-    def by_hand(self) -> str:
-        return f"{self.option} FOLDER; on the page: {self.field}"
-
-    @property
-    def by_name(self) -> str:
-        return f"{self.language_option}; on the page: {self.field} language"
-
-
-AS_RECOGNISER = RecogniserOption("--recogniser", "Recogniser")
-
-
 def ensure_recogniser(name: str, revision: str, adapters: Sequence[str], workspace: Workspace, reporter: Reporter,
-                      hub: Hub | None = None, retry: RetryPolicy = RetryPolicy(),  # noqa: B008  a frozen value
-                      asked: RecogniserOption = AS_RECOGNISER) -> Path:
+                      hub: Hub | None = None, retry: RetryPolicy = RetryPolicy()) -> Path:  # noqa: B008  a frozen value
     """The folder of the recogniser; `adapters` are names for the language, of which the first that it has is taken."""
     if Path(name).is_absolute():
         return local_recogniser(Path(name))
     target = folder_of(workspace, name, revision)
-    check(target, asked)
+    check(target)
     if _has_all(target, adapters):
         return target
-    hub = replace(hub or Hub.from_environment(), local_option=asked.by_hand)
+    hub = replace(hub or Hub.from_environment(), local_option=_LOCAL_OPTION)
     workspace.recognisers.mkdir(exist_ok=True)
     record = read_model_record(target) if target.is_dir() else None
     pinned = record.revision if record and record.revision else revision  # a language must fit what is there
@@ -86,6 +63,16 @@ def ensure_recogniser(name: str, revision: str, adapters: Sequence[str], workspa
                     _fetch_adapter(found.file(file), target, hub, reporter, retry)
             break
     return target
+
+
+def locate(workspace: Workspace, name: str) -> Path | None:
+    """The folder of a recogniser, whether it exists or not; None for the built-in one, and for no name.
+
+    `UserError` where the record of a downloaded one is damaged.
+    """
+    if name in ("", BUILT_IN):
+        return None
+    return Path(name) if Path(name).is_absolute() else folder_of(workspace, name, _NEWEST)
 
 
 def folder_of(workspace: Workspace, name: str, revision: str) -> Path:
@@ -139,23 +126,23 @@ def _has_all(target: Path, adapters: Sequence[str]) -> bool:
     return not by_language or not adapters or any((target / _ADAPTER.format(code)).is_file() for code in adapters)
 
 
-def check(folder: Path, asked: RecogniserOption = AS_RECOGNISER) -> None:
+def check(folder: Path) -> None:
     """Raise `UserError` where a file of a downloaded recogniser is missing, or has another size than it had."""
     record = read_model_record(folder) if folder.is_dir() else None
     for name, expected in record.files.items() if record else ():
         path = folder / name
         if not path.is_file():
-            raise UserError(f"The recogniser in {folder} lacks {name}.", repair_hint(folder, asked))
+            raise UserError(f"The recogniser in {folder} lacks {name}.", repair_hint(folder))
         if (size := path.stat().st_size) != expected.size:
             raise UserError(f"The recogniser in {folder} is damaged: {name} has {size} bytes, and came with "
-                            f"{expected.size}.", repair_hint(folder, asked))
+                            f"{expected.size}.", repair_hint(folder))
 
 
-def repair_hint(folder: Path, asked: RecogniserOption = AS_RECOGNISER) -> str:
+def repair_hint(folder: Path) -> str:
     """What to do about a recogniser that cannot be loaded; a folder of a person's own is theirs to repair."""
     if (folder / MODEL_RECORD).is_file():
-        return f"Delete {folder}, and it is downloaded again; or choose another recogniser ({asked.option})."
-    return f"Put whole files into {folder}, or choose another recogniser ({asked.option})."
+        return f"Delete {folder}, and it is downloaded again; or choose another recogniser (--recogniser)."
+    return f"Put whole files into {folder}, or choose another recogniser (--recogniser)."
 
 
 def _fetch_adapter(file: RemoteFile, target: Path, hub: Hub, reporter: Reporter, retry: RetryPolicy) -> None:

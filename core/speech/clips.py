@@ -1,4 +1,4 @@
-"""Synthesized clips as files of a job: each segment at once, then the whole, its numbers and its spectrogram."""
+"""Synthesized clips as files of a job: each chunk at once, then the whole, its numbers and its spectrogram."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from core.jobs.events import AudioChunk, AudioGenerated, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize
-from core.speech.synthesis import Segment, join_segments
+from core.speech.synthesis import SynthesizedChunk, join_chunks
 from data.acoustics import audio
 from models.base import RecognitionScore
 
@@ -21,8 +21,8 @@ FOLDER = "audio"
 _SILENCE_DB = -120.0
 _INK = "#8a8a8a"  # contrast of at least 3 against black and against white
 _SIZE_INCHES, _DPI = (6.4, 2.2), 120
-_RANGE = 7.0  # natural logarithms of amplitude below the loudest that are shown, about 60 dB
-_ENDINGS = {
+_DYNAMIC_RANGE_NEPERS = 7.0  # that the spectrogram shows below its maximum; about 60 dB
+_CUT_OFF = {
     "limit": "the model did not stop, so the speech was cut off",
     "repetition": "the model began to repeat itself, so the speech was cut off there",
 }
@@ -30,13 +30,13 @@ _ENDINGS = {
 
 @dataclass(frozen=True)
 class SynthesizedClip:
-    """A synthesized text. `path` is relative to the job's directory; `seconds` is what the synthesis took."""
+    """A synthesized text. `path` is relative to the job's directory; `synthesis_s` is what the synthesis took."""
 
     waveform: torch.Tensor  # (S,)
     sample_rate: int
     path: str
-    segments: int
-    seconds: float
+    chunks: int
+    synthesis_s: float
 
     @property
     def duration_s(self) -> float:
@@ -45,7 +45,7 @@ class SynthesizedClip:
     @property
     def real_time_factor(self) -> float:
         """Seconds of computation per second of speech."""
-        return self.seconds / max(self.duration_s, 1e-9)
+        return self.synthesis_s / max(self.duration_s, 1e-9)
 
     @property
     def peak(self) -> float:
@@ -62,7 +62,7 @@ class SynthesizedClip:
               note: str = "", unmeasured: str = "") -> AudioGenerated:
         """The event of the finished clip."""
         return AudioGenerated(
-            side, index, self.path, text, language, round(self.duration_s, 3), round(self.seconds, 3),
+            side, index, self.path, text, language, round(self.duration_s, 3), round(self.synthesis_s, 3),
             score.error if score else None, score.transcript if score else "", spectrogram, note,
             unmeasured,
         )
@@ -73,24 +73,24 @@ class SynthesizedClip:
         return hashlib.sha256(self.waveform.contiguous().numpy().tobytes()).hexdigest()
 
 
-def write_clip(segments: Iterable[Segment], sample_rate: int, reporter: Reporter, *, side: str, index: int,
-               piece_stem: str, stem: str) -> SynthesizedClip:
-    """Write each segment to `audio/PIECE_STEM-NNN.wav` with an event, then all of them to `audio/STEM.wav`."""
+def write_clip(chunks: Iterable[SynthesizedChunk], sample_rate: int, reporter: Reporter, *, side: str, index: int,
+               chunk_stem: str, stem: str) -> SynthesizedClip:
+    """Write each chunk to `audio/CHUNK_STEM-NNN.wav` with an event, then all of them to `audio/STEM.wav`."""
     (reporter.directory / FOLDER).mkdir(exist_ok=True)
     written = []
-    for number, segment in enumerate(segments):
-        path = f"{FOLDER}/{piece_stem}-{number:03d}.wav"
-        audio.save(reporter.directory / path, segment.waveform, sample_rate)
-        duration_s = len(segment.waveform) / sample_rate
+    for number, chunk in enumerate(chunks):
+        path = f"{FOLDER}/{chunk_stem}-{number:03d}.wav"
+        audio.save(reporter.directory / path, chunk.waveform, sample_rate)
+        duration_s = len(chunk.waveform) / sample_rate
         reporter.emit(AudioChunk(side, index, number, path, round(duration_s, 3)))
-        if segment.ending != "stop":
-            reporter.emit(WarningRaised(f"{side}: {_ENDINGS[segment.ending]}: {segment.text!r}."))
-        written.append(segment)
-        check_stop(reporter, f"Stopped on request after {pluralize(number + 1, 'segment')}; the audio so far is kept.")
+        if chunk.finish_reason != "stop":
+            reporter.emit(WarningRaised(f"{side}: {_CUT_OFF[chunk.finish_reason]}: {chunk.text!r}."))
+        written.append(chunk)
+        check_stop(reporter, f"Stopped on request after {pluralize(number + 1, 'chunk')}; the audio so far is kept.")
     path = f"{FOLDER}/{stem}.wav"
-    whole = join_segments(written)
+    whole = join_chunks(written)
     audio.save(reporter.directory / path, whole, sample_rate)
-    return SynthesizedClip(whole, sample_rate, path, len(written), sum(segment.seconds for segment in written))
+    return SynthesizedClip(whole, sample_rate, path, len(written), sum(chunk.synthesis_s for chunk in written))
 
 
 def save_spectrogram(path: Path, waveform: torch.Tensor, sample_rate: int, duration_s: float | None = None) -> None:
@@ -115,7 +115,7 @@ def save_spectrogram(path: Path, waveform: torch.Tensor, sample_rate: int, durat
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     axes.imshow(mel, origin="lower", aspect="auto", cmap="magma", interpolation="nearest",
-                extent=(0.0, own_s, 0.0, len(mel)), vmin=mel.max() - _RANGE, vmax=mel.max())
+                extent=(0.0, own_s, 0.0, len(mel)), vmin=mel.max() - _DYNAMIC_RANGE_NEPERS, vmax=mel.max())
     axes.set_xlim(0.0, duration_s or own_s)
     axes.set_yticks(np.interp(ticks, centres, np.arange(len(mel)) + 0.5), [f"{hz:,}" for hz in ticks])
     axes.set_xlabel("Time (s)", color=_INK)

@@ -1,7 +1,7 @@
 """Intelligibility: sentences are synthesized, vocoded and transcribed by a recogniser.
 
-An error is the sum of edits over the sum of reference lengths, over all sentences. The recogniser's error on original
-recordings stands beside it, because a recogniser makes mistakes too.
+An error is the sum of edits over the sum of reference lengths, over all sentences. The CER of the original recordings
+stands beside it, because a recogniser makes mistakes too.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeGuard
 
 import torch
 
@@ -20,7 +21,7 @@ from core.library import records
 from core.library.catalog import resolve
 from core.library.records import CheckpointRecord
 from core.model import loading
-from core.model.loading import VoiceModel
+from core.model.loading import TTSModel
 from core.speech.scoring import Recogniser
 from core.workspace import Workspace
 from data import manifest
@@ -28,7 +29,7 @@ from data.acoustics import audio
 from models.base import PreparedVoice, RecognitionScore, Sampling, Vocoder, Voice
 
 _BATCH = 20  # texts generated together
-_MAX_RECORDINGS = 40  # scored for the recogniser's own error
+_MAX_RECORDINGS = 40  # scored for the CER of the original recordings
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class CorpusScore:
 class SpeechEvaluator:
     """Vocoder, voices and recogniser of a base model, loaded once.
 
-    Vocoder and recogniser are functions, so equal codes have equal scores. With `remember` they are not computed
+    Vocoder and recogniser are deterministic, so equal codes give equal scores. With `remember` they are not computed
     again, at the cost of the memory of every waveform.
     """
 
@@ -81,16 +82,16 @@ class SpeechEvaluator:
     _scored: dict[tuple[str, str, str, bytes], EvaluatedSentence] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: VoiceModel, recogniser: Recogniser | None = None, remember: bool = False) -> SpeechEvaluator:
+    def of(cls, model: TTSModel, recogniser: Recogniser | None = None, remember: bool = False) -> SpeechEvaluator:
         """The evaluator of the base model of `model`."""
         family, folder = model.family, model.base_folder
-        return cls(family.vocoder(folder, model.device), family.voices(folder), recogniser, remember)
+        return cls(family.load_vocoder(folder, model.device), family.load_voices(folder), recogniser, remember)
 
     def can_score(self, language: str) -> bool:
         """Whether an error can be measured for `language`."""
-        return self.recogniser is not None and language in self.recogniser.languages
+        return can_score(self.recogniser, language)
 
-    def speak(self, model: VoiceModel, texts: Sequence[tuple[str, str]], sampling: Sampling,
+    def speak(self, model: TTSModel, texts: Sequence[tuple[str, str]], sampling: Sampling,
               progress: ProgressCallback = no_progress) -> list[EvaluatedSentence]:
         """Each pair of language and text, in the model's voices in rotation per language. Languages share batches."""
         languages = list(dict.fromkeys(language for language, _ in texts))
@@ -101,16 +102,16 @@ class SpeechEvaluator:
             turns[language] += 1
         prepared: dict[tuple[str, bool], PreparedVoice] = {}
         for language, _, name in items:
-            if (name, model.adapts(language)) not in prepared:
-                with model.speaking(language):
-                    prepared[name, model.adapts(language)] = model.model.prepare(self.voices[name])
+            if (name, model.uses_adapters(language)) not in prepared:
+                with model.adapters_for(language):
+                    prepared[name, model.uses_adapters(language)] = model.model.prepare(self.voices[name])
         sentences: list[EvaluatedSentence] = []
         for start in range(0, len(items), _BATCH):
             batch = items[start:start + _BATCH]
             progress(Progress(start, len(items), unit, "evaluated"))
-            voices = [prepared[name, model.adapts(language)] for language, _, name in batch]
+            voices = [prepared[name, model.uses_adapters(language)] for language, _, name in batch]
             text_ids = [model.front_end.encode(text, language) for language, text, _ in batch]
-            with model.speaking_each([language for language, *_ in batch]):
+            with model.adapters_for_batch([language for language, *_ in batch]):
                 generated = model.model.generate(text_ids, voices, sampling)
             for (language, text, name), one in zip(batch, generated, strict=True):
                 reference = model.front_end.verbalize(text, language)  # recognisers write words, not digits
@@ -126,14 +127,14 @@ class SpeechEvaluator:
         return sentences
 
 
-def evaluate_language(evaluator: SpeechEvaluator, model: VoiceModel, language: str,
+def evaluate_language(evaluator: SpeechEvaluator, model: TTSModel, language: str,
                       sentences: Sequence[HeldOutSentence], sampling: Sampling,
                       progress: ProgressCallback = no_progress) -> tuple[CorpusScore, list[EvaluatedSentence]]:
     """The error of some sentences of a language, and each of them."""
     return evaluate_languages(evaluator, model, {language: sentences}, sampling, progress)[language]
 
 
-def evaluate_languages(evaluator: SpeechEvaluator, model: VoiceModel,
+def evaluate_languages(evaluator: SpeechEvaluator, model: TTSModel,
                        sentences: Mapping[str, Sequence[HeldOutSentence]], sampling: Sampling,
                        progress: ProgressCallback = no_progress
                        ) -> dict[str, tuple[CorpusScore, list[EvaluatedSentence]]]:
@@ -155,7 +156,7 @@ def evaluate_languages(evaluator: SpeechEvaluator, model: VoiceModel,
 
 def evaluate_recordings(evaluator: SpeechEvaluator, language: str, sentences: Sequence[HeldOutSentence],
                         progress: ProgressCallback = no_progress) -> CorpusScore:
-    """The recogniser's own error on the recordings that are there."""
+    """The CER of the original recordings that are there."""
     recorded = [(one.text, one.original) for one in sentences if one.original is not None]
     rate, scores = evaluator.vocoder.sample_rate, []
     for text, path in recorded:
@@ -171,25 +172,30 @@ def corpus_score(language: str, scores: Sequence[RecognitionScore], left_out: in
                        sum(len(item.reference) for item in scores), left_out)
 
 
+def can_score(recogniser: Recogniser | None, language: str) -> TypeGuard[Recogniser]:
+    """Whether there is a recogniser, and it knows `language`."""
+    return recogniser is not None and language in recogniser.languages
+
+
 def score_waveform(recogniser: Recogniser | None, waveform: torch.Tensor, sample_rate: int, text: str,
                    language: str) -> RecognitionScore | None:
     """The score of waveform (S,); None when no recogniser knows the language."""
-    if recogniser is None or language not in recogniser.languages:
+    if not can_score(recogniser, language):
         return None
     return recogniser.score(waveform, sample_rate, text, language)
 
 
-def recogniser_error(workspace: Workspace, model: VoiceModel, recogniser: Recogniser | None,
-                     language: str) -> float | None:
-    """The recogniser's error on original recordings of `language`; None when there is nothing to measure it on."""
-    if recogniser is None or language not in recogniser.languages:
+def recordings_cer(workspace: Workspace, model: TTSModel, recogniser: Recogniser | None,
+                   language: str) -> float | None:
+    """The CER of the original recordings of `language`; None when there is nothing to measure it on."""
+    if not can_score(recogniser, language):
         return None
     sentences = spread_evenly(held_out_recordings(workspace, model, language), _MAX_RECORDINGS)
     scores = [recogniser.score(*audio.read(one.original), one.text, language) for one in sentences if one.original]
     if scores:
         return corpus_score(language, scores).error
     if model.ref.startswith("export:"):
-        return loading.export_record(model).recogniser_errors.get(language)
+        return loading.export_record(model).recordings_cer.get(language)
     return None
 
 
@@ -200,15 +206,15 @@ def spread_evenly(sentences: Sequence[HeldOutSentence], count: int) -> list[Held
     return [sentences[index * len(sentences) // count] for index in range(count)]
 
 
-def held_out(model: VoiceModel, language: str) -> list[HeldOutSentence]:
+def base_recordings(model: TTSModel, language: str) -> list[HeldOutSentence]:
     """Held-out sentences of a base language that come with the model."""
-    return [HeldOutSentence(text, path) for text, path in model.family.held_out(model.base_folder, language)]
+    return [HeldOutSentence(text, path) for text, path in model.family.held_out_recordings(model.base_folder, language)]
 
 
-def held_out_recordings(workspace: Workspace, model: VoiceModel, language: str) -> list[HeldOutSentence]:
+def held_out_recordings(workspace: Workspace, model: TTSModel, language: str) -> list[HeldOutSentence]:
     """Held-out sentences of `language` with recordings; none when they are not on this machine."""
     if not model.front_end.is_new(language):
-        return held_out(model, language)
+        return base_recordings(model, language)
     dataset = _dataset(workspace, model)
     if dataset is None or dataset.card.language != language:
         return []
@@ -217,7 +223,7 @@ def held_out_recordings(workspace: Workspace, model: VoiceModel, language: str) 
             for clip in dataset.split(manifest.HELD_OUT)]
 
 
-def longest_texts(workspace: Workspace, model: VoiceModel) -> dict[str, int]:
+def longest_texts(workspace: Workspace, model: TTSModel) -> dict[str, int]:
     """Text ids of the longest sentence that each language was trained or measured on.
 
     Positions beyond it exist, but how they sound is not known, so longer texts are synthesized in parts.
@@ -233,7 +239,7 @@ def longest_texts(workspace: Workspace, model: VoiceModel) -> dict[str, int]:
     return found
 
 
-def _dataset(workspace: Workspace, model: VoiceModel) -> manifest.PreparedDataset | None:
+def _dataset(workspace: Workspace, model: TTSModel) -> manifest.PreparedDataset | None:
     """The dataset that `model` was trained on, when it is in the workspace."""
     kind = model.ref.partition(":")[0]
     if kind == "run":

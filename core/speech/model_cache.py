@@ -1,4 +1,4 @@
-"""Models that stay loaded between requests, each while its files are those that were read.
+"""LRU cache of loaded models; an entry is invalid when one of its files changed.
 
 A model is cached under its reference, precision and device together with the state of every file it came from: path,
 size, inode, and the times of the last write and the last change, of which the latter cannot be set by hand. The state
@@ -18,7 +18,7 @@ from config.schema import SoundOptions, SpeakingPrecision
 from core.library import records
 from core.library.catalog import resolve
 from core.library.records import CheckpointRecord, ExtensionRecord
-from core.model.loading import VoiceModel, load
+from core.model.loading import TTSModel, load
 from core.model.precision import apply_synthesis_precision
 from core.speech import evaluation
 from core.speech.synthesis import Synthesizer, find_voice
@@ -42,25 +42,25 @@ class CachedSynthesizer:
 
 @dataclass(frozen=True)
 class _CachedModel:
-    model: VoiceModel
+    model: TTSModel
     vocoder: Vocoder
     vocoder_key: tuple[object, ...]
     precision: str
-    longest: dict[str, int]
+    max_text_ids: dict[str, int]
     voices: dict[tuple[str, frozenset[FileState]], Voice] = field(default_factory=dict)
 
 
 class ModelCache:
-    """Loads synthesizers, and keeps the models of the last ones."""
+    """LRU cache of the models of synthesizers; an entry is invalid when one of its files changed."""
 
     def __init__(self) -> None:
         self._models: dict[Key, _CachedModel] = {}  # least recently used first
 
     def synthesizer(self, ref: str, workspace: Workspace, device: torch.device, precision: SpeakingPrecision,
-                    voice: str, sound: SoundOptions, longest: dict[str, int] | None = None) -> CachedSynthesizer:
+                    voice: str, sound: SoundOptions, max_text_ids: dict[str, int] | None = None) -> CachedSynthesizer:
         """`ref` with `voice`; loaded when it is not cached, or when one of its files is not what was read.
 
-        `longest` overrides the longest texts of the model's own training data.
+        `max_text_ids` overrides, by language, the longest texts of the model's own training data.
         """
         key = (ref, precision, str(device), _file_states(_sources(workspace, ref)))
         cached = self._models.pop(key, None)
@@ -71,7 +71,8 @@ class ModelCache:
         if voice_key not in model.voices:
             model.voices.clear()
             model.voices[voice_key] = find_voice(model.model, voice)
-        synthesizer = Synthesizer(model.model, model.voices[voice_key], longest or model.longest, sound, model.vocoder)
+        synthesizer = Synthesizer(model.model, model.voices[voice_key], max_text_ids or model.max_text_ids, sound,
+                                  model.vocoder)
         return CachedSynthesizer(synthesizer, model.precision, cached is not None)
 
     def _load(self, workspace: Workspace, ref: str, device: torch.device, precision: SpeakingPrecision) -> _CachedModel:
@@ -85,13 +86,13 @@ class ModelCache:
         model = load(workspace, ref, device)
         vocoder_key = (model.family.name, _file_states([model.base_folder]), precision, str(device))
         shared = next((other.vocoder for other in self._models.values() if other.vocoder_key == vocoder_key), None)
-        vocoder = shared or model.family.vocoder(model.base_folder, device)
+        vocoder = shared or model.family.load_vocoder(model.base_folder, device)
         described = apply_synthesis_precision(precision, model, vocoder)
         return _CachedModel(model, vocoder, vocoder_key, described, evaluation.longest_texts(workspace, model))
 
 
 def _sources(workspace: Workspace, ref: str) -> list[Path]:
-    """Files and folders that a model is made from, and the texts that determine the length of a piece."""
+    """Files and folders that a model is made from, and the texts that determine the length of a text chunk."""
     kind, _, name = ref.partition(":")
     if kind == "extension":
         extension = records.read_record(workspace.extension(name) / records.EXTENSION, ExtensionRecord)
@@ -113,5 +114,5 @@ def _sources(workspace: Workspace, ref: str) -> list[Path]:
 def _file_states(paths: Iterable[Path]) -> frozenset[FileState]:
     """The state of every file in `paths`."""
     files = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
-    seen = ((str(file), os.stat(file)) for file in files if file.is_file())
-    return frozenset((path, stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) for path, stat in seen)
+    states = ((str(file), os.stat(file)) for file in files if file.is_file())
+    return frozenset((path, stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) for path, stat in states)

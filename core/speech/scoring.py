@@ -24,9 +24,9 @@ from core.library import records
 from core.library.catalog import resolve
 from core.library.records import CheckpointRecord, ExportRecord
 from core.model import loading
-from core.model.loading import VoiceModel
+from core.model.loading import TTSModel
 from core.sources import recognisers
-from core.sources.recognisers import AS_RECOGNISER, BUILT_IN
+from core.sources.recognisers import BUILT_IN
 from core.speech.transcription import HubTranscriber, Transcriber, recogniser_language_names
 from core.workspace import Workspace
 from data.acoustics import audio
@@ -39,7 +39,7 @@ _UNWANTED = ("*/*",)  # files in folders are of other programs
 
 
 class Recogniser(Protocol):
-    """Measures how intelligible speech is."""
+    """Waveforms and their texts to scores: how intelligible speech is."""
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -122,11 +122,11 @@ def download_recogniser(choice: RecogniserChoice, language: str, workspace: Work
     """Download the chosen recogniser if it is on the hub and not in the workspace."""
     if choice.recogniser not in ("", BUILT_IN):
         with stage(reporter, "recogniser"):
-            recognisers.ensure_recogniser(choice.recogniser, _REVISION,
-                              recogniser_language_names(language, choice.recogniser_language), workspace, reporter)
+            names = recogniser_language_names(language, choice.recogniser_language)
+            recognisers.ensure_recogniser(choice.recogniser, _REVISION, names, workspace, reporter)
 
 
-def load_recogniser(workspace: Workspace, model: VoiceModel, choice: RecogniserChoice) -> Recogniser | None:
+def load_recogniser(workspace: Workspace, model: TTSModel, choice: RecogniserChoice) -> Recogniser | None:
     """The recogniser of a training, which may select its best checkpoint; `UserError` where it cannot be loaded."""
     try:
         return _load(workspace, model, choice)
@@ -134,7 +134,7 @@ def load_recogniser(workspace: Workspace, model: VoiceModel, choice: RecogniserC
         raise UserError(f"{error.message} It is needed to score the speech.", error.hint) from error
 
 
-def load_recogniser_or_warn(workspace: Workspace, model: VoiceModel, warn: Callable[[str], None],
+def load_recogniser_or_warn(workspace: Workspace, model: TTSModel, warn: Callable[[str], None],
                             choice: RecogniserChoice | None = None,
                             languages: Collection[str] | None = None) -> Recogniser | None:
     """The recogniser of `choice`, else of the training of `model`, beside the model's own.
@@ -147,30 +147,30 @@ def load_recogniser_or_warn(workspace: Workspace, model: VoiceModel, warn: Calla
     elif choice is None and model.ref.startswith("run:"):
         choice = records.read_record(resolve(workspace, model.ref).folder / records.CHECKPOINT, CheckpointRecord)
     if choice is None or (languages is not None and _new_language(model) not in languages):
-        return model.family.recogniser(model.base_folder)
+        return model.family.load_recogniser(model.base_folder)
     try:
         return _load(workspace, model, choice)
     except UserError as error:
         return replace_unavailable(workspace, model, warn, choice, error)
 
 
-def replace_unavailable(workspace: Workspace, model: VoiceModel, warn: Callable[[str], None],
+def replace_unavailable(workspace: Workspace, model: TTSModel, warn: Callable[[str], None],
                         choice: RecogniserChoice, error: UserError) -> UnavailableRecogniser:
-    """The recogniser that remains when `error` prevents loading that of `choice`; `warn` gets reason and remedy."""
+    """The recogniser that remains when `error` prevents loading that of `choice`; `warn` gets the reason and a hint."""
     language, name, folder = _new_language(model), choice.recogniser, _folder(workspace, choice.recogniser)
-    gone = folder is not None and not folder.is_dir()
-    elsewhere = name != BUILT_IN and "/" not in name  # a folder, of which an export records the name alone
-    if not gone:
-        fault = "cannot be loaded"
-    elif elsewhere:
-        fault = "is on the machine that it was trained on"
+    missing = folder is not None and not folder.is_dir()
+    if not missing:
+        problem, detail = "cannot be loaded", f": {error.message}"
+    elif name != BUILT_IN and "/" not in name:  # a folder of the user's, of which an export records the name alone
+        problem, detail = "is on the machine that it was trained on", "."
     else:
-        fault = "is not here" if isinstance(choice, ExportRecord) else "is not there any more"
+        problem = "is not here" if isinstance(choice, ExportRecord) else "is not there any more"
+        detail = f" ({folder})."
     shown = folder.name if folder is not None and Path(name).is_absolute() else name
-    reason = f"the recogniser {shown} of its training {fault}"
-    detail = f": {error.message}" if not gone else "." if elsewhere else f" ({folder})."
-    warn(f"{language_name(language)} is not measured: {reason}{detail} {_remedy(choice, language, folder, gone)}")
-    return UnavailableRecogniser(model.family.recogniser(model.base_folder), language, reason)
+    reason = f"the recogniser {shown} of its training {problem}"
+    hint = _recovery_hint(choice, language, folder, missing)
+    warn(f"{language_name(language)} is not measured: {reason}{detail} {hint}")
+    return UnavailableRecogniser(model.family.load_recogniser(model.base_folder), language, reason)
 
 
 def unmeasured_reason(recogniser: Recogniser | None, language: str) -> str:
@@ -179,16 +179,16 @@ def unmeasured_reason(recogniser: Recogniser | None, language: str) -> str:
     return recogniser.reason if unavailable else ""  # type: ignore[union-attr]
 
 
-def _load(workspace: Workspace, model: VoiceModel, choice: RecogniserChoice) -> Recogniser | None:
-    own, language = model.family.recogniser(model.base_folder), _new_language(model)
+def _load(workspace: Workspace, model: TTSModel, choice: RecogniserChoice) -> Recogniser | None:
+    own, language = model.family.load_recogniser(model.base_folder), _new_language(model)
     if not choice.recogniser or not language:
         return own
     folder = _folder(workspace, choice.recogniser)
     if folder is None:
-        chosen: Recogniser | None = family(_BUILT_IN_MODEL).recogniser(workspace.model(_BUILT_IN_MODEL))
+        chosen: Recogniser | None = family(_BUILT_IN_MODEL).load_recogniser(workspace.model(_BUILT_IN_MODEL))
     elif not folder.is_dir():
         raise UserError(f"There is no recogniser {folder}.",
-                        f"Put it back, or choose another ({AS_RECOGNISER.option}).")
+                        "Put it back, or choose another (--recogniser).")
     else:
         if not Path(choice.recogniser).is_absolute():
             recognisers.check(folder)
@@ -197,7 +197,7 @@ def _load(workspace: Workspace, model: VoiceModel, choice: RecogniserChoice) -> 
     return CompositeRecogniser(chosen, own) if chosen is not None and own is not None else chosen or own
 
 
-def _new_language(model: VoiceModel) -> str:
+def _new_language(model: TTSModel) -> str:
     """The language that a chosen recogniser scores; empty for a model without a new language."""
     return next((code for code in model.front_end.languages if model.front_end.is_new(code)), "")
 
@@ -208,7 +208,7 @@ def _locate_recogniser(workspace: Workspace, record: ExportRecord) -> ExportReco
         return record
     with suppress(UserError):
         run = records.read_record(resolve(workspace, f"run:{record.run}@{record.step}").folder / records.CHECKPOINT,
-                           CheckpointRecord)
+                                  CheckpointRecord)
         if run.origin == record.origin and records.strip_folder(run.recogniser) == record.recogniser:
             return replace(record, recogniser=run.recogniser)
     return record
@@ -216,30 +216,26 @@ def _locate_recogniser(workspace: Workspace, record: ExportRecord) -> ExportReco
 
 def _folder(workspace: Workspace, name: str) -> Path | None:
     """The folder of a recogniser, whether it exists or not; None for the built-in one."""
-    if name == BUILT_IN:
-        return None
-    if Path(name).is_absolute():
-        return Path(name)
     try:
-        return recognisers.folder_of(workspace, name, _REVISION)
+        return recognisers.locate(workspace, name)
     except UserError:  # its record is damaged, which the check of its files reports
         return workspace.recognisers / recognisers.folder_name(name)
 
 
-def _remedy(choice: RecogniserChoice, language: str, folder: Path | None, gone: bool) -> str:
+def _recovery_hint(choice: RecogniserChoice, language: str, folder: Path | None, missing: bool) -> str:
     """How to get the recogniser back; the owner of an export alone has neither dataset nor extension."""
     name = choice.recogniser
     if folder is None:
         return f"Get the built-in model (python -m scripts.download --model {_BUILT_IN_MODEL}), then do this again."
-    if "/" not in name and gone:
+    if "/" not in name and missing:
         return f"Copy it into {folder}, then do this again."
     if "/" not in name or Path(name).is_absolute():
         return f"Put a whole recogniser into {folder}, then do this again."
-    fetch = "Fetch" if gone else f"Delete {folder}, then fetch"
+    fetch = "Fetch" if missing else f"Delete {folder}, then fetch"
     if isinstance(choice, TrainOptions | CheckpointRecord):
-        option = f" {AS_RECOGNISER.language_option} {choice.recogniser_language}" if choice.recogniser_language else ""
+        option = f" --recogniser-language {choice.recogniser_language}" if choice.recogniser_language else ""
         return (f"{fetch} it again by the check of a training that names it (python -m scripts.preflight --dataset "
-                f"{choice.dataset} --extension {choice.extension} {AS_RECOGNISER.option} {name}{option}; on the page: "
+                f"{choice.dataset} --extension {choice.extension} --recogniser {name}{option}; on the page: "
                 "Train, Preflight check), and do this again.")
     adapter = f"adapter.{recogniser_language_names(language, choice.recogniser_language)[0]}*.safetensors"
     include = [word for pattern in (*_WANTED, adapter) for word in ("--include", pattern)]  # of MMS one language

@@ -22,7 +22,7 @@ from config.errors import UserError
 from core import compute
 from core.jobs.reporter import Reporter, stage
 from core.sources import recognisers
-from core.sources.recognisers import AS_RECOGNISER, BUILT_IN, repair_hint
+from core.sources.recognisers import BUILT_IN, LANGUAGE_OPTION, repair_hint
 from core.workspace import Workspace
 from data import sound_files
 from data.languages.latin import romanise
@@ -61,7 +61,7 @@ class Transcript:
 
 
 class Transcriber(Protocol):
-    """Turns speech into text."""
+    """Waveforms to text."""
 
     sample_rate: int  # Hz
 
@@ -71,7 +71,7 @@ class Transcriber(Protocol):
 
 
 class CTCModel(Protocol):
-    """Turns speech into log-probabilities of letters by frame."""
+    """Waveforms to log-probabilities of letters in every frame."""
 
     sample_rate: int  # Hz
     frame_s: float
@@ -104,7 +104,7 @@ class BuiltInRecogniser:
 
     @classmethod
     def load(cls, workspace: Workspace, language: str) -> BuiltInRecogniser:
-        recogniser = family(_BUILT_IN_MODEL).recogniser(workspace.model(_BUILT_IN_MODEL))
+        recogniser = family(_BUILT_IN_MODEL).load_recogniser(workspace.model(_BUILT_IN_MODEL))
         assert recogniser is not None
         return cls(recogniser, language)
 
@@ -125,7 +125,7 @@ class BuiltInRecogniser:
 class _HubModel:
     """A model with its feature extractor and tokenizer, set to one language."""
 
-    def __init__(self, folder: Path, device: torch.device, language: str, called: str) -> None:
+    def __init__(self, folder: Path, device: torch.device, language: str, recogniser_language: str) -> None:
         import transformers  # slow
 
         logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -137,23 +137,23 @@ class _HubModel:
             self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, **_LOCAL)
             loader = transformers.AutoModelForCTC if self.kind == "ctc" else transformers.AutoModelForSpeechSeq2Seq
             self.model: Any = loader.from_pretrained(folder, **_LOCAL, dtype=torch.float32)
-            self.language = self._set_language(language, called)
+            self.language = self._set_language(language, recogniser_language)
         self.model.eval().requires_grad_(False).to(device)
         self.sample_rate = int(self.extractor.sampling_rate)
         blank = self.tokenizer.pad_token_id
         self.blank = int(self.config.pad_token_id if blank is None else blank)
 
-    def _set_language(self, language: str, called: str) -> str | None:
+    def _set_language(self, language: str, recogniser_language: str) -> str | None:
         """Load the language's adapter (MMS); return the language code to generate with (Whisper)."""
         if self.kind == "ctc":
             if getattr(self.config, "adapter_attn_dim", None) is None:
                 return None
-            names = recogniser_language_names(language, called)
+            names = recogniser_language_names(language, recogniser_language)
             found = next((name for name in names if (self.folder / f"adapter.{name}.safetensors").is_file()), "")
             if not found:
                 raise UserError(f"The recogniser has no language {' or '.join(names[:2])}.",
-                                f"Give its name of the language, such as `amh` ({AS_RECOGNISER.by_name}), or "
-                                f"choose another ({AS_RECOGNISER.option}).")
+                                f"Give its name of the language, such as `amh` ({LANGUAGE_OPTION}), or "
+                                f"choose another (--recogniser).")
             self.tokenizer.set_target_lang(found)
             self.model.load_adapter(found, local_files_only=True, use_safetensors=True)
             return None
@@ -161,15 +161,15 @@ class _HubModel:
             return None
         from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
-        name = called.strip("<|> ").lower()  # a code or the English name
+        name = recogniser_language.strip("<|> ").lower()  # a code or the English name
         names = (name, TO_LANGUAGE_CODE.get(name, ""), name.replace("_", "-").split("-")[0]) if name else (
             language, language.split("-")[0])
         codes = {code.strip("<|>") for code in known}
         found = next((name for name in names if name in codes), "")
         if not found:
-            raise UserError(f"The recogniser does not know {called or language!r}.",
-                            f"Give its name of the language, such as `am` or `amharic` ({AS_RECOGNISER.by_name}), or "
-                            f"choose another ({AS_RECOGNISER.option}), such as facebook/mms-1b-all.")
+            raise UserError(f"The recogniser does not know {recogniser_language or language!r}.",
+                            f"Give its name of the language, such as `am` or `amharic` ({LANGUAGE_OPTION}), or "
+                            f"choose another (--recogniser), such as facebook/mms-1b-all.")
         return found
 
     def log_probabilities(self, waveform: np.ndarray) -> np.ndarray:
@@ -186,9 +186,9 @@ class HubTranscriber:
         self.sample_rate = loaded.sample_rate
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device, language: str, called: str) -> HubTranscriber:
-        """`called`: the recogniser's name of the language; empty for the usual names."""
-        return cls(_HubModel(folder, device, language, called))
+    def load(cls, folder: Path, device: torch.device, language: str, recogniser_language: str) -> HubTranscriber:
+        """`recogniser_language` is the recogniser's name of the language; empty for the usual names."""
+        return cls(_HubModel(folder, device, language, recogniser_language))
 
     @torch.inference_mode()
     def transcribe(self, waveforms: Sequence[np.ndarray]) -> list[Transcript]:
@@ -232,9 +232,10 @@ class HubCTCModel:
         self._speller = Speller.of({sign: number for sign, number in vocabulary.items() if sign not in special}, sample)
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device, language: str, called: str, sample: str) -> HubCTCModel:
+    def load(cls, folder: Path, device: torch.device, language: str, recogniser_language: str,
+             sample: str) -> HubCTCModel:
         """`sample` is some text of the language."""
-        return cls(_HubModel(folder, device, language, called), sample)
+        return cls(_HubModel(folder, device, language, recogniser_language), sample)
 
     @torch.inference_mode()
     def log_probabilities(self, waveform: np.ndarray) -> np.ndarray:
@@ -282,39 +283,42 @@ class Speller:
         return [self.signs[form] for part in parts for form in (part.lower(), part.upper()) if form in self.signs][:4]
 
 
-def recogniser_language_names(language: str, called: str = "") -> tuple[str, ...]:
+def recogniser_language_names(language: str, recogniser_language: str = "") -> tuple[str, ...]:
     """What recognisers may call a language, the likeliest first: ISO 639-3, the code itself, and scripts of MMS.
 
-    `called` is the user's answer, and then the only one.
+    `recogniser_language` is the user's answer, and then the only one.
     """
-    if called:
-        return (called,)
+    if recogniser_language:
+        return (recogniser_language,)
     short = language.split("-")[0]
     letters = _ISO3.get(short, short)
     return tuple(dict.fromkeys((letters, language, short, *(f"{letters}-script_{script}" for script in _SCRIPTS))))
 
 
-def load_transcriber(name: str, revision: str, language: str, called: str, device: str, workspace: Workspace,
+def load_transcriber(name: str, revision: str, language: str, recogniser_language: str, device: str,
+                     workspace: Workspace,
                      reporter: Reporter) -> Transcriber:
-    """The recogniser `name`, downloaded if necessary; `called` is its name of the language, where that is given."""
+    """The recogniser `name`, downloaded if necessary; `recogniser_language` is empty for the usual names."""
     if name == BUILT_IN:
         return BuiltInRecogniser.load(workspace, language)
-    folder = _download(name, revision, language, called, workspace, reporter)
-    return HubTranscriber.load(folder, compute.setup_device(device), language, called)
+    folder = _download(name, revision, language, recogniser_language, workspace, reporter)
+    return HubTranscriber.load(folder, compute.setup_device(device), language, recogniser_language)
 
 
-def load_ctc_model(name: str, revision: str, language: str, called: str, sample: str, device: str,
+def load_ctc_model(name: str, revision: str, language: str, recogniser_language: str, sample: str, device: str,
                    workspace: Workspace, reporter: Reporter) -> CTCModel:
     """The same, as a CTC model; `sample` is some text of the language."""
     if name == BUILT_IN:
         return BuiltInRecogniser.load(workspace, language)
-    folder = _download(name, revision, language, called, workspace, reporter)
-    return HubCTCModel.load(folder, compute.setup_device(device), language, called, sample)
+    folder = _download(name, revision, language, recogniser_language, workspace, reporter)
+    return HubCTCModel.load(folder, compute.setup_device(device), language, recogniser_language, sample)
 
 
-def _download(name: str, revision: str, language: str, called: str, workspace: Workspace, reporter: Reporter) -> Path:
+def _download(name: str, revision: str, language: str, recogniser_language: str, workspace: Workspace,
+              reporter: Reporter) -> Path:
     with stage(reporter, "recogniser"):
-        return recognisers.ensure_recogniser(name, revision, recogniser_language_names(language, called), workspace,
+        return recognisers.ensure_recogniser(name, revision, recogniser_language_names(language, recogniser_language),
+                                             workspace,
                                              reporter)
 
 

@@ -27,11 +27,11 @@ from core.jobs.reporter import size_text
 from core.library import records
 from core.library.records import CheckpointRecord
 from core.model import tensor_files
-from core.model.loading import VoiceModel
+from core.model.loading import TTSModel
 from core.model.prefix import is_of_base, new_rows
 from core.training import fsdp
 from core.training.memory_plan import MicrobatchPlan
-from data.batches import BatchPosition
+from data.batches import SamplerState
 from data.durable_files import hash_tree
 
 FOLDER = checkpoint_names.CHECKPOINTS
@@ -68,8 +68,8 @@ class TrainerState:
 
     step: int  # optimizer steps done
     seconds: float  # of training, over all attempts
-    order: BatchPosition
-    replay: BatchPosition
+    order: SamplerState
+    replay: SamplerState
     data_fingerprint: str
     tensors: Mapping[str, torch.Tensor]  # optimizer moments, generator states and the scale of the loss
     microbatch_plan: MicrobatchPlan = MicrobatchPlan()
@@ -122,7 +122,7 @@ def last_intact(run: Path, warn: Callable[[str], None]) -> int | None:
     return found[-1 - len(faults)] if found else None
 
 
-def check_free_space(run: Path, voice: VoiceModel, state: TrainerState) -> None:
+def check_free_space(run: Path, voice: TTSModel, state: TrainerState) -> None:
     """Raise `UserError` with both numbers when the disk will not hold the next checkpoint."""
     wanted, free = _wanted_bytes(run, voice, state), shutil.disk_usage(run).free
     if free < wanted:
@@ -133,7 +133,7 @@ def check_free_space(run: Path, voice: VoiceModel, state: TrainerState) -> None:
         )
 
 
-def save(run: Path, record: CheckpointRecord, voice: VoiceModel, options: TrainOptions, state: TrainerState) -> Path:
+def save(run: Path, record: CheckpointRecord, voice: TTSModel, options: TrainOptions, state: TrainerState) -> Path:
     """Write a checkpoint; its folder. A full disk raises `UserError` and leaves the earlier ones as they are."""
     check_free_space(run, voice, state)
     target = folder_of(run, state.step)
@@ -170,8 +170,8 @@ def load_state(run: Path, step: int) -> TrainerState:
     numbers = json.loads((folder / _NUMBERS).read_text(encoding="utf-8"))
     tensors = tensor_files.read(folder / _TENSORS, "Delete it and continue from the one before.")
     return TrainerState(**{
-        **numbers, "tensors": tensors, "order": BatchPosition(**numbers["order"]),
-        "replay": BatchPosition(**numbers["replay"]),
+        **numbers, "tensors": tensors, "order": SamplerState(**numbers["order"]),
+        "replay": SamplerState(**numbers["replay"]),
         "microbatch_plan": MicrobatchPlan(**numbers["microbatch_plan"]),
         "early_stopping": EarlyStopping(**numbers["early_stopping"])})
 
@@ -214,7 +214,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def _write_model(folder: Path, voice: VoiceModel) -> None:
+def _write_model(folder: Path, voice: TTSModel) -> None:
     tensor_files.write(folder / records.ROWS, new_rows(voice.model.module, voice.model.text_tables))
     voice.front_end.save(folder / records.FRONT_END)
     if voice.adapters:
@@ -245,7 +245,7 @@ def _flush_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _wanted_bytes(run: Path, voice: VoiceModel, state: TrainerState) -> int:
+def _wanted_bytes(run: Path, voice: TTSModel, state: TrainerState) -> int:
     """Bytes that the next checkpoint takes, and some for the journal and the samples beside it."""
     trained = [value for value in voice.model.module.parameters() if value.requires_grad]
     tensors = sum(value.nbytes for value in (*state.tensors.values(), *trained))
@@ -259,7 +259,7 @@ def _intact(run: Path) -> str:
     return f"The checkpoint of step {found[-1]} is intact." if found else "There is no earlier checkpoint."
 
 
-def _unsaved(run: Path, voice: VoiceModel, state: TrainerState, error: OSError) -> UserError:
+def _unsaved(run: Path, voice: TTSModel, state: TrainerState, error: OSError) -> UserError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     free, wanted = shutil.disk_usage(run).free, _wanted_bytes(run, voice, state)
     return UserError(

@@ -19,7 +19,7 @@ from config.schema import TrainOptions
 from core.jobs.events import CheckpointSaved, Evaluated, Progress, SampleGenerated, WarningRaised
 from core.jobs.reporter import ProgressCallback, Reporter, StopRequested, progress_callback
 from core.library.records import CheckpointRecord
-from core.model.loading import VoiceModel
+from core.model.loading import TTSModel
 from core.model.precision import Precision
 from core.speech import evaluation
 from core.speech.evaluation import EvaluatedSentence, HeldOutSentence, SpeechEvaluator
@@ -204,7 +204,7 @@ class CheckpointEvaluator:
         return {language: losses.speech_loss for language, losses in measured.items()
                 if not self.trainer.voice.front_end.is_new(language)}
 
-    def _untrained(self) -> AbstractContextManager[VoiceModel]:
+    def _untrained(self) -> AbstractContextManager[TTSModel]:
         """Context in which the model is what the base was before any training; its voice."""
         return self.trainer.as_base() if self.options.init_from else nullcontext(self.trainer.voice)
 
@@ -233,7 +233,7 @@ class CheckpointEvaluator:
             raise UserError("None of the held-out sentences can be read by the model.", "Prepare the dataset again.")
         return score.error
 
-    def _speak_base(self, voice: VoiceModel, progress: ProgressCallback) -> None:
+    def _speak_base(self, voice: TTSModel, progress: ProgressCallback) -> None:
         """In `full`, speak a held-out sentence of a few base languages, to make drift audible; it ranks nothing.
 
         They are at most half as many as are scored, so none in a trial. In the other scopes base speech cannot change.
@@ -291,7 +291,7 @@ class ValidationLosses:
     accuracy: float
 
 
-def validation_samples(voice: VoiceModel, data: TrainingData, probe_clips: Sequence[Utterance]
+def validation_samples(voice: TTSModel, data: TrainingData, probe_clips: Sequence[Utterance]
                        ) -> dict[str, list[Sample]]:
     """What is validated on, by language, the new one first; `probe_clips` of base languages in `full`.
 
@@ -306,14 +306,14 @@ def validation_samples(voice: VoiceModel, data: TrainingData, probe_clips: Seque
 
 
 @torch.no_grad()
-def measure_losses(voice: VoiceModel, samples: Mapping[str, Sequence[Sample]], batch_size: int,
+def measure_losses(voice: TTSModel, samples: Mapping[str, Sequence[Sample]], batch_size: int,
                    precision: Precision) -> dict[str, ValidationLosses]:
     """The losses by language, each with its adapters as texts of it need them, with nothing hidden."""
     found = {}
     for language, some in samples.items():
         sums = torch.zeros(3, device=voice.device)
         by_length = sorted(some, key=lambda sample: len(sample.speech_codes))
-        with voice.speaking(language):
+        with voice.adapters_for(language):
             for start in range(0, len(by_length), batch_size):
                 with precision.autocast():
                     losses = voice.model.losses(by_length[start:start + batch_size], LossOptions(count_top1=True))

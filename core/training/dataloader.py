@@ -19,12 +19,12 @@ import numpy as np
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.dataset import languages
-from core.model.loading import VoiceModel
+from core.model.loading import TTSModel
 from core.speech.evaluation import HeldOutSentence
 from core.workspace import Workspace
 from data import augmentation, manifest
 from data.augmentation import AugmentationRecipe
-from data.batches import BatchClip, BatchOrder, BatchPosition, TrainingPair
+from data.batches import BatchClip, LengthBucketedBatchSampler, SamplerState, TargetPromptPair
 from data.feature_cache import FeatureCache, FeaturePack
 from data.front_end import FrontEnd
 from data.manifest import HELD_OUT, TRAIN, PreparedDataset
@@ -76,7 +76,7 @@ class TrainingData:
         return digest.hexdigest()
 
 
-def load_training_data(workspace: Workspace, name: str, voice: VoiceModel, apart: str = "source", *,
+def load_training_data(workspace: Workspace, name: str, voice: TTSModel, apart: str = "source", *,
                        varied: bool = False) -> TrainingData:
     """The dataset `name` as `voice` sees it; `UserError` when nothing is left to train or to measure on.
 
@@ -114,7 +114,7 @@ def make_sample(target: Utterance, prompt: Utterance, max_prompt_length: int) ->
                   prompt.prompt_codes[:max_prompt_length].astype(np.int64))
 
 
-def make_samples(draws: Sequence[TrainingPair], clips: Sequence[Utterance], max_prompt_length: int) -> list[Sample]:
+def make_samples(draws: Sequence[TargetPromptPair], clips: Sequence[Utterance], max_prompt_length: int) -> list[Sample]:
     """The samples of a batch, of clips as they were recorded."""
     return [make_sample(clips[draw.target], clips[draw.prompt], max_prompt_length) for draw in draws]
 
@@ -165,7 +165,7 @@ _WAYS_OUT = {
 class _UtteranceReader:
     """Makes utterances of clips, and counts those left out."""
 
-    def __init__(self, voice: VoiceModel, cache: FeatureCache, pack: FeaturePack) -> None:
+    def __init__(self, voice: TTSModel, cache: FeatureCache, pack: FeaturePack) -> None:
         self._front_end, self._model, self._cache, self._pack = voice.front_end, voice.model, cache, pack
         self._left_out: dict[str, list[str]] = {}
         self._unknown = Counter[str]()
@@ -321,19 +321,20 @@ class TrainLoader:
         self._options, self._data, self._replayed, self._prompt_length = options, data, replayed, max_prompt_length
         size = options.batch_size * processes
         replayed_size = min(round(options.replay * size), size - 1) if replayed and options.scope == "full" else 0
-        self._order = BatchOrder([item.order_clip for item in data.train], size - replayed_size, options.seed)
+        self._order = LengthBucketedBatchSampler([item.order_clip for item in data.train], size - replayed_size,
+                                                 options.seed)
         if self._order.smallest < processes:
             raise UserError(f"A batch of {self._order.smallest} clips cannot be shared by {processes} processes.",
                             "Use larger batches or fewer processes, or add recordings.")
-        self._replay_order = BatchOrder([item.order_clip for item in replayed], replayed_size,
+        self._replay_order = LengthBucketedBatchSampler([item.order_clip for item in replayed], replayed_size,
                                    options.seed) if replayed_size else None
 
     @property
-    def positions(self) -> tuple[BatchPosition, BatchPosition]:
+    def positions(self) -> tuple[SamplerState, SamplerState]:
         """Where the order of the new language's clips and that of the replayed ones stand."""
-        return self._order.position, self._replay_order.position if self._replay_order else BatchPosition()
+        return self._order.position, self._replay_order.position if self._replay_order else SamplerState()
 
-    def move_to(self, order: BatchPosition, replay: BatchPosition) -> None:
+    def move_to(self, order: SamplerState, replay: SamplerState) -> None:
         """Continue from `positions` of before."""
         self._order.move_to(order)
         if self._replay_order:
@@ -354,15 +355,15 @@ class TrainLoader:
                                       [self._replayed[draw.target].id for draw in draws], replayed=True))
         return batches
 
-    def by_length(self) -> list[TrainingPair]:
+    def by_length(self) -> list[TargetPromptPair]:
         """The training clips from the shortest to the longest, each as its own prompt; for trial passes.
 
         They are those of the whole dataset, also in a trial run of a few of them: its estimates are for the training.
         """
         lengths = [self._longest_variant(index).order_clip.length for index in range(len(self._whole.train))]
-        return [TrainingPair(index, index) for index in sorted(range(len(lengths)), key=lengths.__getitem__)]
+        return [TargetPromptPair(index, index) for index in sorted(range(len(lengths)), key=lengths.__getitem__)]
 
-    def trial_samples(self, draws: Sequence[TrainingPair]) -> list[Sample]:
+    def trial_samples(self, draws: Sequence[TargetPromptPair]) -> list[Sample]:
         """Samples of these clips, each in its longest variant."""
         return [make_sample(self._longest_variant(draw.target), self._whole.train[draw.prompt], self._prompt_length)
                 for draw in draws]

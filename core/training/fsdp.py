@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from core.model.loading import VoiceModel
-from models.base import Losses, Predictions, SpeechModel
+from core.model.loading import TTSModel
+from models.base import Losses, SpeechModel, TokenLogits
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -39,13 +39,13 @@ class ShardedModel(nn.Module):
         """`SpeechModel.losses`."""
         return Losses(**self(*given, **named))
 
-    def predictions(self, *given: Any, **named: Any) -> Predictions:
+    def predictions(self, *given: Any, **named: Any) -> TokenLogits:
         """`SpeechModel.predictions`."""
         return self._model.predictions(*given, **named)
 
 
-def shard_model(voice: VoiceModel, mesh: DeviceMesh, *, guided: bool,
-                keep_whole: bool) -> tuple[VoiceModel, ShardedModel]:
+def shard_model(voice: TTSModel, mesh: DeviceMesh, *, guided: bool,
+                keep_whole: bool) -> tuple[TTSModel, ShardedModel]:
     """`voice` sharded over `mesh`, and the passes over it; `guided`: with the loss on attention.
 
     What is trained is sharded, the rest stays whole. `keep_whole`: `voice` stays as it is, and a copy is sharded, which

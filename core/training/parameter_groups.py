@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from config.schema import TrainOptions
-from core.model.loading import VoiceModel
+from core.model.loading import TTSModel
 from core.model.prefix import is_of_base, new_rows
 from models.base import SpeechModel
 
@@ -68,7 +68,7 @@ def changed_parts(options: TrainOptions) -> tuple[str, ...]:
     return _CHANGED.get(options.full_trainable, ()) if options.scope == "full" else ()
 
 
-def trainables(voice: VoiceModel, options: TrainOptions) -> Trainables:
+def trainables(voice: TTSModel, options: TrainOptions) -> Trainables:
     """Open to training what the scope allows; all else of the module stays frozen."""
     module = voice.model.module
     rows = {f"{name}.new": rows for name, rows in new_rows(module, voice.model.text_tables).items()}
@@ -138,7 +138,7 @@ class ParameterCounts:
     changed_parameters: int = 0  # of the base, in `full`
 
 
-def count_parameters(voice: VoiceModel, trained: Trainables) -> ParameterCounts:
+def count_parameters(voice: TTSModel, trained: Trainables) -> ParameterCounts:
     """The plan in numbers."""
     module, tables = voice.model.module, voice.model.text_tables
     rows, adapters, base = (sum(value.numel() for value in part.values())

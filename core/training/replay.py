@@ -25,7 +25,7 @@ from core.dataset import languages
 from core.jobs.events import Progress
 from core.jobs.reporter import ProgressCallback, no_progress
 from core.model import tensor_files
-from core.model.loading import VoiceModel
+from core.model.loading import TTSModel
 from core.text.tokenizer_report import probe_sentences
 from core.training.dataloader import Utterance, make_sample, make_utterance, nearest_speaker
 from core.workspace import Workspace
@@ -55,10 +55,10 @@ class ProbeSample:
     sample: Sample
 
 
-def load(voice: VoiceModel, voices: Mapping[str, Voice]) -> Replay:
+def load(voice: TTSModel, voices: Mapping[str, Voice]) -> Replay:
     """The clips that came with the base of `voice`; the speaker of a clip is the nearest of the model's voices."""
     clips: list[Utterance] = []
-    for index, (language, text, features) in enumerate(voice.family.replay(voice.base_folder)):
+    for index, (language, text, features) in enumerate(voice.family.load_replay_clips(voice.base_folder)):
         if language in voice.front_end.base_languages:
             speaker = f"{language} {_nearest_voice(features.speaker_embedding, voices)}"
             clips.append(make_utterance(f"replay-{index}", text, language, speaker, features, voice.front_end))
@@ -86,7 +86,7 @@ def probes(clips: Sequence[Utterance], max_prompt_length: int) -> list[ProbeSamp
     return found
 
 
-def _over_own_voice(voice: VoiceModel, voices: Mapping[str, Voice]) -> tuple[Utterance, ...]:
+def _over_own_voice(voice: TTSModel, voices: Mapping[str, Voice]) -> tuple[Utterance, ...]:
     """A sentence of each base language over the first voice's codes; one whose text cannot be read is left out."""
     made: dict[str, Utterance] = {}
     for own in list(voices.values())[:1]:
@@ -109,7 +109,7 @@ def with_prompt_clips(clips: Sequence[Utterance]) -> tuple[Utterance, ...]:
     return tuple(item for item in clips if speakers.count(item.speaker) > 1)
 
 
-def gather_replay_clips(options: TrainOptions, workspace: Workspace, voice: VoiceModel, voices: Mapping[str, Voice],
+def gather_replay_clips(options: TrainOptions, workspace: Workspace, voice: TTSModel, voices: Mapping[str, Voice],
                         run: Path, warn: Callable[[str], None], progress: ProgressCallback = no_progress,
                         most: int | None = None) -> Replay:
     """The clips to replay and to measure drift on; none outside of `full`. `progress` may end it while the base speaks.
@@ -121,7 +121,7 @@ def gather_replay_clips(options: TrainOptions, workspace: Workspace, voice: Voic
         return Replay((), ())
     if options.replay_datasets.strip():
         found = _from_datasets(options, workspace, voice, warn)
-    elif voice.family.replay(voice.base_folder) and not options.replay_texts.strip():
+    elif voice.family.load_replay_clips(voice.base_folder) and not options.replay_texts.strip():
         found = load(voice, voices)
     elif voices:
         found = split_clips(_spoken_clips(options, voice, voices, run, warn, progress, most))
@@ -136,7 +136,7 @@ def gather_replay_clips(options: TrainOptions, workspace: Workspace, voice: Voic
     return found
 
 
-def _from_datasets(options: TrainOptions, workspace: Workspace, voice: VoiceModel,
+def _from_datasets(options: TrainOptions, workspace: Workspace, voice: TTSModel,
                    warn: Callable[[str], None]) -> Replay:
     """The prepared datasets of base languages: training clips are replayed, held-out ones are probe clips."""
     replayed: list[Utterance] = []
@@ -166,7 +166,7 @@ def _from_datasets(options: TrainOptions, workspace: Workspace, voice: VoiceMode
     return Replay(prompted, tuple(probe_clips))
 
 
-def _usable_clip(clip: ManifestClip, dataset: PreparedDataset, voice: VoiceModel, cache: FeatureCache,
+def _usable_clip(clip: ManifestClip, dataset: PreparedDataset, voice: TTSModel, cache: FeatureCache,
                  pack: FeaturePack) -> Utterance | str:
     """The clip as the model sees it, or why it cannot be used, as the end of a sentence on it."""
     language, front_end, model = dataset.card.language, voice.front_end, voice.model
@@ -186,7 +186,7 @@ def _usable_clip(clip: ManifestClip, dataset: PreparedDataset, voice: VoiceModel
     return item if fits else "are longer than the model takes"
 
 
-def sentences(options: TrainOptions, voice: VoiceModel) -> list[tuple[str, str]]:
+def sentences(options: TrainOptions, voice: TTSModel) -> list[tuple[str, str]]:
     """Language and text of what the base is to speak: the person's file, or the sentences that come with the app."""
     if not options.replay_texts.strip():
         found = list(probe_sentences(voice.base_folder)[1])
@@ -207,7 +207,7 @@ def sentences(options: TrainOptions, voice: VoiceModel) -> list[tuple[str, str]]
     return [(language, text) for language, text in found if language in voice.front_end.base_languages]
 
 
-def _spoken_clips(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice], run: Path,
+def _spoken_clips(options: TrainOptions, voice: TTSModel, voices: Mapping[str, Voice], run: Path,
                   warn: Callable[[str], None], progress: ProgressCallback, most: int | None) -> list[Utterance]:
     """What the base spoke for this run; it is spoken now if it was not yet."""
     texts, codes = run / f"{SPOKEN_CLIPS}.json", run / f"{SPOKEN_CLIPS}.safetensors"
@@ -229,7 +229,7 @@ def _spoken_clips(options: TrainOptions, voice: VoiceModel, voices: Mapping[str,
     return made
 
 
-def _speak(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice], warn: Callable[[str], None],
+def _speak(options: TrainOptions, voice: TTSModel, voices: Mapping[str, Voice], warn: Callable[[str], None],
            progress: ProgressCallback, most: int | None) -> list[tuple[str, str, str, np.ndarray]]:
     """Language, text, voice and codes of the sentences that the base could speak to their end."""
     wanted, names = sentences(options, voice), list(voices)
@@ -244,7 +244,7 @@ def _speak(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice]
 
     sampling = replace(voice.family.sampling, seed=options.seed)
     found: list[tuple[str, str, str, np.ndarray]] = []
-    with voice.adapters.switched(False) if voice.adapters else nullcontext():
+    with voice.adapters.enabled(False) if voice.adapters else nullcontext():
         prepared = {name: voice.model.prepare(one) for name, one in voices.items()}
         for start in range(0, len(readable), _BATCH):
             progress(Progress(start, len(readable), "sentences", "spoken by the base, for replay"))

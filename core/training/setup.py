@@ -21,7 +21,7 @@ from core.library import catalog, records
 from core.library.records import CheckpointRecord, ExtensionRecord, Origin
 from core.model import precision, tensor_files
 from core.model.adapters import SETTINGS, WEIGHTS, Adapters, adapter_scale, plan_adapters
-from core.model.loading import VoiceModel, load_changed_tensors, load_checkpoint, load_extension
+from core.model.loading import TTSModel, load_changed_tensors, load_checkpoint, load_extension
 from core.model.precision import Precision
 from core.model.prefix import new_rows
 from core.sources.recognisers import BUILT_IN
@@ -97,7 +97,7 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
     return CheckpointEvaluator(trainer, evaluator, record, reporter, early_stopping)
 
 
-def _judge(options: TrainOptions, workspace: Workspace, reporter: Reporter, voice: VoiceModel, language: str,
+def _judge(options: TrainOptions, workspace: Workspace, reporter: Reporter, voice: TTSModel, language: str,
            state: TrainerState | None) -> Recogniser | None:
     """The recogniser; `UserError` where one that was chosen cannot be had.
 
@@ -135,7 +135,7 @@ def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run: Path) -> b
     return not ended and not state.early_stopping.after(state.step, known[state.step]).exhausted(options.patience)
 
 
-def new_voice(options: TrainOptions, workspace: Workspace, device: torch.device) -> VoiceModel:
+def new_voice(options: TrainOptions, workspace: Workspace, device: torch.device) -> TTSModel:
     """The untrained extension, with fresh adapters where the scope has them."""
     voice = load_extension(workspace, options.extension, device)
     if not parameter_groups.has_adapters(options):
@@ -289,8 +289,8 @@ _PEFT_PREFIX = "base_model.model."
 _SHOWN_TOKENS = 5
 
 
-def init_from(workspace: Workspace, reference: str, voice: VoiceModel, warn: Callable[[str], None],
-              changing: Sequence[str] = parameter_groups.PARTS) -> VoiceModel:
+def init_from(workspace: Workspace, reference: str, voice: TTSModel, warn: Callable[[str], None],
+              changing: Sequence[str] = parameter_groups.PARTS) -> TTSModel:
     """The untrained `voice` with what `reference` (`run:ID` or `run:ID@STEP`) trained, copied into it in place.
 
     `changing`: the parts of the base that the run is to train. Of a run with an EMA, the averages are copied.
@@ -315,8 +315,8 @@ def init_from(workspace: Workspace, reference: str, voice: VoiceModel, warn: Cal
     return voice
 
 
-def _copy_changes(folder: Path, voice: VoiceModel, reference: str,
-                  changing: Sequence[str]) -> tuple[VoiceModel, str]:
+def _copy_changes(folder: Path, voice: TTSModel, reference: str,
+                  changing: Sequence[str]) -> tuple[TTSModel, str]:
     """Copy what a run in `full` changed of the base, if this run may change it; what was done."""
     if not (folder / records.CHANGED).is_file():
         return voice, ""
@@ -334,7 +334,7 @@ def _copy_changes(folder: Path, voice: VoiceModel, reference: str,
 
 
 @torch.no_grad()
-def _copy_rows(folder: Path, voice: VoiceModel, reference: str) -> str:
+def _copy_rows(folder: Path, voice: TTSModel, reference: str) -> str:
     """Copy the rows of the tokens that both have; what was done."""
     theirs = FrontEnd.load(folder / records.FRONT_END)
     rows = tensor_files.read(folder / records.ROWS, "Initialise from another checkpoint.")
@@ -357,7 +357,7 @@ def _copy_rows(folder: Path, voice: VoiceModel, reference: str) -> str:
             f"{left}, {len(known) - len(pairs)} of its own are not used.")
 
 
-def _copy_adapters(folder: Path, voice: VoiceModel, record: CheckpointRecord) -> str:
+def _copy_adapters(folder: Path, voice: TTSModel, record: CheckpointRecord) -> str:
     """Copy the adapters where both have them; what was done."""
     there = (folder / records.ADAPTER / WEIGHTS).is_file()
     if voice.adapters is None:

@@ -22,7 +22,7 @@ from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute
 from core.model.adapters import RankAllocation
-from core.model.loading import VoiceModel
+from core.model.loading import TTSModel
 from core.model.precision import Precision
 from core.model.prefix import base_tensors, hash_tensors
 from core.training import checkpoint, dataloader, fsdp, memory_plan, parameter_groups
@@ -33,7 +33,7 @@ from core.training.fsdp import ShardedModel
 from core.training.memory_plan import MicrobatchPlan
 from core.training.parameter_groups import ParameterCounts, ParameterGroup
 from core.training.weight_regularization import ExponentialMovingAverage, WeightRegularizer, swap_weights
-from data.batches import TrainingPair
+from data.batches import TargetPromptPair
 from models.base import LossOptions
 
 _BETAS = (0.9, 0.98)
@@ -70,7 +70,7 @@ class Trainer:
     What is frozen of `voice` is cast to the precision, so it must not be exported or certified afterwards.
     """
 
-    def __init__(self, options: TrainOptions, voice: VoiceModel, data: TrainingData, replayed: tuple[Utterance, ...],
+    def __init__(self, options: TrainOptions, voice: TTSModel, data: TrainingData, replayed: tuple[Utterance, ...],
                  precision: Precision, warn: Callable[[str], None] = lambda message: None,
                  group: ProcessGroup = ONE_PROCESS) -> None:
         self.options, self.voice, self.data, self.precision, self.group = options, voice, data, precision, group
@@ -276,11 +276,11 @@ class Trainer:
         self.scaler.update()
         return before > 1.0 and self.scaler.get_scale() < before  # it is unchanged where the norm alone is not finite
 
-    def by_length(self) -> list[TrainingPair]:
+    def by_length(self) -> list[TargetPromptPair]:
         """The training clips from the shortest to the longest, for trial passes."""
         return self._loader.by_length()
 
-    def trial_pass(self, draws: Sequence[TrainingPair]) -> None:
+    def trial_pass(self, draws: Sequence[TargetPromptPair]) -> None:
         """A forward and backward pass over these clips that leaves no trace; where the model is sharded, by all ranks.
 
         It ends when the device is done.
@@ -304,7 +304,7 @@ class Trainer:
         """Context of forward and backward passes: the adapters act, and leave casting to autocast."""
         adapters = self.voice.adapters
         cast = adapters.uncast() if adapters and self.precision.dtype is not torch.float32 else nullcontext()
-        with self.voice.speaking(self.data.language), cast:
+        with self.voice.adapters_for(self.data.language), cast:
             yield
 
     def teacher_weights(self) -> AbstractContextManager[object]:
@@ -313,17 +313,17 @@ class Trainer:
         if self.regularizer is not None:
             stack.enter_context(self.regularizer.swapped_in())
         if self.voice.adapters is not None:
-            stack.enter_context(self.voice.adapters.switched(False))
+            stack.enter_context(self.voice.adapters.enabled(False))
         return stack
 
     @contextmanager
-    def as_base(self) -> Iterator[VoiceModel]:
+    def as_base(self) -> Iterator[TTSModel]:
         """Context in which the model is the base alone, also of a run that began on the weights of another."""
         named = self._whole.base
         values = {name: value.to(named[name]) for name, value in self.voice.base_values.items()}
         adapters = self.voice.adapters
         with swap_weights({name: named[name] for name in values}, values), \
-                adapters.switched(False) if adapters else nullcontext():
+                adapters.enabled(False) if adapters else nullcontext():
             yield replace(self.voice, adapters=None)
 
     def averaged(self) -> AbstractContextManager[None]:

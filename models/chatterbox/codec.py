@@ -98,9 +98,9 @@ class ChatterboxVocoder:
                             "Use a voice of this model, or a reference recording.")
         return s3gen.flow_prompt(voice.timbre, self._flow.input_embedding.weight.device, options.flow_prompt_s)
 
-    def to_half(self, dtype: torch.dtype) -> None:
+    def cast_(self, dtype: torch.dtype) -> None:
         """Convert the flow's estimator alone; pitch and waveform stay float32."""
-        self._flow.to_half(dtype)
+        self._flow.cast_(dtype)
 
 
 class ChatterboxStream:

@@ -24,7 +24,7 @@ from models.speech_lm import SpeechLMConfig
 from models.weights import LazyWeights
 
 BASE_CODE_LIMIT, CODES_PER_TOKEN = 25, 10  # of a text: one second, and 0.4 s for each token
-MAX_TYPICAL_TEXT_LENGTH = 250  # ids: the published package takes texts of up to 300 characters
+PREFERRED_MAX_TEXT_LENGTH = 250  # ids: the published package takes texts of up to 300 characters
 FEATURES_VERSION = 1  # increased when the extractor computes other features from the same clip and weights
 
 
@@ -36,24 +36,17 @@ class Chatterbox:
     sound_options: tuple[str, ...] = ("exaggeration", "flow_steps", "flow_prompt_s", "watermark")
     tensor_layout = TENSOR_LAYOUT
 
-    def check(self, folder: Path) -> None:
-        self.front_end(folder)
-        found = model_folder.find_files(folder)
-        s3gen.config_from_shapes(weights.shapes(found.s3gen), str(found.s3gen))
-        codec.load_voice_encoder(found.voice_encoder, torch.device("cpu"))
-
-    def front_end(self, folder: Path) -> FrontEnd:
+    def load_front_end(self, folder: Path) -> FrontEnd:
         """The base front-end; its size is the number of text rows of T3."""
         checkpoint = model_folder.find_files(folder).t3
         config = t3.config_from_shapes(weights.shapes(checkpoint), str(checkpoint))
         return base_front_end(folder, config.text_rows, checkpoint.name)
 
-    def speech_model(self, folder: Path, device: torch.device) -> LanguageModel:
+    def load_speech_model(self, folder: Path, device: torch.device) -> LanguageModel:
         module = t3.load(model_folder.find_files(folder).t3).to(device)
         module.requires_grad_(False)
         return LanguageModel(module, module.config.text_rows, device, codec.MAX_PROMPT_CODES, BASE_CODE_LIMIT,
-                             CODES_PER_TOKEN,
-                             MAX_TYPICAL_TEXT_LENGTH)
+                             CODES_PER_TOKEN, PREFERRED_MAX_TEXT_LENGTH)
 
     def language_model_file(self, folder: Path) -> Path:
         return model_folder.find_language_model(folder)
@@ -61,7 +54,7 @@ class Chatterbox:
     def open_weights(self, path: Path) -> LazyWeights:
         return LazyWeights.open(path)
 
-    def extractor(self, folder: Path, device: torch.device) -> codec.ChatterboxExtractor:
+    def load_extractor(self, folder: Path, device: torch.device) -> codec.ChatterboxExtractor:
         """Speech tokenizer and voice encoder."""
         return codec.ChatterboxExtractor(*self._codec(folder, device), self.extractor_fingerprint(folder))
 
@@ -81,27 +74,28 @@ class Chatterbox:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         return f"chatterbox-{FEATURES_VERSION}-{digest.hexdigest()[:16]}"
 
-    def vocoder(self, folder: Path, device: torch.device) -> codec.ChatterboxVocoder:
+    def load_vocoder(self, folder: Path, device: torch.device) -> codec.ChatterboxVocoder:
         """Flow and HiFT."""
         return codec.ChatterboxVocoder(s3gen.load(model_folder.find_files(folder).s3gen, device))
 
-    def recogniser(self, folder: Path) -> CTCRecogniser | None:
+    def load_recogniser(self, folder: Path) -> CTCRecogniser | None:
         """None: no recogniser comes with it."""
         return None
 
-    def voices(self, folder: Path) -> dict[str, Voice]:
+    def load_voices(self, folder: Path) -> dict[str, Voice]:
         """The built-in voice, if the folder has one."""
         conditionals = model_folder.find_files(folder).conditionals
         return {model_folder.VOICE: model_folder.read_voice(conditionals)} if conditionals else {}
 
-    def voice(self, folder: Path, device: torch.device, waveform: torch.Tensor, sample_rate: int) -> Voice:
+    def voice_from_recording(self, folder: Path, device: torch.device, waveform: torch.Tensor,
+                             sample_rate: int) -> Voice:
         return codec.voice_from_clip(*self._codec(folder, device), waveform, sample_rate)
 
-    def replay(self, folder: Path) -> list[tuple[str, str, Features]]:
+    def load_replay_clips(self, folder: Path) -> list[tuple[str, str, Features]]:
         """No clips come with it."""
         return []
 
-    def held_out(self, folder: Path, language: str) -> list[tuple[str, Path]]:
+    def held_out_recordings(self, folder: Path, language: str) -> list[tuple[str, Path]]:
         """No recordings come with it."""
         return []
 

@@ -88,12 +88,12 @@ class Flow(nn.Module):
         self._cuda_graphs: CUDAGraphEstimator | None = None
 
     def use_cuda_graphs(self) -> None:
-        """On a GPU, replay the estimator from now on; call it after loading, moving and `to_half`."""
+        """On a GPU, replay the estimator from now on; call it after loading, moving and `cast_`."""
         self._cuda_graphs = CUDAGraphEstimator(self.decoder.estimator)
 
-    def to_half(self, dtype: torch.dtype) -> None:
+    def cast_(self, dtype: torch.dtype) -> None:
         """Convert the estimator's matrix products to `dtype`; inputs, results and everything else stay float32."""
-        self.decoder.estimator.to_half(dtype)
+        self.decoder.estimator.cast_(dtype)
 
     def encode(self, codes: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
         """Codes (B, L) with `lengths` (B,) to encoder states (B, 2L, 512)."""

@@ -5,7 +5,7 @@ state-dict keys of `flow.decoder.estimator.*` in resemble-ai/chatterbox, MIT; th
 2024, arXiv:2309.03199, on one resolution). Everything runs over (B, F, C): B rows, F frames, C channels. Convolutions
 are causal and everything else but attention is per frame, so padding on the right needs a mask in attention alone.
 
-The residual stream, the norms and the time states stay in float32; `to_half` converts the matrix products.
+The residual stream, the norms and the time states stay in float32; `cast_` converts the matrix products.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class FlowEstimator(nn.Module):
         hidden = self.final_block(frames).to(weight.dtype)
         return linear(hidden, weight.squeeze(-1), self.final_proj.bias).float()
 
-    def to_half(self, dtype: torch.dtype) -> None:
+    def cast_(self, dtype: torch.dtype) -> None:
         """Convert the matrix products to `dtype`; the residual stream, norms and time states stay in float32."""
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear | nn.Conv1d) and not name.startswith("time_mlp") and ".mlp." not in name:

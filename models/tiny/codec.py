@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+_LOG_MEL_FLOOR = -9.2103  # log(1e-4), of `audio.log_mel`
+
 
 @dataclass(frozen=True)
 class CodecConfig:
@@ -64,19 +66,19 @@ class Quantizer(nn.Module):
         self.register_buffer("sizes", sizes, persistent=False)
         self.register_buffer("bases", bases, persistent=False)
 
-    def round(self, latent: torch.Tensor) -> torch.Tensor:
-        """Latent (B, U, D) to its grid in [-1, 1], with a straight-through gradient."""
+    def quantize(self, latent: torch.Tensor) -> torch.Tensor:
+        """Quantize the latent (B, U, D) to values in [-1, 1], with a straight-through gradient."""
         half = (self.sizes - 1) / 2
         bounded = torch.tanh(latent) * half
         return (bounded + (bounded.round() - bounded).detach()) / half
 
-    def to_codes(self, rounded: torch.Tensor) -> torch.Tensor:
-        """Grid values (B, U, D) to codes (B, U)."""
+    def to_codes(self, quantized: torch.Tensor) -> torch.Tensor:
+        """Quantized values (B, U, D) to codes (B, U)."""
         half = (self.sizes - 1) / 2
-        return ((rounded * half).round().long() + half.long()).mul(self.bases).sum(-1)
+        return ((quantized * half).round().long() + half.long()).mul(self.bases).sum(-1)
 
-    def to_grid(self, codes: torch.Tensor) -> torch.Tensor:
-        """Codes (B, U) to grid values (B, U, D)."""
+    def dequantize(self, codes: torch.Tensor) -> torch.Tensor:
+        """Codes (B, U) to quantized values (B, U, D)."""
         half = (self.sizes - 1) / 2
         return ((codes[..., None] // self.bases) % self.sizes - half) / half
 
@@ -127,9 +129,9 @@ class Codec(nn.Module):
     @property
     def silence(self) -> float:
         """Normalised value of a silent frame (the floor of the log-mel)."""
-        return (-9.2103 - self.config.mel_mean) / self.config.mel_std
+        return (_LOG_MEL_FLOOR - self.config.mel_mean) / self.config.mel_std
 
-    def latent(self, frames: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def encode_latent(self, frames: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Normalised frames (B, F', n_mels), code mask (B, U, 1) to the latent (B, U, D)."""
         batch, length, _ = frames.shape
         hidden = self.encoder_in(frames.reshape(batch, length // self.config.frames_per_code, -1))
@@ -137,14 +139,15 @@ class Codec(nn.Module):
             hidden = block(hidden, mask)
         return self.encoder_out(hidden)
 
-    def trunk(self, grid: torch.Tensor, mask: torch.Tensor, speaker_embedding: torch.Tensor) -> torch.Tensor:
-        """Grid values (B, U, D) to decoder states (B, U, width)."""
-        hidden = self.decoder_in(grid) + self.speaker_in(speaker_embedding)[:, None]
+    def decode_hidden(self, quantized: torch.Tensor, mask: torch.Tensor,
+                      speaker_embedding: torch.Tensor) -> torch.Tensor:
+        """Quantized values (B, U, D) to decoder states (B, U, width)."""
+        hidden = self.decoder_in(quantized) + self.speaker_in(speaker_embedding)[:, None]
         for block in self.decoder:
             hidden = block(hidden, mask)
         return self.decoder_norm(hidden)
 
-    def frames_of(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def predict_frames(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Decoder states (B, U, width) to normalised frames (B, F', n_mels)."""
         batch, length, _ = hidden.shape
         frames = self.decoder_out(hidden).reshape(batch, length * self.config.frames_per_code, -1)
@@ -163,14 +166,14 @@ class Codec(nn.Module):
             inside = torch.arange(frames.shape[1], device=mel.device)[None] < frame_lengths[:, None]
             frames = torch.where(inside[..., None], frames, torch.full_like(frames, self.silence))
             mask = inside[:, :: self.config.frames_per_code, None].to(frames.dtype)
-        return self.quantizer.to_codes(self.quantizer.round(self.latent(frames, mask)))
+        return self.quantizer.to_codes(self.quantizer.quantize(self.encode_latent(frames, mask)))
 
     @torch.inference_mode()
     def decode(self, codes: torch.Tensor, speaker_embedding: torch.Tensor) -> torch.Tensor:
         """Codes (B, U) and speaker embedding (B, speaker_size) to log-mel (B, n_mels, frames_per_code * U)."""
         mask = torch.ones(*codes.shape, 1, device=codes.device)
-        hidden = self.trunk(self.quantizer.to_grid(codes), mask, speaker_embedding)
-        frames = self.frames_of(hidden, mask)
+        hidden = self.decode_hidden(self.quantizer.dequantize(codes), mask, speaker_embedding)
+        frames = self.predict_frames(hidden, mask)
         return frames.transpose(1, 2) * self.config.mel_std + self.config.mel_mean
 
     @torch.inference_mode()

@@ -71,7 +71,7 @@ class TinyVocoder:
     def stream(self, voice: Voice, options: VocoderOptions | None = None) -> None:
         """See `models.base.Vocoder`; None, because Griffin-Lim needs the complete mel."""
 
-    def to_half(self, dtype: torch.dtype) -> None:
+    def cast_(self, dtype: torch.dtype) -> None:
         """See `models.base.Vocoder`; no effect, because the codec is small."""
 
 
@@ -86,20 +86,20 @@ class TinyRecogniser:
 
     def log_probabilities(self, waveform: torch.Tensor, language: str) -> torch.Tensor:
         """See `models.base.CTCRecogniser`."""
-        self._require(language)
+        self._check_language(language)
         return self.recogniser.log_probabilities(audio.log_mel(waveform[None], MEL_SETTINGS), language)[0]
 
     def normalise(self, text: str, language: str) -> str:
         """See `models.base.CTCRecogniser`."""
         return letters_of(text, language)
 
-    def _require(self, language: str) -> None:
+    def _check_language(self, language: str) -> None:
         if language not in self.languages:
             raise UserError(f"The recogniser does not know {language!r}.", f"It knows: {', '.join(self.languages)}.")
 
     def score(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> RecognitionScore:
         """See `models.base.CTCRecogniser`."""
-        self._require(language)
+        self._check_language(language)
         mel = audio.log_mel(audio.resample(waveform, sample_rate, MEL_SETTINGS.sample_rate)[None], MEL_SETTINGS)[0]
         return RecognitionScore.of(letters_of(text, language), self.recogniser.letters(mel, language))
 
@@ -112,21 +112,7 @@ class Tiny:
     sound_options: tuple[str, ...] = ()
     tensor_layout = TENSOR_LAYOUT
 
-    def check(self, folder: Path) -> None:
-        """Compare every file with SHA256SUMS.json."""
-        sums_file = folder / "SHA256SUMS.json"
-        if not sums_file.is_file():
-            raise UserError(f"{sums_file} is missing.", "Download the model again: python -m scripts.download")
-        for name, wanted in json.loads(sums_file.read_text(encoding="utf-8")).items():
-            path = folder / name
-            seen = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "nothing"
-            if seen != wanted:
-                raise UserError(
-                    f"{path} does not match its checksum: {seen[:12]} found, {wanted[:12]} wanted.",
-                    "Delete the folder and download the model again.",
-                )
-
-    def front_end(self, folder: Path) -> FrontEnd:
+    def load_front_end(self, folder: Path) -> FrontEnd:
         """The base front-end; its size must be the number of text rows in the checkpoint."""
         front_end = FrontEnd.load(folder)
         rows = _language_model_config(folder).text_rows
@@ -138,7 +124,7 @@ class Tiny:
             )
         return front_end
 
-    def speech_model(self, folder: Path, device: torch.device) -> LanguageModel:
+    def load_speech_model(self, folder: Path, device: torch.device) -> LanguageModel:
         """The base language model, frozen, in evaluation mode."""
         config = _language_model_config(folder)
         module = load_module(folder / LANGUAGE_MODEL, SpeechLM(config)).to(device)
@@ -161,7 +147,7 @@ class Tiny:
     def open_weights(self, path: Path) -> LazyWeights:
         return LazyWeights.open(path)
 
-    def extractor(self, folder: Path, device: torch.device) -> TinyExtractor:
+    def load_extractor(self, folder: Path, device: torch.device) -> TinyExtractor:
         """The codec as extractor."""
         return TinyExtractor(_codec(folder, device), self.extractor_fingerprint(folder), device)
 
@@ -170,33 +156,34 @@ class Tiny:
         digest = hashlib.sha256((folder / CODEC).read_bytes()).hexdigest()
         return f"tiny-{FEATURES_VERSION}-{digest[:16]}"
 
-    def vocoder(self, folder: Path, device: torch.device) -> TinyVocoder:
+    def load_vocoder(self, folder: Path, device: torch.device) -> TinyVocoder:
         return TinyVocoder(_codec(folder, device), device)
 
-    def recogniser(self, folder: Path) -> TinyRecogniser:
+    def load_recogniser(self, folder: Path) -> TinyRecogniser:
         return TinyRecogniser(load_module(folder / RECOGNISER,
                                           RecogniserNetwork(load_config(folder / RECOGNISER, RecogniserConfig))))
 
-    def voices(self, folder: Path) -> dict[str, Voice]:
+    def load_voices(self, folder: Path) -> dict[str, Voice]:
         """One voice per recording in `voices/`."""
-        extractor = self.extractor(folder, torch.device("cpu"))
+        extractor = self.load_extractor(folder, torch.device("cpu"))
         paths = {path.stem: path for path in (folder / "voices").glob("*.ogg")}
         names = sorted(paths, key=lambda name: (name != DEFAULT_VOICE, name))
         return {name: _voice(extractor.extract(audio.load(paths[name], extractor.sample_rate))) for name in names}
 
-    def voice(self, folder: Path, device: torch.device, waveform: torch.Tensor, sample_rate: int) -> Voice:
-        extractor = self.extractor(folder, device)
+    def voice_from_recording(self, folder: Path, device: torch.device, waveform: torch.Tensor,
+                             sample_rate: int) -> Voice:
+        extractor = self.load_extractor(folder, device)
         return _voice(extractor.extract(audio.resample(waveform, sample_rate, extractor.sample_rate)))
 
-    def replay(self, folder: Path) -> list[tuple[str, str, Features]]:
-        """The held-out recordings of base languages as features."""
-        extractor = self.extractor(folder, torch.device("cpu"))
+    def load_replay_clips(self, folder: Path) -> list[tuple[str, str, Features]]:
+        """The recordings with the split `replay`, as features."""
+        extractor = self.load_extractor(folder, torch.device("cpu"))
         return [
             (row["language"], row["text"], extractor.extract(audio.load(folder / row["audio"], extractor.sample_rate)))
             for row in _held_out(folder) if row["split"] == "replay"
         ]
 
-    def held_out(self, folder: Path, language: str) -> list[tuple[str, Path]]:
+    def held_out_recordings(self, folder: Path, language: str) -> list[tuple[str, Path]]:
         return [(row["text"], folder / row["audio"]) for row in _held_out(folder)
                 if row["language"] == language and row["split"] != "replay"]
 
@@ -220,12 +207,9 @@ def _codec(folder: Path, device: torch.device) -> Codec:
 
 def _language_model_config(folder: Path) -> SpeechLMConfig:
     config = load_config(folder / LANGUAGE_MODEL, SpeechLMConfig)
-    return config if isinstance(config.decoder, DecoderConfig) else _with_decoder(config)
-
-
-def _with_decoder(config: SpeechLMConfig) -> SpeechLMConfig:
-    """The header stores the nested config as a plain object."""
-    settings = dict(vars(config))
+    if isinstance(config.decoder, DecoderConfig):
+        return config
+    settings = dict(vars(config))  # the header stores the nested config as a plain object
     settings["decoder"] = DecoderConfig(**settings["decoder"])
     settings["aligned_heads"] = tuple((layer, head) for layer, head in settings["aligned_heads"])
     return SpeechLMConfig(**settings)

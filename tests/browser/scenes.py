@@ -28,7 +28,7 @@ from core.jobs.events import (
     Step,
 )
 from core.library import certificate, diagnosis
-from core.library.certificate import Certificate, CertificateCheck, LanguageError
+from core.library.certificate import Certificate, CertificateCheck, LanguageCER
 from core.library.diagnosis import Diagnosis, ProbeDrift, TensorFinding, TokenizerFit
 from core.submission import demo_chain
 from core.workspace import Workspace
@@ -112,7 +112,7 @@ def compare(workspace: Workspace, run: str, *, finished: bool = True, texts: tup
             error = 0.06 if language != "am" else 0.91 if side == "base" else 0.17
             append(job, AudioGenerated(side, index, sound, text, language, 1.4, 0.6, error, text, drawing))
     if finished:
-        append(job, Finished({"texts": len(texts), "error_originals_am": 0.021, "error_originals_en": 0.03}))
+        append(job, Finished({"texts": len(texts), "error_am_recordings": 0.021, "error_en_recordings": 0.03}))
     return job
 
 
@@ -162,11 +162,11 @@ def certify(workspace: Workspace, run: str, *, failed: bool = False) -> None:
         (CertificateCheck("prefix_rows", "failed" if failed else "passed", one, other if failed else one,
                "The 2454 old rows of text_emb and text_head are those of the base file."),
          CertificateCheck("frozen_tensors", "passed", f"182 tensors, {one}", f"182 equal, {one}",
-               "Every tensor of the base model is what it was."),
+               "Every tensor of the base model is unchanged."),
          CertificateCheck("base_logits", "passed", "equal to the bit", "16 of 16 samples (en, fr) equal to the bit",
                "Logits of base-language samples before and after.")),
-        (LanguageError("en", False, 40, 0.061, 0.061, 0.032), LanguageError("fr", False, 40, 0.073, 0.073, 0.041),
-         LanguageError("am", True, 40, 0.731, 0.184, 0.022)),
+        (LanguageCER("en", False, 40, 0.061, 0.061, 0.032), LanguageCER("fr", False, 40, 0.073, 0.073, 0.041),
+         LanguageCER("am", True, 40, 0.731, 0.184, 0.022)),
     ))
 
 

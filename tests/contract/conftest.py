@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from config.schema import TrainOptions
-from core.model.loading import VoiceModel, load_base, load_extension
+from core.model.loading import TTSModel, load_base, load_extension
 from core.model.precision import Precision
 from core.training import dataloader, replay, setup
 from core.training.trainer import Trainer
@@ -23,7 +23,7 @@ from tests.worlds import train_options
 CPU = torch.device("cpu")
 
 
-def single_start(voice: VoiceModel) -> VoiceModel:
+def single_start(voice: TTSModel) -> TTSModel:
     """Speech that begins with one start, as in training, whatever the family does when it speaks.
 
     What it does then is compared with its reference: `scripts.dev.conformance`.
@@ -40,10 +40,10 @@ class World:
     case: Case
     workspace: Workspace
 
-    def base(self) -> VoiceModel:
+    def base(self) -> TTSModel:
         return single_start(load_base(self.workspace, self.case.model, CPU))
 
-    def extension(self) -> VoiceModel:
+    def extension(self) -> TTSModel:
         return single_start(load_extension(self.workspace, "tiny-am", CPU))
 
     def trainer(self, dtype: torch.dtype = torch.float32, wrap: Callable[[SpeechModel], SpeechModel] | None = None,
@@ -54,7 +54,7 @@ class World:
         if wrap is not None:
             voice = replace(voice, model=wrap(voice.model))
         data = dataloader.load_training_data(self.workspace, options.dataset, voice)
-        voices = voice.family.voices(voice.base_folder)
+        voices = voice.family.load_voices(voice.base_folder)
         replayed = replay.load(voice, voices).replayed if options.scope == "full" else ()
         return Trainer(options, voice, data, replayed, Precision("cpu", dtype, "for the test"), warn)
 
@@ -66,7 +66,7 @@ class World:
 
     def probes(self) -> list[replay.ProbeSample]:
         base = self.base()
-        clips = replay.load(base, base.family.voices(base.base_folder)).probe_clips
+        clips = replay.load(base, base.family.load_voices(base.base_folder)).probe_clips
         return replay.probes(clips, base.model.max_prompt_length)
 
 

@@ -17,7 +17,7 @@ from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Event, Journal
 from core.jobs.reporter import StopRequested
 from core.library import certificate
-from core.model.loading import VoiceModel, load, load_checkpoint
+from core.model.loading import TTSModel, load, load_checkpoint
 from core.training import checkpoint
 from core.workspace import Workspace
 from models.speech_lm import SpeechLM
@@ -50,7 +50,7 @@ class Job(Listener):
         self.journal.append(event)
 
 
-def trained(world: Workspace, run: Path) -> VoiceModel:
+def trained(world: Workspace, run: Path) -> TTSModel:
     return load_checkpoint(world, checkpoint.folder_of(run, STEPS), CPU)
 
 
@@ -87,9 +87,9 @@ def _exported(world: Workspace, run: Path, kind: str) -> None:
     checkpointed, again = load(world, ref, CPU), load(world, f"export:{kind}", CPU)
     assert all(same_logits(checkpointed, again, item) for item in probes(checkpointed))
     place, new = world.exports / kind, probes(checkpointed)[-1]
-    with checkpointed.speaking("am"):
+    with checkpointed.adapters_for("am"):
         wanted = checkpointed.model.probe(new.sample).speech_logits
-    with checkpointed.speaking("en"):
+    with checkpointed.adapters_for("en"):
         assert not torch.allclose(checkpointed.model.probe(new.sample).speech_logits, wanted)
     config, tiny = _language_model_config(place), load(world, "base:tiny", CPU).model
     merged = replace(tiny, module=load_module(place / "t3-merged.safetensors", SpeechLM(config)))

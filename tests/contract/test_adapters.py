@@ -57,11 +57,11 @@ def test_switched_off_every_kind_gives_the_logits_of_the_base_to_the_bit(world: 
     assert trainer.voice.adapters is not None
     for item in world.probes()[:2]:
         wanted = base.model.probe(item.sample)
-        with trainer.voice.speaking(item.language):
+        with trainer.voice.adapters_for(item.language):
             seen = trainer.voice.model.probe(item.sample)
         assert torch.equal(wanted.speech_logits, seen.speech_logits)
         assert torch.equal(wanted.text_logits, seen.text_logits[:, :wanted.text_logits.shape[1]])
-        with trainer.voice.adapters.switched(True):
+        with trainer.voice.adapters.enabled(True):
             assert not torch.equal(trainer.voice.model.probe(item.sample).speech_logits, wanted.speech_logits)
 
 
@@ -70,7 +70,7 @@ def test_adapters_start_without_effect(world: World, kind: str) -> None:
     trainer = world.trainer(adapter=kind, adapter_dropout=0.0)
     assert trainer.voice.adapters is not None
     item = world.probes()[0]
-    with trainer.voice.adapters.switched(True):
+    with trainer.voice.adapters.enabled(True):
         acting = trainer.voice.model.probe(item.sample).speech_logits
     torch.testing.assert_close(acting, world.base().model.probe(item.sample).speech_logits, rtol=1e-4, atol=1e-5)
 
@@ -84,18 +84,18 @@ def test_old_and_new_languages_share_a_batch_and_old_rows_stay_equal_to_the_bit(
     languages = ["en", "am", "en", "am"]
     texts = [voice.front_end.encode(text, language) for text, language in
              zip((ENGLISH[0], "ሀለመ", ENGLISH[2], "ሰረቀ ሀለ"), languages, strict=True)]
-    speaker = next(iter(voice.family.voices(voice.base_folder).values()))
-    with voice.speaking("en"):
+    speaker = next(iter(voice.family.load_voices(voice.base_folder).values()))
+    with voice.adapters_for("en"):
         plain = model.prepare(speaker)
-    with voice.speaking("am"):
+    with voice.adapters_for("am"):
         adapted = model.prepare(speaker)
     voices = [plain, adapted, plain, adapted]
     seen: list[torch.Tensor] = []
     hook = model.module.tfmr.register_forward_hook(lambda _module, _given, made: seen.append(made.clone()))
-    with voice.speaking_each(languages):
+    with voice.adapters_for_batch(languages):
         together = model.generate(texts, voices, GREEDY)
     mixed, seen[:] = list(seen), []
-    with voice.adapters.switched(False):
+    with voice.adapters.enabled(False):
         model.generate(texts, voices, GREEDY)
     hook.remove()
     old = torch.tensor([0, 2, 4, 6])  # with guidance the rows stand there twice
@@ -104,7 +104,7 @@ def test_old_and_new_languages_share_a_batch_and_old_rows_stay_equal_to_the_bit(
     assert not torch.equal(prefills[0], prefills[1])
     assert all(torch.equal(one[old], other[old]) for one, other in zip(mixed, seen, strict=False))
     for index, language in enumerate(languages):
-        with voice.speaking(language):
+        with voice.adapters_for(language):
             alone = model.generate([texts[index]], [voices[index]], GREEDY)[0]
         assert alone.codes.tolist() == together[index].codes.tolist()
 
@@ -112,7 +112,7 @@ def test_old_and_new_languages_share_a_batch_and_old_rows_stay_equal_to_the_bit(
 def test_a_batch_that_does_not_divide_into_its_rows_is_an_error(world: World) -> None:
     trainer = trained(world, 1)
     assert trainer.voice.adapters is not None
-    with trainer.voice.adapters.in_rows([True, False]), pytest.raises(ValueError, match="rows for 2 switches"):
+    with trainer.voice.adapters.enabled_for_rows([True, False]), pytest.raises(ValueError, match="rows for 2 switches"):
         trainer.voice.model.losses(trainer.next_batches()[0].samples, LossOptions())
 
 
@@ -130,7 +130,7 @@ def test_what_is_saved_is_what_was_trained_and_peft_reads_it(world: World, kind:
     with torch.no_grad():
         for table in again.model.text_tables:
             again.model.module.get_parameter(f"{table}.new").copy_(rows[f"{table}.new"])
-    with voice.speaking("am"), adapters.switched(True):
+    with voice.adapters_for("am"), adapters.enabled(True):
         wanted = voice.model.probe(sample).speech_logits
         torch.testing.assert_close(again.model.probe(sample).speech_logits, wanted, rtol=0, atol=0)
     theirs = world.extension()
@@ -147,13 +147,13 @@ def test_folded_weights_speak_like_the_adapters(world: World, kind: str) -> None
     trainer = trained(world, adapter=kind)
     voice, plain = trainer.voice, world.extension()
     assert voice.adapters is not None
-    folded, base = voice.adapters.folded(), base_tensors(voice.model.module)
+    folded, base = voice.adapters.merged_weights(), base_tensors(voice.model.module)
     assert {name for name in base if name.endswith("_proj.weight")} < set(folded) < set(base)
     with torch.no_grad():
         for name, value in {**folded, **trainer.trained.rows}.items():
             plain.model.module.get_parameter(name).copy_(value)
     sample = trainer.next_batches()[0].samples[0]
-    with voice.speaking("am"):
+    with voice.adapters_for("am"):
         wanted = voice.model.probe(sample).speech_logits
     torch.testing.assert_close(plain.model.probe(sample).speech_logits, wanted, rtol=1e-3, atol=1e-4)
 
@@ -166,7 +166,7 @@ def test_every_kind_speaks_with_packed_weights(world: World, kind: str, form: st
     again = world.extension()
     adapters = Adapters.load(again.model.module, tmp_path)
     sample = trainer.next_batches()[0].samples[0]
-    with adapters.switched(True):
+    with adapters.enabled(True):
         wanted = again.model.probe(sample).speech_logits
         again.model.quantize_(form)
         seen = again.model.probe(sample).speech_logits

@@ -24,10 +24,10 @@ from core.export import EXAMPLE, plain_tensors, same_logits
 from core.jobs.reporter import StopRequested
 from core.library import certificate, records
 from core.model import loading
-from core.model.loading import VoiceModel, load
+from core.model.loading import TTSModel, load
 from core.model.prefix import new_rows
 from core.proof import certify
-from core.speech.synthesis import Synthesizer, join_segments
+from core.speech.synthesis import Synthesizer, join_chunks
 from core.training import replay
 from core.workspace import Workspace
 from models.speech_lm import SpeechLM
@@ -53,8 +53,8 @@ def exported(world: Workspace) -> Path:
     return world.exports / "first"
 
 
-def probes(model: VoiceModel) -> list[replay.ProbeSample]:
-    clips = replay.load(model, model.family.voices(model.base_folder)).probe_clips
+def probes(model: TTSModel) -> list[replay.ProbeSample]:
+    clips = replay.load(model, model.family.load_voices(model.base_folder)).probe_clips
     found = replay.probes(clips, model.model.max_prompt_length)
     new = replace(found[0].sample, text_ids=model.front_end.encode("ሀለመ ሰረቀ", "am"))
     return [*found, replay.ProbeSample("am", "ሀለመ ሰረቀ", new)]
@@ -91,10 +91,10 @@ def test_the_merged_weights_speak_like_the_adapters_and_change_the_base(world: W
     merged = load_module(exported / "t3-merged.safetensors", SpeechLM(_language_model_config(exported)))
     tiny = replace(load(world, "base:tiny", CPU).model, module=merged)
     english, amharic = probes(model)[0], probes(model)[-1]
-    with model.speaking("am"):
+    with model.adapters_for("am"):
         wanted = model.model.probe(amharic.sample).speech_logits
     torch.testing.assert_close(tiny.probe(amharic.sample).speech_logits, wanted, atol=1e-4, rtol=1e-4)
-    with model.speaking("en"):
+    with model.adapters_for("en"):
         wanted = model.model.probe(english.sample).speech_logits
     assert not torch.allclose(tiny.probe(english.sample).speech_logits, wanted)
     assert "`t3-merged.safetensors` has the adapters merged" in (exported / "README.md").read_text(encoding="utf-8")
@@ -106,7 +106,7 @@ def test_peft_loads_the_adapters_itself(world: Workspace, exported: Path) -> Non
     wrapped = PeftModel.from_pretrained(plain, str(exported / "adapter"))
     tiny = replace(load(world, "base:tiny", CPU).model, module=wrapped.base_model.model)
     item = probes(model)[-1]
-    with model.speaking("am"):
+    with model.adapters_for("am"):
         torch.testing.assert_close(tiny.probe(item.sample).speech_logits, model.model.probe(item.sample).speech_logits)
 
 
@@ -121,7 +121,7 @@ def test_an_export_stands_alone(exported: Path, tmp_path: Path) -> None:
     assert (tmp_path / "speech.wav").stat().st_size > 44
     model = loading.load_export(folder, CPU)
     speaker = Synthesizer(model, "low", loading.export_record(model).longest_texts)
-    assert len(join_segments(list(speaker.synthesize(["the cat", " ሀ"][0], "en", SamplingOptions())))) > 0
+    assert len(join_chunks(list(speaker.synthesize(["the cat", " ሀ"][0], "en", SamplingOptions())))) > 0
 
 
 def test_it_carries_certificate_card_and_samples(exported: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_damaged_export_is_refused(exported: Path, tmp_path: Path) -> None:
 def test_a_failed_check_blocks_the_export_unless_it_is_named(world: Workspace, exported: Path, monkeypatch) -> None:
     proof = certificate.read(exported / "certificate.json")
     failed = replace(proof, checks=tuple(
-        replace(check, result="failed", seen="something else") if check.name == "prefix_rows" else check
+        replace(check, result="failed", actual="something else") if check.name == "prefix_rows" else check
         for check in proof.checks if check.name != "export_reloads"))
     monkeypatch.setattr(certify, "find_certificate", lambda *_arguments: failed)
     listener = Listener(world.runs / "export-failed")
@@ -206,7 +206,7 @@ class Impatient(Listener):
         return any(self.text in event.note for event in self.of("progress"))
 
 
-@pytest.mark.parametrize("text", ["English sentences", "pieces"])
+@pytest.mark.parametrize("text", ["English sentences", "chunks"])
 def test_a_stop_leaves_no_half_export(world: Workspace, exported: Path, text: str, monkeypatch) -> None:
     before = sorted(path.name for path in world.exports.iterdir())
     if text == "English sentences":
@@ -219,7 +219,7 @@ def test_a_stop_leaves_no_half_export(world: Workspace, exported: Path, text: st
 
 def test_a_certificate_of_the_same_files_is_not_made_again(world: Workspace, exported: Path, monkeypatch) -> None:
     """What a stopped export had of it is there for its resume, and for another export of the same."""
-    monkeypatch.setattr(certify, "prepare_certificate", None)
+    monkeypatch.setattr(certify, "load_certificate_inputs", None)
     listener = Listener(world.runs / "export-second")
     export.run(ExportOptions(run=f"run:{RUN}", export="second"), world, listener)
     assert "computed from the same files" in listener.of("plan")[0].lines[0]

@@ -14,7 +14,7 @@ from core.library.records import CheckpointRecord
 from core.training import checkpoint, memory_plan, run_plan
 from core.training.memory_plan import MicrobatchPlan
 from core.training.trainer import Trainer
-from data.batches import TrainingPair
+from data.batches import TargetPromptPair
 from models.base import Losses, LossOptions, Sample, SpeechModel
 from tests.contract.conftest import World
 
@@ -162,7 +162,7 @@ def test_the_time_of_a_step_is_that_of_whole_batches_of_short_and_long_clips_wit
     passes: list[list[int]] = []
     now = 0.0
 
-    def trial_pass(draws: Sequence[TrainingPair]) -> None:
+    def trial_pass(draws: Sequence[TargetPromptPair]) -> None:
         nonlocal now
         passes.append([trainer.data.train[draw.target].order_clip.length for draw in draws])
         now += sum(1.0 + length / 1000 for length in passes[-1]) + (3600.0 if len(passes) == 1 else 0.0)

@@ -111,10 +111,10 @@ def act(trainer: Trainer, action: str) -> None:
         measured(trainer)
     else:
         model, samples = trainer.voice.model, trainer.next_batches()[0].samples
-        speaking = trainer.voice.speaking_each(["en", "am"])
-        with trainer.averaged(), speaking, trainer.precision.autocast(), torch.no_grad():
+        adapters_for = trainer.voice.adapters_for_batch(["en", "am"])
+        with trainer.averaged(), adapters_for, trainer.precision.autocast(), torch.no_grad():
             model.module.tfmr(torch.zeros(2, 3, model.module.config.decoder.width))
-        with trainer.voice.speaking("en"), trainer.precision.autocast(), torch.no_grad():
+        with trainer.voice.adapters_for("en"), trainer.precision.autocast(), torch.no_grad():
             model.losses(samples, LossOptions())
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from core.model.loading import VoiceModel
+from core.model.loading import TTSModel
 from core.speech.evaluation import SpeechEvaluator
 from models.base import Sample, Sampling
 from tests.contract.conftest import World
@@ -16,7 +16,7 @@ GREEDY = Sampling(temperature=0.0, guidance=0.0)
 
 
 @pytest.fixture(scope="module")
-def trained(world: World) -> VoiceModel:
+def trained(world: World) -> TTSModel:
     """A gated model after a few steps, so that its adapters act."""
     trainer = world.trainer(adapter_lr=2e-2, steps=10)
     for _ in range(10):
@@ -25,12 +25,12 @@ def trained(world: World) -> VoiceModel:
 
 
 @pytest.mark.parametrize("language", ["en", "am"])
-def test_cached_decoding_equals_teacher_forcing(world: World, trained: VoiceModel, language: str) -> None:
+def test_cached_decoding_equals_teacher_forcing(world: World, trained: TTSModel, language: str) -> None:
     texts = {"en": ENGLISH, "am": ("ሀለመ", "ሰረቀ ሀለ", "መሰ ተነከ ሀ")}[language]
-    voices = list(trained.family.voices(trained.base_folder).values())
+    voices = list(trained.family.load_voices(trained.base_folder).values())
     for index, text in enumerate(texts):
         ids, voice = trained.front_end.encode(text, language), voices[index % len(voices)]
-        with trained.speaking(language):
+        with trained.adapters_for(language):
             codes = trained.model.generate([ids], [voice], GREEDY)[0].codes
             logits = trained.model.probe(Sample(ids, codes, voice.speaker_embedding, voice.prompt_codes)).speech_logits
         assert len(codes) > 0
@@ -39,8 +39,8 @@ def test_cached_decoding_equals_teacher_forcing(world: World, trained: VoiceMode
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.8, seed=3), Sampling(guidance=1.0)],
                          ids=["greedy", "sampled", "guided"])
-def test_a_text_sounds_the_same_alone_and_in_company(trained: VoiceModel, sampling: Sampling) -> None:
-    voice = next(iter(trained.family.voices(trained.base_folder).values()))
+def test_a_text_sounds_the_same_alone_and_in_company(trained: TTSModel, sampling: Sampling) -> None:
+    voice = next(iter(trained.family.load_voices(trained.base_folder).values()))
     texts = [trained.front_end.encode(text, "en") for text in ENGLISH]
     together = trained.model.generate(texts, [voice] * len(texts), sampling)
     for text, spoken in zip(texts, together, strict=True):
@@ -48,11 +48,11 @@ def test_a_text_sounds_the_same_alone_and_in_company(trained: VoiceModel, sampli
         assert (alone.finish_reason, alone.codes.tolist()) == (spoken.finish_reason, spoken.codes.tolist())
 
 
-def test_sentences_of_old_and_new_languages_spoken_together_sound_as_they_do_alone(trained: VoiceModel) -> None:
+def test_sentences_of_old_and_new_languages_spoken_together_sound_as_they_do_alone(trained: TTSModel) -> None:
     """The app speaks them so; sampled, and with the adapters in some rows of the batch."""
     asked = [("en", "the cat"), ("am", "ሀለመ"), ("fr", "le chat"), ("am", "ሰረቀ ሀለ")]
     sampling = Sampling(temperature=0.8, seed=3)
-    evaluator, acting = SpeechEvaluator(CodesAsSound(), trained.family.voices(trained.base_folder), None), []
+    evaluator, acting = SpeechEvaluator(CodesAsSound(), trained.family.load_voices(trained.base_folder), None), []
     assert trained.adapters is not None
     hook = trained.model.module.tfmr.register_forward_pre_hook(lambda *_: acting.append(trained.adapters.on))
     together = evaluator.speak(trained, asked, sampling)
@@ -65,16 +65,16 @@ def test_sentences_of_old_and_new_languages_spoken_together_sound_as_they_do_alo
         assert torch.equal(alone.speak(trained, [(language, text)], sampling)[0].waveform, spoken.waveform)
 
 
-def test_a_prepared_voice_speaks_the_same(trained: VoiceModel) -> None:
-    voice = next(iter(trained.family.voices(trained.base_folder).values()))
+def test_a_prepared_voice_speaks_the_same(trained: TTSModel) -> None:
+    voice = next(iter(trained.family.load_voices(trained.base_folder).values()))
     text = [trained.front_end.encode(ENGLISH[0], "en")]
     direct, prepared = (trained.model.generate(text, [given], GREEDY)[0].codes
                         for given in (voice, trained.model.prepare(voice)))
     assert np.array_equal(direct, prepared)
 
 
-def test_the_seed_decides(trained: VoiceModel) -> None:
-    voice = next(iter(trained.family.voices(trained.base_folder).values()))
+def test_the_seed_decides(trained: TTSModel) -> None:
+    voice = next(iter(trained.family.load_voices(trained.base_folder).values()))
     text = [trained.front_end.encode(ENGLISH[0], "en")]
     lively = [Sampling(temperature=1.0, min_p=0.0, seed=seed) for seed in (1, 1, 2)]
     first, again, other = (trained.model.generate(text, [voice], sampling)[0].codes for sampling in lively)
@@ -92,9 +92,9 @@ def test_base_text_keeps_its_ids(world: World) -> None:
             assert ids.max() < base.size
 
 
-def test_the_vocoder_makes_sound_of_the_codes(trained: VoiceModel) -> None:
-    voice = next(iter(trained.family.voices(trained.base_folder).values()))
-    vocoder = trained.family.vocoder(trained.base_folder, torch.device("cpu"))
+def test_the_vocoder_makes_sound_of_the_codes(trained: TTSModel) -> None:
+    voice = next(iter(trained.family.load_voices(trained.base_folder).values()))
+    vocoder = trained.family.load_vocoder(trained.base_folder, torch.device("cpu"))
     codes = trained.model.generate([trained.front_end.encode(ENGLISH[0], "en")], [voice], GREEDY)[0].codes
     waveform = vocoder.decode(codes, voice)
     assert waveform.ndim == 1

@@ -13,7 +13,7 @@ import pytest
 from config.errors import UserError
 from config.schema import PrepareOptions
 from core import prepare, train
-from core.model.loading import VoiceModel
+from core.model.loading import TTSModel
 from core.submission import requirements
 from core.training import replay, setup
 from core.workspace import Workspace
@@ -27,7 +27,7 @@ FULL = {"scope": "full", "replay": 0.5}
 
 
 @pytest.fixture
-def voice(world: World) -> VoiceModel:
+def voice(world: World) -> TTSModel:
     return setup.new_voice(train_options(**FULL), world.workspace, CPU)
 
 
@@ -37,7 +37,7 @@ def texts(path: Path, lines: list[str]) -> str:
 
 
 def test_what_the_base_speaks_is_kept_and_what_it_cannot_end_is_left_out(
-        voice: VoiceModel, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        voice: TTSModel, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def generate(self: object, ids: list[np.ndarray], voices: object, sampling: object) -> list[Generated]:
@@ -51,7 +51,7 @@ def test_what_the_base_speaks_is_kept_and_what_it_cannot_end_is_left_out(
     monkeypatch.setattr(type(voice.family), "replay", lambda self, folder: [])
     lines = [f"en\t{text}" for text in (*ENGLISH, *ENGLISH[:3])]
     options = train_options(**FULL, replay_texts=texts(tmp_path / "texts.txt", [*lines, ""]))
-    voices, told = voice.family.voices(voice.base_folder), []
+    voices, told = voice.family.load_voices(voice.base_folder), []
     monkeypatch.setattr(replay, "_BATCH", 3)
     seen: list[int] = []
     found = replay.gather_replay_clips(options, world.workspace, voice, voices, tmp_path, told.append,
@@ -97,7 +97,7 @@ def test_recordings_in_a_base_language_are_prepared_and_it_is_said_what_they_are
 
 
 def test_a_persons_own_clips_are_rehearsed_and_held_out_ones_measure(
-        with_english: tuple[Workspace, Listener], voice: VoiceModel, tmp_path: Path) -> None:
+        with_english: tuple[Workspace, Listener], voice: TTSModel, tmp_path: Path) -> None:
     workspace, told = with_english[0], []
     clips = [clip for clip in manifest.load(workspace.dataset("mine")).clips if "☃" not in clip.text]
     found = replay.gather_replay_clips(train_options(**FULL, replay_datasets=" mine, mine ",
@@ -137,27 +137,27 @@ def test_full_trains_with_a_persons_own_clips_and_they_are_no_target(
 
 
 def test_given_texts_are_spoken_although_the_model_comes_with_clips(
-        voice: VoiceModel, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        voice: TTSModel, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = [Generated(np.arange(4) + 1, "stop")] * 4
     monkeypatch.setattr(type(voice.model), "generate", lambda *given: said)
     options = train_options(**FULL, replay_texts=texts(tmp_path / "texts.txt", [f"en\t{text}" for text in ENGLISH]))
-    found = replay.gather_replay_clips(options, world.workspace, voice, voice.family.voices(voice.base_folder),
+    found = replay.gather_replay_clips(options, world.workspace, voice, voice.family.load_voices(voice.base_folder),
                                           tmp_path, print)
     assert {item.text for item in (*found.replayed, *found.probe_clips)} <= set(ENGLISH)
     assert {item.id[:7] for item in (*found.replayed, *found.probe_clips)} == {"spoken-"}
 
 
 def test_a_resumed_run_that_lost_what_the_base_spoke_is_refused(
-        voice: VoiceModel, world: World, tmp_path: Path) -> None:
+        voice: TTSModel, world: World, tmp_path: Path) -> None:
     """Its model is another by now; the file of texts may be gone too."""
     options = train_options(**FULL, replay_texts=str(tmp_path / "gone.txt"))
-    voices, resumed = voice.family.voices(voice.base_folder), replace(voice, changed=("norm.weight",))
+    voices, resumed = voice.family.load_voices(voice.base_folder), replace(voice, changed=("norm.weight",))
     with pytest.raises(UserError, match=r"spoken\.json is missing") as caught:
         replay.gather_replay_clips(options, world.workspace, resumed, voices, tmp_path, print)
     assert f"--init-from run:{tmp_path.name}" in caught.value.hint
 
 
-def test_texts_that_cannot_be_read_are_told_by_line(voice: VoiceModel, world: World, tmp_path: Path) -> None:
+def test_texts_that_cannot_be_read_are_told_by_line(voice: TTSModel, world: World, tmp_path: Path) -> None:
     wrong = train_options(**FULL, replay_texts=texts(tmp_path / "a.txt", ["en\tthe cat", "am\tሀለመ"]))
     with pytest.raises(UserError, match=r"Line 2 of .*a\.txt is not a base language, a tab and a sentence"):
         replay.sentences(wrong, voice)
@@ -166,7 +166,7 @@ def test_texts_that_cannot_be_read_are_told_by_line(voice: VoiceModel, world: Wo
     assert len(replay.sentences(train_options(**FULL), voice)) >= 10
 
 
-def test_nothing_is_gathered_outside_of_full(voice: VoiceModel, world: World, tmp_path: Path) -> None:
+def test_nothing_is_gathered_outside_of_full(voice: TTSModel, world: World, tmp_path: Path) -> None:
     found = replay.gather_replay_clips(train_options(replay_datasets="none"), world.workspace, voice, {}, tmp_path,
                                           print)
     assert (found.replayed, found.probe_clips) == ((), ())

@@ -87,8 +87,9 @@ def test_a_model_in_training_speaks(world: World, scope: str, dtype: torch.dtype
     for _ in range(3):
         trainer.train_step()
     voice, model = trainer.voice, trainer.voice.model
-    ids, speaker = voice.front_end.encode("ሀለመ ሰረቀ", "am"), next(iter(voice.family.voices(voice.base_folder).values()))
-    with voice.speaking("am"):
+    ids, speaker = voice.front_end.encode("ሀለመ ሰረቀ",
+                                          "am"), next(iter(voice.family.load_voices(voice.base_folder).values()))
+    with voice.adapters_for("am"):
         codes = model.generate([ids], [speaker], Sampling(temperature=0.0, guidance=0.0))[0].codes
         logits = model.probe(Sample(ids, codes, speaker.speaker_embedding, speaker.prompt_codes)).speech_logits.float()
     assert len(codes) > 0
@@ -126,7 +127,7 @@ def test_base_logits_stay_equal_to_the_bit(world: World, scope: str) -> None:
     assert {item.language for item in probes} >= set(base.front_end.base_languages) - OPTIONAL
     for item in probes:
         before = base.model.probe(item.sample)
-        with trainer.voice.speaking(item.language):
+        with trainer.voice.adapters_for(item.language):
             after = trainer.voice.model.probe(item.sample)
         assert torch.equal(before.speech_logits, after.speech_logits)
         assert torch.equal(before.text_logits, after.text_logits[:, :base.front_end.prefix_size])
@@ -137,9 +138,9 @@ def test_adapters_do_change_the_new_language(world: World) -> None:
     for _ in range(6):
         trainer.train_step()
     sample = trainer.next_batches()[0].samples[0]
-    with trainer.voice.speaking("am"):
+    with trainer.voice.adapters_for("am"):
         spoken = trainer.voice.model.probe(sample).speech_logits
-    with trainer.voice.speaking("en"):
+    with trainer.voice.adapters_for("en"):
         plain = trainer.voice.model.probe(sample).speech_logits
     assert not torch.equal(spoken, plain)
 
@@ -150,7 +151,7 @@ def test_full_drifts_on_base_languages(world: World) -> None:
     for _ in range(6):
         trainer.train_step()
     item = world.probes()[0]
-    with trainer.voice.speaking(item.language):
+    with trainer.voice.adapters_for(item.language):
         after = trainer.voice.model.probe(item.sample)
     assert not torch.equal(base.model.probe(item.sample).speech_logits, after.speech_logits)
 

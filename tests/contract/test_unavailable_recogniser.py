@@ -95,7 +95,7 @@ def assert_told(messages: list[str], of_export: bool = False) -> None:
 def test_synthesis_continues_without_it(world: Workspace, model: str, break_it: Callable[[Path], None]) -> None:
     break_it(world.recognisers / "some--ear")
     listener, result = speak(world, model)
-    assert result["error"] is result["error_on_originals"] is None
+    assert result["error"] is result["recordings_cer"] is None
     assert_told(warnings(listener), of_export=model == "export:scored")
     (clip,) = listener.of("audio")
     assert (clip.error, clip.transcript) == (None, "")
@@ -163,7 +163,7 @@ def test_a_comparison_continues_without_the_recogniser(world: Workspace) -> None
     result = compare.run(options, world, listener)
     assert_told(warnings(listener), of_export=True)
     clips = {(clip.language, clip.side): clip for clip in listener.of("audio")}
-    assert result["error_finetuned_am"] is None
+    assert result["error_am_finetuned"] is None
     assert clips["am", "base"].error is None
     assert "cannot be loaded" in clips["am", "finetuned"].unmeasured
     assert (clips["en", "finetuned"].error is not None, clips["en", "finetuned"].unmeasured) == (True, "")
@@ -184,11 +184,11 @@ def test_an_export_continues_without_it_and_is_measured_when_it_is_back(world: W
     assert_told(warnings(listener))
     reason = f"not measured, because the recogniser {HUB} of its training is not there any more"
     assert {one.language for one in proof.errors} == {"en", "fr"}
-    assert f"am: {reason}" in proof.check("character_error_rates").seen
+    assert f"am: {reason}" in proof.check("character_error_rates").actual
     assert not proof.failed()
     assert reason[:40] in card
     record = records.read_export_record(world.exports / "without")
-    assert (record.recogniser, "am" in record.recogniser_errors) == (HUB, False)
+    assert (record.recogniser, "am" in record.recordings_cer) == (HUB, False)
     ear.rename(world.recognisers / "some--ear")
     listener, proof, _ = exported("with")
     assert "am" in {one.language for one in proof.errors}
@@ -211,8 +211,8 @@ def test_a_finished_training_is_certified_without_its_recogniser_and_any_other_r
     assert f"Put a whole recogniser into {ear}" in told
     proof = certificate.read(run / certificate.CERTIFICATE)
     assert "am: not measured, because the recogniser ear of its training" in proof.check(
-        "character_error_rates").seen
-    assert (proof.input_hash, str(tmp_path) in proof.check("character_error_rates").seen) == ("", False)
+        "character_error_rates").actual
+    assert (proof.input_hash, str(tmp_path) in proof.check("character_error_rates").actual) == ("", False)
     with pytest.raises(UserError, match=r"could not be loaded.*It is needed to score the speech\.") as refused:
         train.run(options, world, Listener(world.runs / "another"))
     assert "(--recogniser)" in refused.value.hint

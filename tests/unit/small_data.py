@@ -94,7 +94,7 @@ class SmallFamily:
     small_extractor: SmallExtractor = field(default_factory=SmallExtractor)
     name: str = "small"
 
-    def front_end(self, folder: Path) -> FrontEnd:
+    def load_front_end(self, folder: Path) -> FrontEnd:
         return FrontEnd.load(folder)
 
     def max_speech_length(self, folder: Path) -> int:
@@ -103,5 +103,5 @@ class SmallFamily:
     def max_text_length(self, folder: Path) -> int:
         return 60
 
-    def extractor(self, folder: Path, device: torch.device) -> SmallExtractor:
+    def load_extractor(self, folder: Path, device: torch.device) -> SmallExtractor:
         return self.small_extractor

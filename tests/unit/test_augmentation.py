@@ -23,7 +23,7 @@ from config.errors import UserError
 from config.schema import PrepareOptions
 from core import prepare, train
 from core.jobs.reporter import StopRequested
-from core.model.loading import VoiceModel, load_extension
+from core.model.loading import TTSModel, load_extension
 from core.submission import requirements
 from core.training import dataloader
 from core.workspace import Workspace
@@ -213,18 +213,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """A world whose dataset has two variants a clip."""
     workspace = extended_world(tmp_path_factory.mktemp("augmented"))
     voice = load_extension(workspace, "tiny-am", CPU)
-    extractor = voice.family.extractor(voice.base_folder, CPU)
+    extractor = voice.family.load_extractor(voice.base_folder, CPU)
     prepare.extract_features(manifest.load(workspace.dataset("demo-am")), extractor, workspace, Recorder(),
                              replace(RECIPE, variants=2))
     return workspace
 
 
 @pytest.fixture(scope="module")
-def voice(made: Workspace) -> VoiceModel:
+def voice(made: Workspace) -> TTSModel:
     return load_extension(made, "tiny-am", CPU)
 
 
-def test_what_is_not_asked_for_changes_nothing_of_the_data(made: Workspace, voice: VoiceModel) -> None:
+def test_what_is_not_asked_for_changes_nothing_of_the_data(made: Workspace, voice: TTSModel) -> None:
     plain, varied = (dataloader.load_training_data(made, "demo-am", voice, varied=each) for each in (False, True))
     assert not plain.variants
     assert plain.content_hash == replace(varied, variants={}).content_hash
@@ -236,7 +236,7 @@ def test_what_is_not_asked_for_changes_nothing_of_the_data(made: Workspace, voic
 
 
 def test_training_opens_no_audio_and_variants_keep_the_text(
-        made: Workspace, voice: VoiceModel, monkeypatch: pytest.MonkeyPatch) -> None:
+        made: Workspace, voice: TTSModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data.acoustics.audio.read", lambda *given: pytest.fail(str(given)))
     data = dataloader.load_training_data(made, "demo-am", voice, varied=True)
     assert {item.id for item in data.train} == set(data.variants)
@@ -246,7 +246,7 @@ def test_training_opens_no_audio_and_variants_keep_the_text(
     assert same < 0.2 * len(pairs)  # the codes of a tone are few: a variant of one may have the same
 
 
-def test_each_epoch_chooses_anew_the_asked_share_and_the_same_each_time(made: Workspace, voice: VoiceModel) -> None:
+def test_each_epoch_chooses_anew_the_asked_share_and_the_same_each_time(made: Workspace, voice: TTSModel) -> None:
     data = dataloader.load_training_data(made, "demo-am", voice, varied=True)
     options = train_options(augmentation=0.5)
     chosen = {(at, epoch): dataloader.choose_variant(data, at, options,
@@ -262,7 +262,7 @@ def test_each_epoch_chooses_anew_the_asked_share_and_the_same_each_time(made: Wo
                                    0) is not data.train[at] for at in range(12))
 
 
-def test_the_order_is_that_of_a_run_without_and_prompts_are_as_recorded(made: Workspace, voice: VoiceModel) -> None:
+def test_the_order_is_that_of_a_run_without_and_prompts_are_as_recorded(made: Workspace, voice: TTSModel) -> None:
     data = dataloader.load_training_data(made, "demo-am", voice, varied=True)
     plain, varied = (dataloader.TrainLoader(train_options(augmentation=share), data, (), voice.model.max_prompt_length)
                      for share in (0.0, 1.0))

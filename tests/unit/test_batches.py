@@ -7,13 +7,13 @@ import random
 import pytest
 
 from config.errors import UserError
-from data.batches import BatchClip, BatchOrder, BatchPosition
+from data.batches import BatchClip, LengthBucketedBatchSampler, SamplerState
 
 CLIPS = [BatchClip(10 + index % 7, f"s{index % 3}") for index in range(50)]
 
 
 def test_every_clip_is_learnt_once_an_epoch() -> None:
-    order = BatchOrder(CLIPS, 8, seed=0)
+    order = LengthBucketedBatchSampler(CLIPS, 8, seed=0)
     seen = []
     while order.position.epoch == 0:
         draws = order.next()
@@ -23,7 +23,7 @@ def test_every_clip_is_learnt_once_an_epoch() -> None:
 
 
 def test_the_prompt_is_another_clip_of_the_same_speaker() -> None:
-    order = BatchOrder(CLIPS, 8, seed=0)
+    order = LengthBucketedBatchSampler(CLIPS, 8, seed=0)
     draws = [draw for _ in range(200) for draw in order.next()]
     assert all(draw.target != draw.prompt for draw in draws)
     assert all(CLIPS[draw.target].speaker == CLIPS[draw.prompt].speaker for draw in draws)
@@ -32,40 +32,40 @@ def test_the_prompt_is_another_clip_of_the_same_speaker() -> None:
 
 def test_batches_hold_clips_of_like_length() -> None:
     clips = [BatchClip(index, "s") for index in range(160)]
-    batch = BatchOrder(clips, 8, seed=0).next()
+    batch = LengthBucketedBatchSampler(clips, 8, seed=0).next()
     assert max(draw.target for draw in batch) - min(draw.target for draw in batch) < 20
 
 
 def test_a_position_is_all_there_is() -> None:
-    whole = BatchOrder(CLIPS, 8, seed=3)
+    whole = LengthBucketedBatchSampler(CLIPS, 8, seed=3)
     batches = [whole.next() for _ in range(20)]
     for stop in (0, 1, 7, 13, 19):
-        first = BatchOrder(CLIPS, 8, seed=3)
+        first = LengthBucketedBatchSampler(CLIPS, 8, seed=3)
         for _ in range(stop):
             first.next()
-        second = BatchOrder(CLIPS, 8, seed=3)
-        second.move_to(BatchPosition(first.position.epoch, first.position.batch))
+        second = LengthBucketedBatchSampler(CLIPS, 8, seed=3)
+        second.move_to(SamplerState(first.position.epoch, first.position.batch))
         assert [second.next() for _ in range(20 - stop)] == batches[stop:]
 
 
 def test_a_position_of_other_batches_is_refused() -> None:
-    order = BatchOrder(CLIPS, 4, seed=1)
-    order.move_to(BatchPosition(0, len(order)))
+    order = LengthBucketedBatchSampler(CLIPS, 4, seed=1)
+    order.move_to(SamplerState(0, len(order)))
     assert order.next()
     with pytest.raises(UserError, match="There is no batch 60 in epoch 0, which has"):
-        order.move_to(BatchPosition(0, 60))
-    assert order.position == BatchPosition(1, 1)
+        order.move_to(SamplerState(0, 60))
+    assert order.position == SamplerState(1, 1)
 
 
 def test_epochs_and_seeds_differ() -> None:
-    order = BatchOrder(CLIPS, 50, seed=0)
+    order = LengthBucketedBatchSampler(CLIPS, 50, seed=0)
     assert order.next() != order.next()
-    assert BatchOrder(CLIPS, 50, seed=1).next() != BatchOrder(CLIPS, 50, seed=0).next()
+    assert LengthBucketedBatchSampler(CLIPS, 50, seed=1).next() != LengthBucketedBatchSampler(CLIPS, 50, seed=0).next()
 
 
 def test_a_speaker_with_one_clip_cannot_be_prompted() -> None:
     with pytest.raises(ValueError, match="single clip"):
-        BatchOrder([*CLIPS, BatchClip(5, "alone")], 8, seed=0)
+        LengthBucketedBatchSampler([*CLIPS, BatchClip(5, "alone")], 8, seed=0)
 
 
 def lengths(count: int, spread: str, seed: int) -> list[int]:
@@ -82,9 +82,9 @@ def lengths(count: int, spread: str, seed: int) -> list[int]:
 
 def padding(clips: list[BatchClip], batch_size: int, seed: int) -> float:
     """Share of the positions of an epoch that hold nothing."""
-    order = BatchOrder(clips, batch_size, seed)
+    order = LengthBucketedBatchSampler(clips, batch_size, seed)
     batches = [order.next()]
-    while order.position != BatchPosition(0, len(order)):
+    while order.position != SamplerState(0, len(order)):
         batches.append(order.next())
     assert sum(map(len, batches)) == len(clips)
     whole = sum(len(batch) * max(clips[draw.target].length for draw in batch) for batch in batches)
@@ -110,7 +110,7 @@ def test_a_few_hundred_clips_are_padded_no_more_than_sorting_leaves(spread: str)
 
 @pytest.mark.parametrize(("count", "batch_size"), [(50, 8), (33, 16), (300, 16), (5, 8), (4001, 20)])
 def test_no_batch_is_much_smaller_than_another(count: int, batch_size: int) -> None:
-    order = BatchOrder([BatchClip(10 + index, "s") for index in range(count)], batch_size, seed=0)
+    order = LengthBucketedBatchSampler([BatchClip(10 + index, "s") for index in range(count)], batch_size, seed=0)
     sizes = {len(order.next()) for _ in range(len(order))}
     assert max(sizes) <= batch_size
     assert max(sizes) - min(sizes) <= (1 if count <= 200 * batch_size else 2)

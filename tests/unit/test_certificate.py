@@ -43,26 +43,26 @@ def certified(world: Workspace, run: str = "gated") -> Certificate:
 def test_gated_passes_every_check(world: Workspace) -> None:
     made = certified(world)
     assert [check.name for check in made.checks if check.result != "passed"] == ["character_error_rates"]
-    assert made.check("base_logits").seen == "4 of 4 samples (en, fr) bit-identical"
-    assert made.check("prefix_rows").expected == made.check("prefix_rows").seen
+    assert made.check("base_logits").actual == "4 of 4 samples (en, fr) bit-identical"
+    assert made.check("prefix_rows").expected == made.check("prefix_rows").actual
 
 
 def test_full_reports_the_drift_it_measured(world: Workspace) -> None:
     check = certified(world, "full").check("base_logits")
     assert check.result == "measured"
-    assert "0 of 4 samples" in check.seen
-    assert "largest difference" in check.seen
+    assert "0 of 4 samples" in check.actual
+    assert "largest difference" in check.actual
 
 
 def test_errors_stand_beside_the_judges_own(world: Workspace) -> None:
     errors = {error.language: error for error in certified(world).errors}
     assert set(errors) == {"en", "fr", "am"}
-    assert all(error.original is not None for error in errors.values())
+    assert all(error.recordings_cer is not None for error in errors.values())
     assert errors["en"].before == errors["en"].after
 
 
 def test_an_adapter_left_on_for_a_base_language_fails(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.model.loading.VoiceModel.adapts", lambda self, language: self.adapters is not None)
+    monkeypatch.setattr("core.model.loading.TTSModel.uses_adapters", lambda self, language: self.adapters is not None)
     made = certified(world)
     assert made.failed() == ("base_logits",)
     assert made.blocking() == ("base_logits",)
@@ -102,13 +102,13 @@ def test_a_deleted_dataset_is_said_and_not_made_up(world: Workspace) -> None:
     finally:
         (world.datasets / "elsewhere").rename(folder)
     assert {error.language for error in made.errors} == {"en", "fr"}
-    assert "am: There is no dataset named 'demo-am'" in made.check("character_error_rates").seen
+    assert "am: There is no dataset named 'demo-am'" in made.check("character_error_rates").actual
 
 
 def test_a_certificate_survives_the_disk(tmp_path: Path) -> None:
     check = CertificateCheck("base_logits", "failed", "equal", "not", "Logits.")
     made = Certificate("run:a@1", "a", 1, "gated", "tiny", "tiny-am", "b", "f", 1.0, (check,),
-                       (certificate.LanguageError("am", True, 4, 0.7, None, 0.1),))
+                       (certificate.LanguageCER("am", True, 4, 0.7, None, 0.1),))
     certificate.write(tmp_path / certificate.CERTIFICATE, made)
     assert certificate.read(tmp_path / certificate.CERTIFICATE) == made
     (tmp_path / certificate.CERTIFICATE).write_text("{")
@@ -199,8 +199,8 @@ def test_sentences_that_chose_the_checkpoint_are_not_counted(world: Workspace) -
     assert len(records.read_record(folder / records.CHECKPOINT, CheckpointRecord).scored) == 1
     made = certify.certify_folder(world, folder, CPU)
     new = next(error for error in made.errors if error.language == "am")
-    assert (new.sentences, new.chose) == (3, False)
-    assert "chose" not in made.check("character_error_rates").seen
+    assert (new.sentences, new.used_for_selection) == (3, False)
+    assert "selected" not in made.check("character_error_rates").actual
 
 
 def test_where_no_other_sentence_is_held_out_it_is_said_that_they_chose_the_checkpoint(world: Workspace) -> None:
@@ -208,17 +208,17 @@ def test_where_no_other_sentence_is_held_out_it_is_said_that_they_chose_the_chec
     made = certify.certify_folder(world, checkpoint.folder_of(world.runs / "all-chosen", 8), CPU)
     errors = {error.language: error for error in made.errors}
     assert errors["am"].sentences == 4
-    assert {code for code, error in errors.items() if error.chose} == {"am"}
-    seen = made.check("character_error_rates").seen
-    assert f"am {errors['am'].after:.1%} on the sentences that chose the checkpoint" in seen
-    assert seen.count("chose") == 1
+    assert {code for code, error in errors.items() if error.used_for_selection} == {"am"}
+    seen = made.check("character_error_rates").actual
+    assert f"am {errors['am'].after:.1%} on the sentences that selected the checkpoint" in seen
+    assert seen.count("selected") == 1
 
 
-def test_the_card_and_the_page_say_whose_sentences_chose_the_checkpoint(world: Workspace) -> None:
+def test_the_card_and_the_page_say_whose_sentences_selected_the_checkpoint(world: Workspace) -> None:
     proof = certified(world)
-    chosen = dataclasses.replace(proof, errors=tuple(dataclasses.replace(one, chose=one.language == "am")
+    chosen = dataclasses.replace(proof, errors=tuple(dataclasses.replace(one, used_for_selection=one.language == "am")
                                                      for one in proof.errors))
     for told, wanted in ((proof, False), (chosen, True)):
-        assert ("The error of am was measured on the sentences that chose the checkpoint" in _errors(told)) == wanted
+        assert ("The error of am was measured on the sentences that selected the checkpoint" in _errors(told)) == wanted
         shown = str(certificate_view(told))
         assert ("Amharic: measured on the sentences that selected the checkpoint" in shown) == wanted

@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 from config.errors import UserError
 from config.schema import SamplingOptions, SoundOptions
 from core.model import precision
-from core.model.loading import VoiceModel, load_base
-from core.speech.synthesis import Synthesizer, find_voice, join_segments, unused_controls
+from core.model.loading import TTSModel, load_base
+from core.speech.synthesis import Synthesizer, find_voice, join_chunks, unused_controls
 from core.workspace import Workspace
 from models.base import Generated, VocoderOptions
 from models.chatterbox import model_folder
@@ -54,7 +54,7 @@ def world(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 
 @pytest.fixture(scope="module")
-def model(world: Workspace) -> VoiceModel:
+def model(world: Workspace) -> TTSModel:
     return load_base(world, "chatterbox", CPU)
 
 
@@ -66,10 +66,11 @@ def rewrite(path: Path, change: Callable[[Tensors], object]) -> None:
 
 def read_all(folder: Path) -> None:
     family = Chatterbox()
-    family.check(folder)
-    family.speech_model(folder, CPU)
-    family.vocoder(folder, CPU)
-    family.voices(folder)
+    family.load_front_end(folder)
+    family.load_extractor(folder, CPU)
+    family.load_speech_model(folder, CPU)
+    family.load_vocoder(folder, CPU)
+    family.load_voices(folder)
 
 
 @pytest.mark.parametrize("name", [T3, S3GEN, ENCODER])
@@ -96,14 +97,14 @@ def test_a_file_that_was_cut_off_is_named_with_its_size(folder: Path, name: str)
 
 
 def test_pt_files_are_read_as_the_others(folder: Path) -> None:
-    wanted = Chatterbox().vocoder(folder, CPU).decode(np.arange(5), model_folder.read_voice(folder / "conds.pt"))
+    wanted = Chatterbox().load_vocoder(folder, CPU).decode(np.arange(5), model_folder.read_voice(folder / "conds.pt"))
     for name in (S3GEN, ENCODER):
         tensors = {key: value for key, value in load_file(folder / name).items()
                    if key not in ("tokenizer._mel_filters", "tokenizer.window")}
         torch.save(tensors, folder / name.replace("safetensors", "pt"))
         (folder / name).unlink()
     read_all(folder)
-    assert torch.equal(Chatterbox().vocoder(folder, CPU).decode(np.arange(5),
+    assert torch.equal(Chatterbox().load_vocoder(folder, CPU).decode(np.arange(5),
                                                                 model_folder.read_voice(folder / "conds.pt")),
                        wanted)
 
@@ -136,11 +137,11 @@ def test_a_pt_file_of_something_else_is_refused(folder: Path, content: object, m
 
 
 def test_the_tokenizer_of_another_model_is_refused_with_both_files_and_sizes(folder: Path) -> None:
-    rows = Chatterbox().front_end(folder).size
+    rows = Chatterbox().load_front_end(folder).size
     shorten = {name: load_file(folder / T3)[name][:-1].clone() for name in ("text_emb.weight", "text_head.weight")}
     rewrite(folder / T3, lambda held: held.update(shorten))
     with pytest.raises(UserError, match=rf"{TOKENIZER} has {rows} ids, and .*{T3} has {rows - 1} text rows"):
-        Chatterbox().front_end(folder)
+        Chatterbox().load_front_end(folder)
 
 
 def test_two_checkpoints_in_a_folder_are_not_guessed_between(folder: Path) -> None:
@@ -156,9 +157,9 @@ def test_two_checkpoints_in_a_folder_are_not_guessed_between(folder: Path) -> No
 def test_the_english_model_is_known_by_its_shapes(folder: Path) -> None:
     (folder / "tokenizer.json").write_bytes(english_file())
     (folder / TOKENIZER).unlink()
-    front_end = Chatterbox().front_end(folder)
+    front_end = Chatterbox().load_front_end(folder)
     assert front_end.languages == ("en",)
-    assert front_end.size == Chatterbox().speech_model(folder, CPU).prefix_size
+    assert front_end.size == Chatterbox().load_speech_model(folder, CPU).prefix_size
 
 
 def test_a_file_that_is_no_t3_is_named(folder: Path) -> None:
@@ -170,12 +171,12 @@ def test_a_file_that_is_no_t3_is_named(folder: Path) -> None:
 def test_a_broken_voice_is_named(folder: Path) -> None:
     torch.save({"t3": {}}, folder / "conds.pt")
     with pytest.raises(UserError, match=r"conds\.pt is no voice of Chatterbox"):
-        Chatterbox().voices(folder)
+        Chatterbox().load_voices(folder)
 
 
 @pytest.mark.parametrize(("rate", "channels", "seconds"), [(8000, 1, 3.0), (44100, 2, 3.0), (16000, 1, 3600.0)])
 def test_a_reference_clip_of_any_rate_length_and_channels_is_a_voice(
-        model: VoiceModel, tmp_path: Path, rate: int, channels: int, seconds: float) -> None:
+        model: TTSModel, tmp_path: Path, rate: int, channels: int, seconds: float) -> None:
     path = tmp_path / "me.wav"
     noise = np.random.default_rng(0).standard_normal(int(rate * seconds)).astype(np.float32)
     soundfile.write(path, 0.1 * np.stack([noise] * channels, 1), rate, subtype="PCM_16")
@@ -189,7 +190,7 @@ def test_a_reference_clip_of_any_rate_length_and_channels_is_a_voice(
 @pytest.mark.parametrize(("samples", "message"), [
     (torch.zeros(32000), "is silent"), (tone(1, 0.2), r"lasts 0\.20 s"),
 ])
-def test_a_reference_clip_without_speech_is_refused(model: VoiceModel, tmp_path: Path, samples: torch.Tensor,
+def test_a_reference_clip_without_speech_is_refused(model: TTSModel, tmp_path: Path, samples: torch.Tensor,
                                                     message: str) -> None:
     path = tmp_path / "me.wav"
     soundfile.write(path, samples.numpy(), 16000)
@@ -197,8 +198,8 @@ def test_a_reference_clip_without_speech_is_refused(model: VoiceModel, tmp_path:
         find_voice(model, str(path))
 
 
-def test_sound_has_the_length_of_its_codes_the_watermark_and_a_silent_start(model: VoiceModel) -> None:
-    vocoder, voice = model.family.vocoder(model.base_folder, CPU), find_voice(model, "")
+def test_sound_has_the_length_of_its_codes_the_watermark_and_a_silent_start(model: TTSModel) -> None:
+    vocoder, voice = model.family.load_vocoder(model.base_folder, CPU), find_voice(model, "")
     codes = np.random.default_rng(0).integers(0, 6561, 51)
     marked = vocoder.decode(codes, voice)
     assert len(marked) == 50 * 960  # the code before the stop is noise
@@ -213,8 +214,8 @@ def rendering(**changes: object) -> VocoderOptions:
     return replace(VocoderOptions(), **changes)  # type: ignore[arg-type]
 
 
-def test_every_sound_control_reaches_the_sound(model: VoiceModel) -> None:
-    vocoder, voice = model.family.vocoder(model.base_folder, CPU), find_voice(model, "")
+def test_every_sound_control_reaches_the_sound(model: TTSModel) -> None:
+    vocoder, voice = model.family.load_vocoder(model.base_folder, CPU), find_voice(model, "")
     codes, plain = np.arange(20), rendering(watermark=False)
     wanted = vocoder.decode(codes, voice, plain)
     assert torch.equal(vocoder.decode(codes, voice, plain), wanted)
@@ -242,13 +243,13 @@ def test_it_speaks_in_every_precision(world: Workspace, asked: str) -> None:
     except UserError as error:
         assert asked == "bfloat16"
         pytest.skip(f"this processor cannot: {error.message}")
-    waveform = join_segments(list(speaker.synthesize("a b", "en", SamplingOptions(seed=1))))
+    waveform = join_chunks(list(speaker.synthesize("a b", "en", SamplingOptions(seed=1))))
     assert torch.isfinite(waveform).all()
     assert waveform.abs().max() > 0
 
 
-def test_an_extracted_clip_does_not_depend_on_its_neighbours(model: VoiceModel) -> None:
-    extractor = model.family.extractor(model.base_folder, CPU)
+def test_an_extracted_clip_does_not_depend_on_its_neighbours(model: TTSModel) -> None:
+    extractor = model.family.load_extractor(model.base_folder, CPU)
     clips = [tone(seed, seconds) for seed, seconds in enumerate((0.8, 7.3, 2.0))]
     together = extractor.extract_batch(clips)
     for clip, features in zip(clips, together, strict=True):
@@ -260,17 +261,17 @@ def test_an_extracted_clip_does_not_depend_on_its_neighbours(model: VoiceModel) 
     assert [len(item.prompt_codes) for item in together] == [20, 150, 50]
 
 
-def test_long_text_is_read_in_sentences_of_the_length_it_was_trained_on(model: VoiceModel) -> None:
+def test_long_text_is_read_in_sentences_of_the_length_it_was_trained_on(model: TTSModel) -> None:
     speaker = Synthesizer(model)
     text = "the sun rises over the hill, and the birds begin to sing in the old tree. " * 280
     assert len(text) > 20_000
-    pieces = speaker.pieces(text, "en")
+    pieces = speaker.split(text, "en")
     assert " ".join(piece.text for piece in pieces) == " ".join(text.split())
     assert max(len(model.front_end.encode(piece.text,
-                                          "en")) for piece in pieces) <= model.model.typical_text_length < 300
+                                          "en")) for piece in pieces) <= model.model.preferred_max_text_length < 300
 
 
-def test_the_first_sound_comes_before_the_sentence_is_finished(model: VoiceModel, monkeypatch) -> None:
+def test_the_first_sound_comes_before_the_sentence_is_finished(model: TTSModel, monkeypatch) -> None:
     codes = np.random.default_rng(3).integers(0, 6561, 150)
     looked = []
 
@@ -286,17 +287,17 @@ def test_the_first_sound_comes_before_the_sentence_is_finished(model: VoiceModel
     first = next(segments)
     assert 0 < len(looked) < 5
     assert len(first.waveform) > 0
-    whole = join_segments([first, *segments])
+    whole = join_chunks([first, *segments])
     assert len(whole) == 149 * 960
     offline = plain.vocoder.decode(codes, plain.voice, rendering(watermark=False, seed=4))
     assert len(whole) == len(offline)
-    marked = join_segments(list(Synthesizer(model).synthesize("a b c", "en", SamplingOptions(seed=4))))
+    marked = join_chunks(list(Synthesizer(model).synthesize("a b c", "en", SamplingOptions(seed=4))))
     assert len(marked) == len(whole)
     assert has_watermark(marked, plain.sample_rate)
     assert not has_watermark(whole, plain.sample_rate)
 
 
-def test_streamed_codes_are_those_that_are_generated(model: VoiceModel) -> None:
+def test_streamed_codes_are_those_that_are_generated(model: TTSModel) -> None:
     text, voice = model.front_end.encode("hello there", "en"), model.model.prepare(find_voice(model, ""))
     sampling = replace(model.family.sampling, seed=2)
     *pieces, last = model.model.stream(text, voice, sampling)

@@ -17,7 +17,7 @@ def _codec() -> Codec:
 def test_every_code_stands_for_one_point_of_the_grid():
     quantizer = Quantizer((5, 3, 7))
     codes = torch.arange(5 * 3 * 7)[None]
-    grid = quantizer.to_grid(codes)
+    grid = quantizer.dequantize(codes)
     assert len(torch.unique(grid[0], dim=0)) == 5 * 3 * 7
     assert grid.abs().max() <= 1
     assert torch.equal(quantizer.to_codes(grid), codes)
@@ -26,7 +26,7 @@ def test_every_code_stands_for_one_point_of_the_grid():
 def test_rounding_passes_the_gradient_straight_through():
     quantizer = Quantizer((5, 5))
     latent = torch.zeros(1, 4, 2, requires_grad=True)
-    quantizer.round(latent).sum().backward()
+    quantizer.quantize(latent).sum().backward()
     assert torch.allclose(latent.grad, torch.ones_like(latent))
 
 

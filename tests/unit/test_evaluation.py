@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.model.loading import VoiceModel, extend_model, load_base
+from core.model.loading import TTSModel, extend_model, load_base
 from core.speech import evaluation
 from core.speech.evaluation import HeldOutSentence, SpeechEvaluator
 from core.workspace import Workspace
@@ -17,15 +17,15 @@ from tests.worlds import ENGLISH, FRENCH, write_model
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> VoiceModel:
+def base(tmp_path_factory: pytest.TempPathFactory) -> TTSModel:
     workspace = Workspace.open(tmp_path_factory.mktemp("evaluate"))
     write_model(workspace.models / "tiny")
     return load_base(workspace, "tiny", torch.device("cpu"))
 
 
-def studio_of(voice: VoiceModel, remember: bool = False) -> SpeechEvaluator:
+def studio_of(voice: TTSModel, remember: bool = False) -> SpeechEvaluator:
     """With the recogniser that comes with the model."""
-    return SpeechEvaluator.of(voice, voice.family.recogniser(voice.base_folder), remember)
+    return SpeechEvaluator.of(voice, voice.family.load_recogniser(voice.base_folder), remember)
 
 
 def test_an_error_is_over_all_letters_and_not_a_mean_of_means() -> None:
@@ -41,14 +41,14 @@ def test_sentences_are_spread_evenly() -> None:
     assert evaluation.spread_evenly(sentences, 0) == []
 
 
-def test_what_cannot_be_read_is_counted(base: VoiceModel) -> None:
+def test_what_cannot_be_read_is_counted(base: TTSModel) -> None:
     sentences = [HeldOutSentence(text, None) for text in ("the cat", "ሰላም", "...", "a" * 60)]
     score, said = evaluation.evaluate_language(studio_of(base), base, "en", sentences, Sampling())
     assert (score.sentences, score.left_out) == (1, 3)
     assert [item.text for item in said] == ["the cat"]
 
 
-def test_voices_take_turns_over_batches(base: VoiceModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_voices_take_turns_over_batches(base: TTSModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "_BATCH", 3)
     said = studio_of(base).speak(base, [("en", text) for text in ENGLISH], Sampling())
     assert [item.voice for item in said] == ["high", "low", "high", "low"]
@@ -56,7 +56,7 @@ def test_voices_take_turns_over_batches(base: VoiceModel, monkeypatch: pytest.Mo
 
 
 def test_languages_share_batches_and_each_begins_with_the_first_voice(
-    base: VoiceModel, monkeypatch: pytest.MonkeyPatch,
+    base: TTSModel, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes: list[int] = []
     generate = base.model.generate
@@ -74,7 +74,7 @@ def test_languages_share_batches_and_each_begins_with_the_first_voice(
         assert all(torch.equal(one.waveform, other.waveform) for one, other in zip(said, heard, strict=True))
 
 
-def test_what_was_heard_before_is_not_heard_again_when_it_is_remembered(base: VoiceModel) -> None:
+def test_what_was_heard_before_is_not_heard_again_when_it_is_remembered(base: TTSModel) -> None:
     for remember in (True, False):
         evaluator = studio_of(base, remember)
         first, again = (evaluator.speak(base, [("en", ENGLISH[0])], Sampling())[0] for _ in range(2))
@@ -82,8 +82,8 @@ def test_what_was_heard_before_is_not_heard_again_when_it_is_remembered(base: Vo
         assert torch.equal(first.waveform, again.waveform)
 
 
-def test_a_recording_is_scored_as_it_is(base: VoiceModel) -> None:
-    sentences = evaluation.held_out(base, "en")
+def test_a_recording_is_scored_as_it_is(base: TTSModel) -> None:
+    sentences = evaluation.base_recordings(base, "en")
     score = evaluation.evaluate_recordings(studio_of(base), "en", [*sentences, HeldOutSentence("no recording", None)])
     assert score.sentences == len(sentences) == 4
     assert all(isinstance(item.original, Path) for item in sentences)

@@ -48,7 +48,7 @@ class ChatterboxText:
 
     base: FrontEnd
 
-    def front_end(self, folder: Path) -> FrontEnd:
+    def load_front_end(self, folder: Path) -> FrontEnd:
         return self.base
 
 

@@ -58,7 +58,7 @@ def test_long_text_is_whole_in_its_pieces(language: str, base: FrontEnd) -> None
     if language not in UNSPACED:
         spoken = [word for piece in pieces for word in piece.text.replace("፡", " ").split()]
         assert spoken == known.replace("፡", " ").split()
-    ends = [piece.ending for piece in pieces]
+    ends = [piece.boundary for piece in pieces]
     assert ends.count("sentence") >= len(split_sentences(known))
 
 

@@ -500,14 +500,14 @@ def same_speech(base: object, restored: object) -> None:
     from core.training import replay
     from models.base import Sampling
 
-    clips = replay.load(base, base.family.voices(base.base_folder)).probe_clips  # type: ignore[attr-defined,arg-type]
+    clips = replay.load(base, base.family.load_voices(base.base_folder)).probe_clips  # type: ignore[attr-defined,arg-type]
     samples = replay.probes(clips, base.model.max_prompt_length)  # type: ignore[attr-defined]
     assert samples
     for item in samples:
         one, other = base.model.probe(item.sample), restored.model.probe(item.sample)  # type: ignore[attr-defined]
         assert torch.equal(one.speech_logits, other.speech_logits)
         assert torch.equal(one.text_logits, other.text_logits[:, :one.text_logits.shape[1]])
-    voice = next(iter(base.family.voices(base.base_folder).values()))  # type: ignore[attr-defined]
+    voice = next(iter(base.family.load_voices(base.base_folder).values()))  # type: ignore[attr-defined]
     text = base.front_end.encode("the cat sees a dog", "en")  # type: ignore[attr-defined]
     spoken = [model.model.generate([text], [voice], Sampling(seed=4))[0].codes  # type: ignore[attr-defined]
               for model in (base, restored)]

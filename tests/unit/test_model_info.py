@@ -73,7 +73,7 @@ def test_a_published_model_speaks_what_its_variant_says(world: Workspace) -> Non
 
 
 def test_the_voices_of_the_built_in_model_are_those_it_has(world: Workspace) -> None:
-    own = registry.family("tiny").voices(world.model("tiny"))
+    own = registry.family("tiny").load_voices(world.model("tiny"))
     assert set(model_info.voice_names(world, "tiny")) == set(own)
 
 

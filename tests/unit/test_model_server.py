@@ -72,7 +72,7 @@ def loaded(job: Job) -> int:
     return plan.counts["loaded"]
 
 
-def speaking(job: Job) -> JobState:
+def start_synthesis(job: Job) -> JobState:
     return until(job, lambda state: bool(state.audio_chunks))
 
 
@@ -110,7 +110,7 @@ def test_a_killed_model_server_is_replaced(workspace: Workspace, page: locks.Fil
 def test_a_model_server_killed_in_the_middle_fails_that_job_alone(workspace: Workspace, page: locks.FileLock) -> None:
     spoken(ask(workspace))
     job = ask(workspace, "patient")
-    speaking(job)
+    start_synthesis(job)
     os.kill(server_pid(workspace), signal.SIGKILL)
     state = control.wait(job, PATIENCE_S)
     assert (state.status, state.resumable) == ("failed", True)
@@ -121,7 +121,7 @@ def test_a_model_server_killed_in_the_middle_fails_that_job_alone(workspace: Wor
 
 def test_a_stop_while_it_speaks_keeps_the_models(workspace: Workspace, page: locks.FileLock) -> None:
     job = ask(workspace, "patient")
-    speaking(job)
+    start_synthesis(job)
     control.stop(job)
     state = control.wait(job, PATIENCE_S)
     assert state.status == "stopped"
@@ -131,7 +131,7 @@ def test_a_stop_while_it_speaks_keeps_the_models(workspace: Workspace, page: loc
 
 def test_a_forced_stop_ends_the_work_at_once(workspace: Workspace, page: locks.FileLock) -> None:
     job = ask(workspace, "stubborn")
-    speaking(job)
+    start_synthesis(job)
     control.force_stop(job, grace_s=0.0)
     assert control.read_state(job).status == "stopped"
     gone(workspace)

@@ -13,7 +13,7 @@ import pytest
 from core.jobs.directory import Job
 from core.jobs.events import AudioGenerated, Evaluated, Finished, Progress, SampleGenerated, Stage, Step
 from core.jobs.state import JobState
-from core.library.certificate import Certificate, CertificateCheck, LanguageError
+from core.library.certificate import Certificate, CertificateCheck, LanguageCER
 from core.workspace import Workspace
 from ui import (
     certificate,
@@ -157,7 +157,7 @@ def test_the_two_figures_before_training_are_told_apart() -> None:
                                                                               comparison_views.BlindMode(False))
     check = CertificateCheck("character_error_rates", "measured", "", "am 15.5%", "What was heard.")
     proof = Certificate("run:a@1", "a", 1, "gated", "tiny", "tiny-am", "b", "f", 1.0, (check,),
-                        (LanguageError("am", True, 40, 0.739, 0.155, 0.0),))
+                        (LanguageCER("am", True, 40, 0.739, 0.155, 0.0),))
     shown = certificate.certificate_view(proof)
     assert certificate.UNTRAINED_BASELINE in shown
     assert "before </span>" not in shown  # nothing stood there before
@@ -170,8 +170,10 @@ def test_a_failure_is_told_once() -> None:
 
 
 @pytest.mark.parametrize(("name", "value", "told"), [
-    ("error_originals_am", 0.0, ("CER of original recordings, Amharic", "0.0%")),
+    ("error_am_recordings", 0.0, ("CER, Amharic, original recordings", "0.0%")),
     ("error_am_before", 0.739, ("CER, Amharic, before", "73.9%")),
+    ("error_am_base", 0.5, ("CER, Amharic, base", "50.0%")),
+    ("error_am_finetuned", 0.25, ("CER, Amharic, finetuned", "25.0%")),
     ("error_am", None, ("CER, Amharic", "not measured")),
     ("megabytes", 24.13, ("Size", "24.13 MB")), ("held_out", 40, ("Held-out clips", "40")),
     ("old_rows_equal", True, ("Base rows unchanged", "yes")), ("tokens_added", 1081, ("Tokens added", "1,081")),
@@ -232,7 +234,7 @@ def comparison() -> JobState:
                                 f"audio/0-{side}.png")
                  for side, error in (("base", 0.9), ("finetuned", 0.2)))
     asked = job("compare", texts=[["am", "ሰላም"]], base="base:tiny", finetuned="run:one")
-    return JobState(asked, "finished", audio=made, result={"error_originals_am": 0.02})
+    return JobState(asked, "finished", audio=made, result={"error_am_recordings": 0.02})
 
 
 def test_a_comparison_shows_each_error_beside_the_one_on_recordings() -> None:
@@ -264,7 +266,7 @@ def test_one_voice_is_shown_alone_and_never_blind() -> None:
     assert "A boat." in coming
     made = (AudioGenerated("speech", 0, "audio/speech.wav", "A boat.", "en", 1.5, 0.4, 0.1, "a boat",
                            "audio/speech.png"),)
-    state = JobState(asked, "finished", audio=made, started_at=0.0, ended_at=1.0, result={"error_on_originals": 0.025})
+    state = JobState(asked, "finished", audio=made, started_at=0.0, ended_at=1.0, result={"recordings_cer": 0.025})
     shown = comparison_views.comparison(state, records.originals(state), comparison_views.BlindMode(True))
     for part in ("<strong>Speech</strong>", "base:tiny", "CER 10%", "original recordings: CER 2.5%"):
         assert part in shown

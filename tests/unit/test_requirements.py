@@ -119,7 +119,7 @@ def test_a_folder_that_holds_no_recogniser_is_refused_at_once(
 
 
 @pytest.fixture
-def speaking(workspace: Workspace) -> Workspace:
+def installed_models(workspace: Workspace) -> Workspace:
     """A base of two languages and one voice, and an export of it that speaks a third; no weights."""
     base, export = workspace.models / "tiny", workspace.exports / "first"
     for folder, languages in ((base, ("en", "fr")), (export / FRONT_END, ("en", "fr", "am"))):
@@ -142,19 +142,19 @@ def speaking(workspace: Workspace) -> Workspace:
     (CompareOptions(finetuned="export:first", voice="bob"), "'bob' is neither a voice", "anna"),
     (CompareOptions(), "There is no finetuned model to compare with", "run:ID"),
 ])
-def test_what_no_model_speaks_is_refused_at_once(speaking: Workspace, options: Options, message: str,
+def test_what_no_model_speaks_is_refused_at_once(installed_models: Workspace, options: Options, message: str,
                                                  hint: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        check(speaking, options)
+        check(installed_models, options)
     assert hint in caught.value.hint
 
 
-def test_what_a_model_speaks_is_not_refused(speaking: Workspace, tmp_path: Path) -> None:
+def test_what_a_model_speaks_is_not_refused(installed_models: Workspace, tmp_path: Path) -> None:
     (tmp_path / "me.wav").touch()
     for options in (SynthesizeOptions(text="hello", language="fr", voice="anna"),
                     SynthesizeOptions(text="ሰላም", language="am", voice_model="export:first"),
                     CompareOptions(finetuned="export:first", texts=(("am", "ሰላም"),), voice=str(tmp_path / "me.wav"))):
-        assert check(speaking, options) == ()
+        assert check(installed_models, options) == ()
 
 
 def test_an_export_under_a_taken_name_is_refused_at_once(workspace: Workspace) -> None:

@@ -19,7 +19,7 @@ from config.schema import ExtendOptions
 from core import compute, extend, train
 from core.jobs.reporter import StopRequested
 from core.library import records
-from core.model.loading import VoiceModel, load_base, load_checkpoint
+from core.model.loading import TTSModel, load_base, load_checkpoint
 from core.model.precision import Precision
 from core.model.prefix import new_rows
 from core.submission import requirements
@@ -66,7 +66,7 @@ def resumed(world: Workspace) -> Listener:
 
 def extend_anew(world: Workspace, syllables: Sequence[str], language: str = "am") -> None:
     """The extension `tiny-am` made again with another vocabulary."""
-    base = family("tiny").front_end(world.model("tiny"))
+    base = family("tiny").load_front_end(world.model("tiny"))
     front_end = base.extended(language, normalisers.for_language(language, base.style), syllables, [])
     for folder in (world.tokenizers, world.extensions):
         shutil.rmtree(folder / "tiny-am")
@@ -239,11 +239,11 @@ def test_another_machine_number_of_threads_or_torch_is_said(
     assert torch.__version__ in warned
 
 
-def fresh(world: Workspace, **changes: object) -> VoiceModel:
+def fresh(world: Workspace, **changes: object) -> TTSModel:
     return setup.new_voice(train_options(**changes), world, CPU)
 
 
-def rows_of(voice: VoiceModel) -> dict[str, torch.Tensor]:
+def rows_of(voice: TTSModel) -> dict[str, torch.Tensor]:
     rows = new_rows(voice.model.module, voice.model.text_tables)
     return {name: value.detach().clone() for name, value in rows.items()}
 
@@ -346,8 +346,8 @@ def test_adopted_adapters_act_as_they_did_at_another_scale(world: Workspace, kin
     there = load_checkpoint(world, checkpoint.folder_of(world.runs / "other", 2), CPU)
     assert voice.adapters
     assert there.adapters
-    wanted = there.adapters.folded()
-    for name, value in voice.adapters.folded().items():
+    wanted = there.adapters.merged_weights()
+    for name, value in voice.adapters.merged_weights().items():
         torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-7)
     assert "the EMA of its training (0.5)" in said[0]
     assert "scaled by 0.4 so that they act as before" in said[0]

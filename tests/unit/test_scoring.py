@@ -92,7 +92,7 @@ def test_nobody_takes_the_place_of_a_recogniser_that_is_gone() -> None:
 def taught(ref: str = "run:one") -> Any:
     """A model that was taught Amharic, and whose family has no recogniser."""
     front_end = SimpleNamespace(languages=("en", "am"), is_new=lambda language: language == "am")
-    family = SimpleNamespace(recogniser=lambda folder: None)
+    family = SimpleNamespace(load_recogniser=lambda folder: None)
     return SimpleNamespace(ref=ref, family=family, base_folder=Path(), front_end=front_end)
 
 

@@ -108,7 +108,7 @@ def test_a_recording_without_text_becomes_a_dataset(tmp_path: Path, ready: Works
     result = transcribe.run(TranscribeOptions(segments="talks", recogniser="built-in"), ready, Recorder())
     assert result["with_text"] == len(pieces)
     texts = {piece.id: piece.text for piece in Segments.load(ready.segments / "talks").pieces()}
-    recogniser = prepare.family("tiny").recogniser(ready.model("tiny"))
+    recogniser = prepare.family("tiny").load_recogniser(ready.model("tiny"))
     assert recogniser is not None
     wrong = letters = 0
     for piece in pieces:

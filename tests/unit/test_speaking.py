@@ -22,7 +22,7 @@ from core.jobs.events import Progress
 from core.jobs.reporter import StopRequested
 from core.model.loading import load
 from core.speech import clips, evaluation
-from core.speech.synthesis import Synthesizer, join_segments
+from core.speech.synthesis import Synthesizer, join_chunks
 from core.workspace import Workspace
 from data.acoustics import audio
 from models.base import Generated
@@ -60,7 +60,7 @@ def listener(world: Workspace, request: pytest.FixtureRequest) -> Iterator[Liste
 
 
 def say(speaker: Synthesizer, text: str = TEXT, **changes: object) -> torch.Tensor:
-    return join_segments(list(speaker.synthesize(text, "en", LIVELY.model_copy(update=changes))))
+    return join_chunks(list(speaker.synthesize(text, "en", LIVELY.model_copy(update=changes))))
 
 
 def test_same_seed_text_and_voice_give_the_same_audio(speaker: Synthesizer) -> None:
@@ -96,7 +96,7 @@ def test_the_language_reaches_tag_and_adapters(world: Workspace, monkeypatch) ->
 
 def test_segments_end_in_pauses_but_the_last(speaker: Synthesizer) -> None:
     segments = list(speaker.synthesize(TEXT, "en", LIVELY))
-    assert [segment.text for segment in segments] == [piece.text for piece in speaker.pieces(TEXT, "en")]
+    assert [segment.text for segment in segments] == [piece.text for piece in speaker.split(TEXT, "en")]
     pauses = [silence_at_the_end(segment.waveform) for segment in segments]
     assert pauses[0] >= 0.25
     assert any(0.12 <= pause < 0.25 for pause in pauses[1:-1])
@@ -140,7 +140,7 @@ def test_texts_of_old_and_new_languages_spoken_together_are_what_they_are_alone(
     for (language, text), segments in zip(asked, mixed.synthesize_batch(asked, options), strict=True):
         together, alone = list(segments), list(mixed.synthesize(text, language, options))
         assert [segment.text for segment in together] == [segment.text for segment in alone]
-        assert torch.equal(join_segments(together), join_segments(alone))
+        assert torch.equal(join_chunks(together), join_chunks(alone))
 
 
 def test_the_same_pieces_of_several_texts_share_a_batch(mixed: Synthesizer, monkeypatch) -> None:
@@ -153,7 +153,7 @@ def test_the_same_pieces_of_several_texts_share_a_batch(mixed: Synthesizer, monk
     monkeypatch.setattr(mixed.model.model, "generate", watched)
     progress: list[Progress] = []
     mixed.synthesize_batch([POOL[0], POOL[1], POOL[3]], LIVELY, progress.append)
-    counts = [len(mixed.pieces(text, language)) for language, text in (POOL[0], POOL[1], POOL[3])]
+    counts = [len(mixed.split(text, language)) for language, text in (POOL[0], POOL[1], POOL[3])]
     assert counts == [5, 3, 1]
     assert sizes == [(3, LIVELY.seed), (4, LIVELY.seed + 1), (2, LIVELY.seed + 3)]
     assert [(one.done, one.total) for one in progress] == [(0, 9), (3, 9), (7, 9), (9, 9)]
@@ -169,7 +169,7 @@ def test_pieces_are_no_longer_than_what_was_measured(world: Workspace, speaker: 
     front_end, longest = speaker.model.front_end, evaluation.longest_texts(world, speaker.model)
     assert longest["en"] == max(len(front_end.encode(item.text, "en"))
                                 for item in evaluation.held_out_recordings(world, speaker.model, "en"))
-    pieces = speaker.pieces(" ".join([TEXT] * 5), "en")
+    pieces = speaker.split(" ".join([TEXT] * 5), "en")
     assert all(len(front_end.encode(piece.text, "en")) <= longest["en"] for piece in pieces)
 
 
@@ -184,8 +184,8 @@ def test_speech_that_needs_more_codes_than_there_are_is_said_in_two_breaths(spea
     monkeypatch.setattr(model, "generate", endless)
     segments = list(speaker.synthesize("the cat sees a dog", "en", LIVELY))
     assert " ".join(segment.text for segment in segments) == "the cat sees a dog"
-    assert all(segment.ending == "stop" for segment in segments)
-    assert list(speaker.synthesize("incomprehensible", "en", LIVELY))[0].ending == "limit"
+    assert all(segment.finish_reason == "stop" for segment in segments)
+    assert list(speaker.synthesize("incomprehensible", "en", LIVELY))[0].finish_reason == "limit"
 
 
 def test_a_reference_recording_is_a_voice(world: Workspace, speaker: Synthesizer, tmp_path: Path) -> None:
@@ -239,18 +239,18 @@ def test_synthesis_streams_segments_and_joins_them(world: Workspace, listener: L
     spoken, rate = audio.read(listener.directory / whole.path)
     assert torch.equal(torch.cat(parts), spoken)
     assert rate == RATE
-    assert [piece.path for piece in pieces][:2] == ["audio/segment-000.wav", "audio/segment-001.wav"]
-    assert result["segments"] == len(pieces)
+    assert [piece.path for piece in pieces][:2] == ["audio/chunk-000.wav", "audio/chunk-001.wav"]
+    assert result["chunks"] == len(pieces)
     assert result["duration_s"] == pytest.approx(len(spoken) / RATE, abs=1e-3)
     assert result["real_time_factor"] == pytest.approx(result["seconds"] / result["duration_s"], abs=0.01)
     assert isinstance(result["error"], float)
-    assert isinstance(result["error_on_originals"], float)
+    assert isinstance(result["recordings_cer"], float)
     assert (listener.directory / whole.spectrogram).is_file()
 
 
-def test_synthesis_stops_between_segments(world: Workspace, listener: Listener, monkeypatch) -> None:
+def test_synthesis_stops_between_chunks(world: Workspace, listener: Listener, monkeypatch) -> None:
     monkeypatch.setattr(listener, "stop_requested", lambda: len(listener.of("audio_chunk")) >= 1)
-    with pytest.raises(StopRequested, match="after 1 segment;"):
+    with pytest.raises(StopRequested, match="after 1 chunk;"):
         synthesize.run(SynthesizeOptions(text=TEXT, device="cpu"), world, listener)
 
 
@@ -269,8 +269,8 @@ def test_a_comparison_is_equal_to_the_bit_where_nothing_changed(world: Workspace
     assert rows[0]["base"]["sha256"] == rows[0]["finetuned"]["sha256"]
     assert rows[2]["base"]["sha256"] != rows[2]["finetuned"]["sha256"]
     for language in ("en", "fr", "am"):
-        for side in ("base", "finetuned", "originals"):
-            assert isinstance(result[f"error_{side}_{language}"], float)
+        for side in ("base", "finetuned", "recordings"):
+            assert isinstance(result[f"error_{language}_{side}"], float)
 
 
 def test_what_both_models_read_alike_is_computed_in_batches_of_the_same_shape(

@@ -56,10 +56,10 @@ def test_a_full_stop_within_a_sentence_does_not_end_it(text: str, wanted: list[s
 
 def test_long_sentences_are_cut_at_commas_before_spaces() -> None:
     found = split_text("one two three four, five six seven eight", 20, len)
-    assert [(piece.text, piece.ending) for piece in found] == [
+    assert [(piece.text, piece.boundary) for piece in found] == [
         ("one two three four,", "phrase"), ("five six seven eight", "sentence")]
     found = split_text("one two three four five six seven eight", 20, len)
-    assert [piece.ending for piece in found] == ["word", "sentence"]
+    assert [piece.boundary for piece in found] == ["word", "sentence"]
 
 
 def test_numbers_are_not_cut_at_their_commas() -> None:

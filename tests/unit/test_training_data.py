@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from config.errors import UserError
-from core.model.loading import VoiceModel, load_base, load_extension
+from core.model.loading import TTSModel, load_base, load_extension
 from core.training import dataloader, replay
 from core.workspace import Workspace
 from data import manifest
@@ -27,7 +27,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 
 @pytest.fixture(scope="module")
-def voice(world: Workspace) -> VoiceModel:
+def voice(world: Workspace) -> TTSModel:
     return load_extension(world, "tiny-am", CPU)
 
 
@@ -42,7 +42,7 @@ def changed(world: Workspace, name: str, **changes: object) -> None:
     manifest.save(folder, manifest.make_card(name, str(changes.get("language", "am")), "changed", clips), clips)
 
 
-def test_held_out_clips_are_not_trained_on(world: Workspace, voice: VoiceModel) -> None:
+def test_held_out_clips_are_not_trained_on(world: Workspace, voice: TTSModel) -> None:
     data = dataloader.load_training_data(world, "demo-am", voice)
     assert (len(data.train), len(data.held_out), data.notes) == (12, 4, ())
     assert not {item.id for item in data.train} & {item.id for item in data.held_out}
@@ -50,7 +50,7 @@ def test_held_out_clips_are_not_trained_on(world: Workspace, voice: VoiceModel) 
     assert all(sentence.original is not None and sentence.original.is_file() for sentence in data.sentences)
 
 
-def test_no_audio_file_is_opened(world: Workspace, voice: VoiceModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_audio_file_is_opened(world: Workspace, voice: TTSModel, monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(*given: object) -> None:
         raise AssertionError(given)
 
@@ -59,7 +59,7 @@ def test_no_audio_file_is_opened(world: Workspace, voice: VoiceModel, monkeypatc
 
 
 def test_a_pack_is_all_that_is_read_and_its_codes_stay_small(
-        world: Workspace, voice: VoiceModel, tmp_path: Path) -> None:
+        world: Workspace, voice: TTSModel, tmp_path: Path) -> None:
     wanted = dataloader.load_training_data(world, "demo-am", voice)
     copied = Workspace.open(shutil.copytree(world.path, tmp_path / "copy"))
     cache = FeatureCache(copied.cache, voice.family.extractor_fingerprint(voice.base_folder))
@@ -75,7 +75,7 @@ def test_a_pack_is_all_that_is_read_and_its_codes_stay_small(
             assert np.array_equal(getattr(one, name), getattr(other, name))
 
 
-def test_a_sample_is_prompted_by_the_prompt_codes_of_the_other_clip(world: Workspace, voice: VoiceModel) -> None:
+def test_a_sample_is_prompted_by_the_prompt_codes_of_the_other_clip(world: Workspace, voice: TTSModel) -> None:
     target, other = dataloader.load_training_data(world, "demo-am", voice).train[:2]
     other = dataclasses.replace(other, prompt_codes=np.array([3, 1, 2], np.uint16))
     made = dataloader.make_sample(target, other, 50)
@@ -90,7 +90,7 @@ def test_a_sample_is_prompted_by_the_prompt_codes_of_the_other_clip(world: Works
     ("single", {"speaker": "only one"}, "the only clip of the speaker"),
     ("missing", {"sha256": "0" * 64}, "no features in the cache"),
 ])
-def test_a_clip_that_cannot_be_used_is_named(world: Workspace, voice: VoiceModel, name: str, changes: dict[str, object],
+def test_a_clip_that_cannot_be_used_is_named(world: Workspace, voice: TTSModel, name: str, changes: dict[str, object],
                                              reason: str) -> None:
     changed(world, name, **changes)
     data = dataloader.load_training_data(world, name, voice)
@@ -100,7 +100,7 @@ def test_a_clip_that_cannot_be_used_is_named(world: Workspace, voice: VoiceModel
     assert ("'ጨ' in 1" in data.notes[0]) == (name == "unknown")
 
 
-def test_nothing_to_train_on_is_an_error(world: Workspace, voice: VoiceModel) -> None:
+def test_nothing_to_train_on_is_an_error(world: Workspace, voice: TTSModel) -> None:
     changed(world, "nothing", every=True, sha256="0" * 64)
     with pytest.raises(UserError, match="no clip to train on: 16 clips left out .no features"):
         dataloader.load_training_data(world, "nothing", voice)
@@ -110,7 +110,7 @@ def test_nothing_to_train_on_is_an_error(world: Workspace, voice: VoiceModel) ->
     ({"text": "ጸሐይ"}, "Make a new tokenizer from this dataset"), ({"sha256": "0" * 64}, "Prepare the dataset again"),
     ({"split": "held_out"}, "smaller held-out share"),
 ])
-def test_the_way_out_follows_from_the_reason(world: Workspace, voice: VoiceModel, changes: dict[str, object],
+def test_the_way_out_follows_from_the_reason(world: Workspace, voice: TTSModel, changes: dict[str, object],
                                              way_out: str) -> None:
     name = f"no-way-{len(world.list_datasets())}"
     changed(world, name, every=True, **changes)
@@ -119,7 +119,7 @@ def test_the_way_out_follows_from_the_reason(world: Workspace, voice: VoiceModel
     assert way_out in caught.value.hint
 
 
-def test_speakers_with_one_clip_each_need_more_of_their_recordings(world: Workspace, voice: VoiceModel) -> None:
+def test_speakers_with_one_clip_each_need_more_of_their_recordings(world: Workspace, voice: TTSModel) -> None:
     there = manifest.load(world.dataset("demo-am"))
     clips = [dataclasses.replace(clip, speaker=clip.id) for clip in there.clips]
     folder = world.datasets / "strangers"
@@ -130,14 +130,14 @@ def test_speakers_with_one_clip_each_need_more_of_their_recordings(world: Worksp
     assert "more recordings of the same speaker" in caught.value.hint
 
 
-def test_nothing_to_measure_on_is_an_error(world: Workspace, voice: VoiceModel) -> None:
+def test_nothing_to_measure_on_is_an_error(world: Workspace, voice: TTSModel) -> None:
     changed(world, "unmeasured", every=True, split="train")
     with pytest.raises(UserError, match="no held-out clip") as caught:
         dataloader.load_training_data(world, "unmeasured", voice)
     assert "held-out share above 0" in caught.value.hint
 
 
-def test_a_dataset_of_a_known_or_an_unknown_language_is_refused(world: Workspace, voice: VoiceModel) -> None:
+def test_a_dataset_of_a_known_or_an_unknown_language_is_refused(world: Workspace, voice: TTSModel) -> None:
     changed(world, "english", every=True, language="en")
     with pytest.raises(UserError, match="which the base model already speaks"):
         dataloader.load_training_data(world, "english", voice)
@@ -148,7 +148,7 @@ def test_a_dataset_of_a_known_or_an_unknown_language_is_refused(world: Workspace
 
 def test_probes_are_never_rehearsed_and_cover_every_base_language(world: Workspace) -> None:
     base = load_base(world, "tiny", CPU)
-    found = replay.load(base, base.family.voices(base.base_folder))
+    found = replay.load(base, base.family.load_voices(base.base_folder))
     probed = {item.id for item in found.probe_clips}
     assert not probed & {item.id for item in found.replayed}
     assert {item.language for item in found.probe_clips} == {"en", "fr"}
@@ -158,7 +158,7 @@ def test_probes_are_never_rehearsed_and_cover_every_base_language(world: Workspa
 
 @pytest.mark.parametrize(("apart", "left"), [("source", {"013", "014", "015"}), ("speaker", {"015"})])
 def test_held_out_clips_that_share_something_are_left_out_of_validation(
-        world: Workspace, voice: VoiceModel, apart: str, left: set[str]) -> None:
+        world: Workspace, voice: TTSModel, apart: str, left: set[str]) -> None:
     """Of the held-out clips 012 to 015, 012 is cut from the recording of 000, and 015 alone is of another speaker."""
     there = manifest.load(world.dataset("demo-am"))
     clips = [dataclasses.replace(clip, source="talk.wav" if clip.id in ("000", "012") else "",
@@ -171,7 +171,7 @@ def test_held_out_clips_that_share_something_are_left_out_of_validation(
     assert "held out, but shared with a training clip: the source): 012" in " ".join(data.notes)
 
 
-def test_validation_without_a_clip_of_another_speaker_is_refused(world: Workspace, voice: VoiceModel) -> None:
+def test_validation_without_a_clip_of_another_speaker_is_refused(world: Workspace, voice: TTSModel) -> None:
     with pytest.raises(UserError, match="no held-out clip.* 4 clips left out .held out, but shared") as caught:
         dataloader.load_training_data(world, "demo-am", voice, "speaker")
     assert "--split-disjoint-by" in caught.value.hint

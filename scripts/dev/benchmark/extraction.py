@@ -54,7 +54,7 @@ def measure(bench: Bench) -> BenchmarkResults:
 def _built_in(bench: Bench) -> BenchmarkRow:
     """Features of the demo's clips for the built-in model as preparing makes them: read, extracted and cached."""
     bench.say("Feature extraction, built-in model")
-    extractor = family("tiny").extractor(Path(pack.__file__).parent / "pack", bench.device)
+    extractor = family("tiny").load_extractor(Path(pack.__file__).parent / "pack", bench.device)
     source = demo_dataset("am")
     rows = import_source(source, "am").rows[:bench.sizes.demo_clips]
     clips = [ManifestClip(row.id, str(row.audio.relative_to(source)), row.text, "am", TRAIN, file_duration(row.audio),

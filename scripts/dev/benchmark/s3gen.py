@@ -72,7 +72,7 @@ def make(bench: Bench) -> dict[str, S3Gen]:
     if (half := bench.half()) is not None:
         name = str(half).removeprefix("torch.")
         models[name] = copy.deepcopy(whole)
-        models[name].flow.to_half(half)
+        models[name].flow.cast_(half)
     return models
 
 

@@ -20,7 +20,7 @@ import torch
 from config.schema import Scope, TrainOptions
 from core.model import precision
 from core.model.adapters import Adapters, plan_adapters
-from core.model.loading import VoiceModel, extend_model
+from core.model.loading import TTSModel, extend_model
 from core.training import memory_plan, run_plan
 from core.training.dataloader import TrainingData, Utterance
 from core.training.trainer import Trainer
@@ -122,7 +122,7 @@ def make(bench: Bench, scope: Scope, **changes: object) -> Trainer:
     base = replace(FrontEnd.base({"en": "latin"}, "abcdefghijklmnopqrstuvwxyz"), prefix_size=TEXT_ROWS)
     front_end = base.extended(_NEW, "ethiopic", letters, [])
     model: Any = LanguageModel(module, TEXT_ROWS, device, codec.MAX_PROMPT_CODES, BASE_CODE_LIMIT, CODES_PER_TOKEN)
-    voice = VoiceModel("benchmark", family("chatterbox"), "benchmark", Path(), "", model, base, device, scope="rows")
+    voice = TTSModel("benchmark", family("chatterbox"), "benchmark", Path(), "", model, base, device, scope="rows")
     rows = {name: torch.randn(sizes.new_rows, sizes.language.decoder.width) / 32 for name in model.text_tables}
     voice = extend_model(voice, front_end, rows)
     options = TrainOptions.model_validate({"scope": scope, "batch_size": sizes.batch_size, "steps": 10_000, **changes})

@@ -21,14 +21,14 @@ from core.library import certificate, records
 from core.library.certificate import CERTIFICATE
 from core.library.records import CheckpointRecord, ExportRecord, ExtensionRecord, write_export_record
 from core.model import loading
-from core.model.loading import VoiceModel, load_base, load_extension
+from core.model.loading import TTSModel, load_base, load_extension
 from core.model.prefix import base_tensors, hash_tensors, new_rows
 from core.proof import certify
 from core.speech import evaluation
 from core.training import dataloader
 from core.training.dataloader import TrainingData
 from core.workspace import Workspace
-from data.batches import BatchOrder
+from data.batches import LengthBucketedBatchSampler
 from data.durable_files import atomic_directory
 from models.base import LossOptions, SpeechModel
 from scripts.dev.experiments import plan
@@ -65,7 +65,7 @@ def run(workspace: Workspace, name: str, options: TrainOptions, sentences: int =
         loading.write_sums(folder)
 
 
-def plainly(voice: VoiceModel, scratch: Path) -> SpeechModel:
+def plainly(voice: TTSModel, scratch: Path) -> SpeechModel:
     """`voice` as a model whose tables hold old rows and new ones as one, as others extend a checkpoint."""
     tensors = base_tensors(voice.model.module)
     for table, new in new_rows(voice.model.module, voice.model.text_tables).items():
@@ -74,7 +74,7 @@ def plainly(voice: VoiceModel, scratch: Path) -> SpeechModel:
     scratch.mkdir(parents=True)
     try:
         voice.family.export(voice.base_folder, scratch, tensors, None)
-        return voice.family.speech_model(scratch, _CPU)
+        return voice.family.load_speech_model(scratch, _CPU)
     finally:
         shutil.rmtree(scratch)
 
@@ -85,7 +85,7 @@ def learn(model: SpeechModel, old_rows: int, data: TrainingData, options: TrainO
     for table in model.text_tables:
         module.get_parameter(f"{table}.weight").register_hook(_without(old_rows))
     optimizer = torch.optim.AdamW(module.parameters(), lr=options.layer_lr, weight_decay=options.weight_decay)
-    order = BatchOrder([clip.order_clip for clip in data.train], options.batch_size, options.seed)
+    order = LengthBucketedBatchSampler([clip.order_clip for clip in data.train], options.batch_size, options.seed)
     hiding = LossOptions(options.text_dropout, options.code_dropout)
     for _ in range(options.steps):
         batch = dataloader.make_samples(order.next(), data.train, model.max_prompt_length)
@@ -109,7 +109,7 @@ def _without(old_rows: int) -> Callable[[torch.Tensor], torch.Tensor]:
     return hook
 
 
-def _export(workspace: Workspace, voice: VoiceModel, tensors: Tensors, folder: Path, name: str,
+def _export(workspace: Workspace, voice: TTSModel, tensors: Tensors, folder: Path, name: str,
             options: TrainOptions) -> None:
     tables = {f"{table}.weight" for table in voice.model.text_tables}
     size = voice.front_end.prefix_size
@@ -121,7 +121,7 @@ def _export(workspace: Workspace, voice: VoiceModel, tensors: Tensors, folder: P
                                       evaluation.longest_texts(workspace, voice), {}, cut))
 
 
-def _record(workspace: Workspace, voice: VoiceModel, made: VoiceModel, name: str,
+def _record(workspace: Workspace, voice: TTSModel, made: TTSModel, name: str,
             options: TrainOptions) -> CheckpointRecord:
     """The claim of the recipe: new rows alone were trained."""
     extension = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)

@@ -74,12 +74,12 @@ def proven(trial: str, seed: int, proof: Certificate, used: Used) -> TrialResult
     errors = {item.language: item.after for item in proof.errors if item.after is not None}
     before = {item.language: item.before for item in proof.errors if item.before is not None}
     return TrialResult(trial, seed, proof.step, used.cpu_seconds, used.peak_bytes, 0, _equal(proof),
-                    proof.check("base_logits").seen.split(";")[0], errors, before)
+                    proof.check("base_logits").actual.split(";")[0], errors, before)
 
 
 def _equal(proof: Certificate) -> str:
     check = proof.check("frozen_tensors")
-    return f"{check.seen.split(',')[0]} of {check.expected.split(',')[0]}"
+    return f"{check.actual.split(',')[0]} of {check.expected.split(',')[0]}"
 
 
 def spread(values: Sequence[float], unit: str = "", digits: int = 1) -> str:

@@ -114,9 +114,9 @@ def _write_jsonl(path: Path, rows: list[dict[str, str]]) -> None:
 def measure(corpora: dict[str, Corpus]) -> list[PackScore]:
     """Originals, codec round trip with the vocoder, and the language model, each as a person hears it."""
     family, cpu = Tiny(), torch.device("cpu")
-    recogniser, extractor = family.recogniser(PACK).recogniser, family.extractor(PACK, cpu)
-    vocoder, model = family.vocoder(PACK, cpu), family.speech_model(PACK, cpu)
-    front_end, voices = family.front_end(PACK), family.voices(PACK)
+    recogniser, extractor = family.load_recogniser(PACK).recogniser, family.load_extractor(PACK, cpu)
+    vocoder, model = family.load_vocoder(PACK, cpu), family.load_speech_model(PACK, cpu)
+    front_end, voices = family.load_front_end(PACK), family.load_voices(PACK)
     scores = []
 
     def score(language: str, split: str, what: str, clips: list[CorpusClip], waveforms: list[torch.Tensor]) -> None:

@@ -12,7 +12,7 @@ import argparse
 
 import torch
 
-from core.model.loading import VoiceModel, load
+from core.model.loading import TTSModel, load
 from core.speech import evaluation
 from core.speech.evaluation import HeldOutSentence, SpeechEvaluator
 from core.workspace import Workspace
@@ -41,7 +41,7 @@ def main() -> None:
     finetuned = load(workspace, f"run:{given.run}", device)
     base = load(workspace, "base:tiny", device)
     untrained = load(workspace, "extension:tiny-am", device)
-    evaluator = SpeechEvaluator.of(base, base.family.recogniser(base.base_folder))
+    evaluator = SpeechEvaluator.of(base, base.family.load_recogniser(base.base_folder))
     print("| set | originals | before | after |\n|---|---|---|---|")
     for language in (*BASE_LANGUAGES, "am"):
         before = base if language in BASE_LANGUAGES else untrained
@@ -49,7 +49,7 @@ def main() -> None:
             _row(evaluator, before, finetuned, language, split)
 
 
-def _row(evaluator: SpeechEvaluator, before: VoiceModel, after: VoiceModel, language: str, split: str) -> None:
+def _row(evaluator: SpeechEvaluator, before: TTSModel, after: TTSModel, language: str, split: str) -> None:
     sentences = sentences_of(language, split)
     original = evaluation.evaluate_recordings(evaluator, language, sentences).error
     first, second = (evaluation.evaluate_language(evaluator, model, language, sentences, Sampling())[0].error

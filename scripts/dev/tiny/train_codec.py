@@ -78,9 +78,9 @@ def losses(codec: Codec, reader: PhonemeReader, mel, lengths, labels, partner) -
     frames = codec.normalise(mel)
     inside = (torch.arange(frames.shape[1])[None] < lengths[:, None])[..., None].float()
     mask = inside[:, :: codec.config.frames_per_code]
-    grid = codec.quantizer.round(codec.latent(frames, mask))
+    grid = codec.quantizer.quantize(codec.encode_latent(frames, mask))
     speaker = codec.speaker_encoder(frames, inside)[partner]
-    decoded = codec.frames_of(codec.trunk(grid, mask, speaker), mask)
+    decoded = codec.predict_frames(codec.decode_hidden(grid, mask, speaker), mask)
     l1 = ((decoded.float() - frames).abs() * inside).sum() / inside.sum() / SETTINGS.n_mels
     phonemes = F.cross_entropy(reader(grid, mask).float().flatten(0, 1), labels.flatten(), ignore_index=-100)
     return l1, phonemes
