@@ -27,7 +27,7 @@ from core.jobs.reporter import Reporter, check_stop, size_text, stage
 from core.model.loading import VoiceModel, load_checkpoint
 from core.speech import evaluation
 from core.training import checkpoint, replay, run_plan
-from core.training.checkpoint_evaluation import CheckpointEvaluator
+from core.training.checkpoint_evaluation import TrainingRun
 from core.training.distributed import check_devices
 from core.training.run_plan import Estimate, duration_range
 from core.workspace import Workspace
@@ -145,7 +145,7 @@ def _compile(device: torch.device) -> None:
     compiled(torch.ones(8, device=device, requires_grad=True)).sum().backward()
 
 
-def _prepare(workspace: Workspace, options: TrainOptions, evaluator: CheckpointEvaluator) -> float:
+def _prepare(workspace: Workspace, options: TrainOptions, evaluator: TrainingRun) -> float:
     """Extract the features of the clips again; the share of the codes that equals the cached ones."""
     voice, wanted = evaluator.trainer.voice, {item.id: item for item in evaluator.trainer.data.train}
     dataset = manifest.load(workspace.dataset(options.dataset))
@@ -164,12 +164,12 @@ def _prepare(workspace: Workspace, options: TrainOptions, evaluator: CheckpointE
     return same / max(1, total)
 
 
-def _compare(evaluator: CheckpointEvaluator, voice: VoiceModel) -> None:
+def _compare(evaluator: TrainingRun, voice: VoiceModel) -> None:
     """Raise `UserError` unless what was reloaded is to the bit what was trained."""
     trained = evaluator.trainer.voice
     back = dict(voice.model.module.named_parameters())
-    with evaluator.trainer.averaged():
-        for name, value in evaluator.trainer.trained.named.items():
+    with evaluator.trainer.ema_weights():
+        for name, value in evaluator.trainer.trainables.named.items():
             if name not in back or not torch.equal(value.detach().cpu(), back[name].detach().cpu()):
                 raise UserError(f"The checkpoint does not read back as it was saved: {name} is another.",
                                 "Check the disk of the workspace, and try again.")
@@ -177,7 +177,7 @@ def _compare(evaluator: CheckpointEvaluator, voice: VoiceModel) -> None:
         raise UserError("The front-end does not read back as it was saved.", "Check the disk, and try again.")
 
 
-def _speak(evaluator: CheckpointEvaluator, voice: VoiceModel, reporter: Reporter) -> float:
+def _speak(evaluator: TrainingRun, voice: VoiceModel, reporter: Reporter) -> float:
     """Speak a held-out sentence with what was reloaded; seconds of audio."""
     data = evaluator.trainer.data
     sampling = replace(voice.family.sampling, seed=evaluator.options.seed)

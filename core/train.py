@@ -29,8 +29,8 @@ from core.jobs.reporter import Reporter, StopRequested, check_stop, progress_cal
 from core.library import certificate, records
 from core.proof import certify
 from core.training import checkpoint, distributed, memory_plan, parameter_groups, run_plan, trackers
-from core.training.checkpoint_evaluation import CheckpointEvaluator
-from core.training.distributed import ONE_PROCESS, ProcessGroup
+from core.training.checkpoint_evaluation import TrainingRun
+from core.training.distributed import ONE_PROCESS, Ranks
 from core.training.run_plan import Estimate
 from core.training.setup import setup_run
 from core.training.trainer import Diverged, StepLosses, Trainer
@@ -56,8 +56,8 @@ def run_other_rank(workspace: Workspace) -> None:
     """The run of rank 0, in a rank that writes nothing."""
     device = compute.setup_device(os.environ.get("LISAN_DEVICE", "auto"))
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    distributed.connect("env://", rank, size, device)
-    group = ProcessGroup(rank, size)
+    distributed.init_process_group("env://", rank, size, device)
+    group = Ranks(rank, size)
     try:
         name, values = group.broadcast(None)
         evaluator, _ = prepare_run(TrainOptions(**values), workspace, SilentReporter(workspace.runs / name), group)
@@ -68,11 +68,11 @@ def run_other_rank(workspace: Workspace) -> None:
         group.close()
 
 
-def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, group: ProcessGroup = ONE_PROCESS,
-                max_clips: int | None = None) -> tuple[CheckpointEvaluator, Estimate]:
+def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, group: Ranks = ONE_PROCESS,
+                max_clips: int | None = None) -> tuple[TrainingRun, Estimate]:
     """Setup and memory plan: load everything, find what fits, and announce it; `max_clips` of the data, for a trial."""
     device = compute.setup_device(options.device)
-    with stage(reporter, "load"), group.main_first():
+    with stage(reporter, "load"), group.rank0_first():
         evaluator = setup_run(options, workspace, reporter, device, group, max_clips)
         if group.rank == 0:
             _write_environment(reporter.directory, device, str(evaluator.trainer.precision))
@@ -82,8 +82,8 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
         if trainer.sharded:
             estimate = run_plan.estimate(trainer)
         else:
-            estimate = group.run_on_main(lambda: run_plan.estimate(trainer))
-            trainer.use(estimate.microbatch_plan)
+            estimate = group.run_on_rank0(lambda: run_plan.estimate(trainer))
+            trainer.set_microbatch_plan(estimate.microbatch_plan)
 
     def announce() -> None:
         reporter.emit(run_plan.plan_event(trainer, estimate))
@@ -93,18 +93,18 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
                 reporter.emit(WarningRaised(message))
         check_stop(reporter)
 
-    group.run_on_main(announce)
+    group.run_on_rank0(announce)
     return evaluator, estimate
 
 
-def train_loop(evaluator: CheckpointEvaluator) -> None:
+def train_loop(evaluator: TrainingRun) -> None:
     """Every step to the last, or to where the training ends before it, with what is due after each."""
     trainer, reporter, options = evaluator.trainer, evaluator.reporter, evaluator.options
     group = trainer.group
     finished = _finished(trainer)  # a resumed run may be
     evaluator.catch_up(due=finished or trainer.step % options.checkpoint_every == 0)
 
-    while not finished and not evaluator.exhausted():
+    while not finished and not evaluator.should_stop():
         try:
             losses = trainer.train_step()
         except Diverged as fault:
@@ -129,7 +129,7 @@ def train_loop(evaluator: CheckpointEvaluator) -> None:
         elif evaluator.validation_due():
             evaluator.validate()
 
-    if evaluator.exhausted():
+    if evaluator.should_stop():
         best = evaluator.early_stopping
         reporter.emit(WarningRaised(f"Stopped early at step {trainer.step} of {options.steps}: {best.stale} "
                                     f"validations in a "

@@ -78,7 +78,7 @@ def checkpoint_lock(run: Path) -> Iterator[None]:
     folder = run / CHECKPOINTS
     if not folder.is_dir():
         raise UserError(f"The run {run.name!r} has no checkpoint yet.", "Let it train to its first checkpoint.")
-    lock = FileLock.take(folder / ".names", patience_s=_PATIENCE_S)
+    lock = FileLock.take(folder / ".names", timeout_s=_PATIENCE_S)
     if lock is None:
         raise UserError(f"The checkpoints of {run.name!r} are in use.", "Try again in a moment.")
     try:

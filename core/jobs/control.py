@@ -99,7 +99,7 @@ def stop(job: Job) -> None:
         job.stop_file.touch()
 
 
-def force_stop(job: Job, *, grace_s: float = 2.0, patience_s: float = 10.0) -> None:
+def force_stop(job: Job, *, grace_s: float = 2.0, timeout_s: float = 10.0) -> None:
     """End the job's process group: SIGTERM, then SIGKILL after `grace_s`.
 
     Only the process that the lock names is touched, and only while the lock is held.
@@ -109,9 +109,9 @@ def force_stop(job: Job, *, grace_s: float = 2.0, patience_s: float = 10.0) -> N
         _note_force_stop(job)
         return
     _signal(job, signal.SIGKILL)
-    if not _gone(job, patience_s):
+    if not _gone(job, timeout_s):
         raise UserError(
-            f"{job.id} did not end within {patience_s:g} s of being killed.",
+            f"{job.id} did not end within {timeout_s:g} s of being killed.",
             f"Look at process {locks.read_holder(job.lock).strip() or '(unknown)'} with `ps`.",
         )
     _note_force_stop(job)
@@ -175,8 +175,8 @@ def _signal(job: Job, number: signal.Signals) -> bool:
     return True
 
 
-def _gone(job: Job, patience_s: float) -> bool:
-    deadline = time.monotonic() + patience_s
+def _gone(job: Job, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
     while locks.is_held(job.lock):
         if time.monotonic() >= deadline:
             return False

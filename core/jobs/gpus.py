@@ -190,7 +190,7 @@ class CachedGpus:
             return self._gpus
 
 
-class FreeGpu:
+class GpuWait:
     """Lets a job wait until as many GPUs are free as its options ask for.
 
     The worker checks at the job's turn, so jobs of this workspace keep their order, and lets others pass meanwhile.

@@ -125,7 +125,7 @@ class _Ticket:
             return f"Waiting for {device}: {first} is before it in the queue."
         if self._unready and time.monotonic() < self._next_check and not locks.is_held(device_path):
             return self._reason
-        lock = FileLock.take(device_path, patience_s=0.0)
+        lock = FileLock.take(device_path, timeout_s=0.0)
         if lock is None:
             self._unready = 0
             return f"Waiting for {device}: {locks.read_holder(device_path) or 'another job'} is using it."

@@ -29,7 +29,7 @@ from core.jobs import app_instances, control, model_server_client
 from core.jobs.checkpoint_names import resume_point
 from core.jobs.directory import Job, load_job_directory
 from core.jobs.events import Event, Failed, Finished, Journal, Queued, Result, Skipped, Started, Stopped
-from core.jobs.gpus import FreeGpu
+from core.jobs.gpus import GpuWait
 from core.jobs.locks import FileLock
 from core.jobs.model_server_client import ModelServerClient, ModelServerDied
 from core.jobs.process_watchdog import ABANDONED_EXIT_CODE
@@ -66,11 +66,11 @@ def main(arguments: list[str], verbs: Mapping[str, VerbFunction] | None = None,
         return ALREADY_RUNNING if isinstance(error, control.AlreadyRunning) else FAILED
     os.nice(_NICENESS)
     served = verbs is None and VERBS[job.verb].model_server and (
-        app_instances.model_keep_s(app_instances.running_apps(job.workspace)) > 0)
-    return _supervise(job, lock, partial(run, verbs=verbs, model_server=model_server if served else None))
+        app_instances.model_idle_timeout_s(app_instances.running_apps(job.workspace)) > 0)
+    return _supervise(job, lock, partial(run_job, verbs=verbs, model_server=model_server if served else None))
 
 
-def run(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | None = None,
+def run_job(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | None = None,
         verbs: Mapping[str, VerbFunction] | None = None, group: int | None = None,
         model_server: Sequence[str] | None = None) -> int:
     """Run the job in this process, from its turn in the queue to its last event; the exit code.
@@ -84,7 +84,7 @@ def run(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | None = 
         journal = Journal(job.journal)
         with _stop_signals(job) as signalled:
             reporter = JournalReporter(journal, lambda: signalled() or job.stop_file.exists(), listener)
-            last = outcome(partial(_work, job, reporter, verbs, model_server))
+            last = last_event_of(partial(_work, job, reporter, verbs, model_server))
             if isinstance(last, Failed) and last.traceback:
                 last = replace(last, hint=f"{last.hint} {resume_point(job)}")
             elif isinstance(last, Stopped) and last.message == _INTERRUPTED:
@@ -99,7 +99,7 @@ def run(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | None = 
         lock.close()
 
 
-def outcome(work: Callable[[], Event | Result]) -> Event:
+def last_event_of(work: Callable[[], Event | Result]) -> Event:
     """Do the work; the job's last event. The one place where every exception is caught."""
     try:
         done = work()
@@ -125,7 +125,7 @@ def outcome(work: Callable[[], Event | Result]) -> Event:
 def _work(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] | None,
           model_server: Sequence[str] | None) -> Event | Result:
     """Wait for the job's turn, then do its work here or have the model server do it."""
-    free_gpu = FreeGpu(job, reporter)
+    free_gpu = GpuWait(job, reporter)
     client = ModelServerClient(job.workspace, job.device)
 
     def ready() -> str:

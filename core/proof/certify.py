@@ -127,7 +127,7 @@ def certify_model(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel,
 
 def base_probes(model: VoiceModel) -> list[ProbeSample]:
     """The base-language samples that come with the base of `model`."""
-    clips = replay.load(model, model.family.voices(model.base_folder)).probe_clips
+    clips = replay.load(model, model.family.voices(model.base_folder)).drift_clips
     return replay.probes(clips, model.model.max_prompt_length)
 
 

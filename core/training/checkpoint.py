@@ -57,7 +57,7 @@ class EarlyStopping:
             return EarlyStopping(step, step, value)
         return EarlyStopping(step, self.best_step, self.best, self.stale + 1)
 
-    def exhausted(self, most: int) -> bool:
+    def should_stop(self, most: int) -> bool:
         """Whether `most` validations in a row brought nothing; 0 is never."""
         return 0 < most <= self.stale
 
@@ -85,7 +85,7 @@ def folder_of(run: Path, step: int) -> Path:
     return run / FOLDER / f"step-{step:06d}"
 
 
-def remove_leftovers(run: Path) -> None:
+def recover_interrupted_save(run: Path) -> None:
     """Remove what a killed writer left, and restore a checkpoint that it was about to replace."""
     _put_back(run)
     for leftover in (run / FOLDER).glob(f"{_WRITING}*"):
@@ -99,7 +99,7 @@ def _put_back(run: Path) -> None:
         shutil.rmtree(replaced) if target.exists() else replaced.rename(target)
 
 
-def last_intact(run: Path, warn: Callable[[str], None]) -> int | None:
+def quarantine_damaged(run: Path, warn: Callable[[str], None]) -> int | None:
     """The last step whose checkpoint is intact, None where there is no checkpoint at all.
 
     Damaged ones after it are renamed, with a warning. Where none is intact, `UserError` is raised and nothing changed.

@@ -39,7 +39,7 @@ _DRIFT_HINT = ("Use an earlier checkpoint (run:ID@STEP), or train again with low
 
 
 @dataclass
-class CheckpointEvaluator:
+class TrainingRun:
     """The checkpoints of one run. All ranks call `save`, `catch_up`, `validate` and `evaluate` at the same steps."""
 
     trainer: Trainer
@@ -87,17 +87,17 @@ class CheckpointEvaluator:
 
     def save(self) -> None:
         """Save the present step; older checkpoints that are neither best, nor last, nor named are deleted."""
-        state = replace(self.trainer.state(), early_stopping=self.early_stopping)
+        state = replace(self.trainer.state_dict(), early_stopping=self.early_stopping)
 
         def write() -> None:
             scored = tuple(sentence.text for sentence in self._sentences())
-            record = replace(self.record, step=state.step, scored=scored, frozen_hash=self.trainer.frozen_hash)
+            record = replace(self.record, step=state.step, scored=scored, frozen_hash=self.trainer.compute_frozen_hash())
             checkpoint.save(self.run, record, self.trainer.voice, self.options,
                             replace(state, content_hash=self.trainer.data.content_hash))
             checkpoint.prune_checkpoints(self.run, self.options.keep_last, checkpoint.read_ranking(self.run).best)
 
-        with self.trainer.averaged():
-            self.trainer.group.run_on_main(write)
+        with self.trainer.ema_weights():
+            self.trainer.group.run_on_rank0(write)
 
     def check_stop(self) -> None:
         """Raise `StopRequested` where a stop was requested; the present step is saved."""
@@ -106,9 +106,9 @@ class CheckpointEvaluator:
             raise StopRequested(f"Stopped after step {self.trainer.step} of {self.options.steps}, which is saved; "
                                 "the run can resume from there.")
 
-    def exhausted(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether the last validations brought no improvement, so that the training ends here."""
-        return self.early_stopping.exhausted(self.options.patience)
+        return self.early_stopping.should_stop(self.options.patience)
 
     def catch_up(self, *, due: bool) -> None:
         """Do what a run does before its next step; in a resumed one, what was not done when it ended.
@@ -116,9 +116,9 @@ class CheckpointEvaluator:
         `due`: the present step is one at which a checkpoint is evaluated.
         """
         step, group = self.trainer.step, self.trainer.group
-        known: dict[int, float] = group.run_on_main(lambda: checkpoint.read_ranking(self.run).values)
+        known: dict[int, float] = group.run_on_rank0(lambda: checkpoint.read_ranking(self.run).values)
         if step == 0 and self.options.scope == "full":
-            group.run_on_main(self._evaluate_base)
+            group.run_on_rank0(self._evaluate_base)
         elif step in known:  # it was evaluated after it was saved
             self.early_stopping = self.early_stopping.after(step, known[step])
         elif step and due:
@@ -127,7 +127,7 @@ class CheckpointEvaluator:
             if self.early_stopping.step < step:
                 self.validate()
             elif self.early_stopping.best_step == step:  # saved for its value, and killed before it was ranked
-                group.run_on_main(lambda: self._rank(self.early_stopping.best))
+                group.run_on_rank0(lambda: self._rank(self.early_stopping.best))
 
     def validation_due(self) -> bool:
         """Whether the present step is validated without samples."""
@@ -143,14 +143,14 @@ class CheckpointEvaluator:
             self.reporter.emit(_evaluated_event(step, language, losses, None))
             return losses[language].speech_loss if self.metric == SPEECH_LOSS else None
 
-        with self.trainer.averaged():
-            value: float | None = group.run_on_main(measure)
+        with self.trainer.ema_weights():
+            value: float | None = group.run_on_rank0(measure)
         if value is None:
             return
         self.early_stopping = self.early_stopping.after(step, value)
-        if self.early_stopping.best_step == step or self.exhausted():
+        if self.early_stopping.best_step == step or self.should_stop():
             self.save()
-            group.run_on_main(lambda: self._rank(value))
+            group.run_on_rank0(lambda: self._rank(value))
 
     def evaluate(self) -> None:
         """Validate the present step, which is saved, speak its samples and rank it."""
@@ -165,8 +165,8 @@ class CheckpointEvaluator:
             self._rank(value)
             return value
 
-        with self._own_rng(), self.trainer.averaged():
-            value: float = self.trainer.group.run_on_main(measure)
+        with self._own_rng(), self.trainer.ema_weights():
+            value: float = self.trainer.group.run_on_rank0(measure)
         self.early_stopping = self.early_stopping.after(step, value)
 
     def _evaluate_base(self) -> None:
@@ -185,7 +185,7 @@ class CheckpointEvaluator:
         trainer = self.trainer
         with self._own_rng():
             if not self._samples:
-                self._samples = validation_samples(trainer.voice, trainer.data, trainer.probe_clips)
+                self._samples = validation_samples(trainer.voice, trainer.data, trainer.drift_clips)
             size = trainer.microbatch_plan.size(self.options.batch_size)
             measured = measure_losses(trainer.voice, self._samples, size, trainer.precision)
             if trainer.step == 0:
@@ -195,7 +195,7 @@ class CheckpointEvaluator:
                         before = measure_losses(base, {language: some for language, some in self._samples.items()
                                                        if not base.front_end.is_new(language)}, size, trainer.precision)
                 trainer.base_losses = self._base_losses(before)
-        if trainer.step and (message := check_drift(trainer.base_losses, self._base_losses(measured), self.options,
+        if trainer.step and (message := drift_warning(trainer.base_losses, self._base_losses(measured), self.options,
                                                     trainer.step)):
             self.reporter.emit(WarningRaised(message))
         return measured
@@ -206,7 +206,7 @@ class CheckpointEvaluator:
 
     def _untrained(self) -> AbstractContextManager[VoiceModel]:
         """Context in which the model is what the base was before any training; its voice."""
-        return self.trainer.as_base() if self.options.init_from else nullcontext(self.trainer.voice)
+        return self.trainer.base_weights() if self.options.init_from else nullcontext(self.trainer.voice)
 
     def _rank(self, value: float) -> None:
         """Rank the present step, which is saved; checkpoints that are no longer needed are deleted."""
@@ -240,7 +240,7 @@ class CheckpointEvaluator:
         """
         most = min(_BASE_LANGUAGES, self.options.evaluation_sentences // 2) if self.options.scope == "full" else 0
         chosen: dict[str, list[HeldOutSentence]] = {}
-        for clip in self.trainer.probe_clips:
+        for clip in self.trainer.drift_clips:
             if len(chosen) < most:
                 chosen.setdefault(clip.language, [HeldOutSentence(clip.text, None)])
         sampling = replace(voice.family.sampling, seed=self.options.seed)
@@ -291,16 +291,16 @@ class ValidationLosses:
     accuracy: float
 
 
-def validation_samples(voice: VoiceModel, data: TrainingData, probe_clips: Sequence[Utterance]
+def validation_samples(voice: VoiceModel, data: TrainingData, drift_clips: Sequence[Utterance]
                        ) -> dict[str, list[Sample]]:
-    """What is validated on, by language, the new one first; `probe_clips` of base languages in `full`.
+    """What is validated on, by language, the new one first; `drift_clips` of base languages in `full`.
 
     In the other scopes the base languages cannot change.
     """
     length = voice.model.max_prompt_length
     found = {data.language: dataloader.validation_pairs(data.held_out, data.train, length)}
     if voice.scope == "full":
-        for item in replay.probes(probe_clips, length):
+        for item in replay.probes(drift_clips, length):
             found.setdefault(item.language, []).append(item.sample)
     return found
 
@@ -325,7 +325,7 @@ def measure_losses(voice: VoiceModel, samples: Mapping[str, Sequence[Sample]], b
     return found
 
 
-def check_drift(before: Mapping[str, float], now: Mapping[str, float], options: TrainOptions, step: int) -> str:
+def drift_warning(before: Mapping[str, float], now: Mapping[str, float], options: TrainOptions, step: int) -> str:
     """A warning where the loss of a base language rose by more than the bound; `UserError` where that ends the run.
 
     Losses in nats a code by language, at step 0 and now. Empty when all is within the bound.

@@ -60,16 +60,16 @@ class TrainingData:
     held_out: tuple[Utterance, ...]
     sentences: tuple[HeldOutSentence, ...]
     notes: tuple[str, ...]
-    train_s: float = 0.0  # speech in the training clips
+    train_speech_s: float = 0.0  # speech in the training clips
     variants: Mapping[str, tuple[Utterance, ...]] = field(default_factory=dict)  # of training clips, by their ids
-    cut_from: TrainingData | None = None  # all of it, where this is a part for a trial
+    full_data: TrainingData | None = None  # all of it, where this is a part for a trial
 
     @cached_property
     def content_hash(self) -> str:
         """sha256 over the clips as the model sees them: ids, codes, embeddings, in their order."""
         digest = hashlib.sha256()
-        varied = (one for item in self.train for one in self.variants.get(item.id, ()))
-        for item in (*self.train, *self.held_out, *varied):
+        augmented = (one for item in self.train for one in self.variants.get(item.id, ()))
+        for item in (*self.train, *self.held_out, *augmented):
             digest.update(f"{item.id} {item.speaker} {len(item.text_ids)} {len(item.speech_codes)}\n".encode())
             for values in (item.text_ids, item.speech_codes, item.speaker_embedding, item.prompt_codes):
                 digest.update(np.ascontiguousarray(values).tobytes())
@@ -77,11 +77,11 @@ class TrainingData:
 
 
 def load_training_data(workspace: Workspace, name: str, voice: VoiceModel, apart: str = "source", *,
-                       varied: bool = False) -> TrainingData:
+                       augmented: bool = False) -> TrainingData:
     """The dataset `name` as `voice` sees it; `UserError` when nothing is left to train or to measure on.
 
     No held-out clip shares its `apart` (`source` or `speaker`) with a training clip; one that does is left out.
-    `varied`: with the variants of the training clips, which the dataset must have been prepared with.
+    `augmented`: with the variants of the training clips, which the dataset must have been prepared with.
     """
     dataset = manifest.load(workspace.dataset(name))
     language = dataset.card.language
@@ -99,7 +99,7 @@ def load_training_data(workspace: Workspace, name: str, voice: VoiceModel, apart
         why = "".join(f" {note}" for note in reader.notes() if _SHARED in note)
         raise UserError(f"The dataset {name!r} has no held-out clip, so no checkpoint could be evaluated.{why}",
                         _WAYS_OUT[_SHARED] if why else "Prepare it with a held-out share above 0.")
-    variants = reader.variants(dataset, train, augmentation.require(dataset.folder)) if varied else {}
+    variants = reader.variants(dataset, train, augmentation.require(dataset.folder)) if augmented else {}
     paths = {clip.id: dataset.audio_path(clip) for clip in dataset.clips}
     verbalize = voice.front_end.verbalize  # a recogniser writes words, no digits
     sentences = tuple(HeldOutSentence(verbalize(item.text, language), paths[item.id]) for item in held_out)
@@ -286,7 +286,7 @@ def subset(data: TrainingData, most: int) -> TrainingData:
         alone = not any(other.speaker == item.speaker for other in chosen)
         if all(item is not other for other in chosen) and len(chosen) + 1 + alone <= most:
             chosen += [item, others[0]] if alone else [item]
-    return replace(data, train=tuple(chosen), held_out=data.held_out[:2], sentences=data.sentences[:2], cut_from=data)
+    return replace(data, train=tuple(chosen), held_out=data.held_out[:2], sentences=data.sentences[:2], full_data=data)
 
 
 @dataclass(frozen=True)
@@ -369,7 +369,7 @@ class TrainLoader:
 
     @property
     def _whole(self) -> TrainingData:
-        return self._data.cut_from or self._data
+        return self._data.full_data or self._data
 
     def _longest_variant(self, index: int) -> Utterance:
         item = self._whole.train[index]

@@ -36,7 +36,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 Result = TypeVar("Result")
 
 
-class ProcessGroup:
+class Ranks:
     """The ranks of a run. In a run of one process every method returns at once, without a collective.
 
     Each method but `own` is called by all ranks, in the same order. When another rank died it raises `UserError`.
@@ -56,7 +56,7 @@ class ProcessGroup:
             dist.broadcast_object_list(holder, 0)
         return holder[0]
 
-    def run_on_main(self, work: Callable[[], Result]) -> Result:
+    def run_on_rank0(self, work: Callable[[], Result]) -> Result:
         """Let rank 0 do `work` while the others wait; its result on every rank.
 
         A stop or a `UserError` is raised on rank 0, which reports it, and ends the others with `StopRequested`.
@@ -75,7 +75,7 @@ class ProcessGroup:
         return result
 
     @contextmanager
-    def main_first(self) -> Iterator[None]:
+    def rank0_first(self) -> Iterator[None]:
         """Context whose body rank 0 runs before the others, for what writes files that they read."""
         if self.rank:
             if (message := self.broadcast(None)) is not None:
@@ -174,11 +174,11 @@ class ProcessGroup:
         return highest
 
 
-ONE_PROCESS = ProcessGroup()
+ONE_PROCESS = Ranks()
 
 
 @contextmanager
-def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iterator[ProcessGroup]:
+def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iterator[Ranks]:
     """The process group of rank 0. It starts the other ranks with `command`, unless torchrun started all of them."""
     size = number_of_processes(processes)
     if size == 1:
@@ -187,8 +187,8 @@ def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iter
     started, address = list[subprocess.Popen[bytes]](), "env://"
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         started, address = _start_ranks(processes, device, command)
-    connect(address, 0, size, device)
-    group = ProcessGroup(0, size, started)
+    init_process_group(address, 0, size, device)
+    group = Ranks(0, size, started)
     try:
         with watch_processes(started):
             yield group
@@ -202,7 +202,7 @@ def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iter
                 process.wait()
 
 
-def connect(address: str, rank: int, size: int, device: torch.device) -> None:
+def init_process_group(address: str, rank: int, size: int, device: torch.device) -> None:
     """Join the other ranks; on CUDA each rank of a machine has a device of its own."""
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))

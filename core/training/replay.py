@@ -43,7 +43,7 @@ class Replay:
     """Base-language clips by use."""
 
     replayed: tuple[Utterance, ...]
-    probe_clips: tuple[Utterance, ...]
+    drift_clips: tuple[Utterance, ...]
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ def load(voice: VoiceModel, voices: Mapping[str, Voice]) -> Replay:
 
 def split_clips(clips: Sequence[Utterance]) -> Replay:
     """Every second clip of a language to probe with, the others to replay."""
-    probe_clips: list[Utterance] = []
+    drift_clips: list[Utterance] = []
     replayed: list[Utterance] = []
     for language in dict.fromkeys(item.language for item in clips):
         own = [item for item in clips if item.language == language]
-        probe_clips += own[::2]
+        drift_clips += own[::2]
         replayed += own[1::2]
-    return Replay(with_prompt_clips(replayed), tuple(probe_clips))
+    return Replay(with_prompt_clips(replayed), tuple(drift_clips))
 
 
 def probes(clips: Sequence[Utterance], max_prompt_length: int) -> list[ProbeSample]:
@@ -130,7 +130,7 @@ def gather_replay_clips(options: TrainOptions, workspace: Workspace, voice: Voic
         return Replay((), ())
     if options.replay > 0 and not found.replayed:
         warn("There are no clips of base languages to replay: replay is off, expect more drift.")
-    if not found.probe_clips:
+    if not found.drift_clips:
         warn("There are no clips to measure the drift of the base languages on. Prepare the recordings to replay with "
              "a held-out share.")
     return found
@@ -140,7 +140,7 @@ def _from_datasets(options: TrainOptions, workspace: Workspace, voice: VoiceMode
                    warn: Callable[[str], None]) -> Replay:
     """The prepared datasets of base languages: training clips are replayed, held-out ones are probe clips."""
     replayed: list[Utterance] = []
-    probe_clips: list[Utterance] = []
+    drift_clips: list[Utterance] = []
     left_out = Counter[str]()
     for name in languages.split_names(options.replay_datasets):
         dataset = manifest.load(workspace.dataset(name))
@@ -156,14 +156,14 @@ def _from_datasets(options: TrainOptions, workspace: Workspace, voice: VoiceMode
             if isinstance(item, str):
                 left_out[item] += 1
             else:
-                (probe_clips if clip.split == HELD_OUT else replayed).append(item)
+                (drift_clips if clip.split == HELD_OUT else replayed).append(item)
     prompted = with_prompt_clips(replayed)
     if alone := len(replayed) - len(prompted):
         left_out["are the only one of their speaker, which leaves none to prompt them"] = alone
     if left_out:
         reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items())
         warn(f"Clips of {options.replay_datasets.strip()} that are not used: {reasons}.")
-    return Replay(prompted, tuple(probe_clips))
+    return Replay(prompted, tuple(drift_clips))
 
 
 def _usable_clip(clip: ManifestClip, dataset: PreparedDataset, voice: VoiceModel, cache: FeatureCache,

@@ -24,9 +24,9 @@ from core.training import memory_plan, parameter_groups
 from core.training.memory_plan import MicrobatchPlan
 from core.training.trainer import Trainer
 
-LITTLE_S = 600.0  # the demo has 14 minutes, which a small model learns from
-OFTEN = 100  # times that each clip is used in a run
-FAR = 5.0  # times more or less than the preset's rate
+MIN_TRAIN_SPEECH_S = 600.0  # the demo has 14 minutes, which a small model learns from
+MAX_EPOCHS = 100  # times that each clip is used in a run
+MAX_LR_RATIO = 5.0  # times more or less than the preset's rate
 FEW_HELD_OUT = 3
 _IN_8_BITS, _BLOCK, _BOOK = 4096, 256, 256  # numbers of a tensor from which on, of a scale, and of a code book
 FULL_ONLY = ("full_trainable", "layer_lr", "head_lr", "layer_lr_decay", "distillation", "l2_sp", "ewc", "fisher_clips",
@@ -62,13 +62,13 @@ def estimate(trainer: Trainer) -> Estimate:
     options, device = trainer.options, trainer.voice.device
     free = memory_plan.free_bytes(device)
     if trainer.sharded:
-        longest, needed = trainer.by_length()[-trainer.microbatch_plan.size(options.batch_size):], None
+        longest, needed = trainer.loader.by_length()[-trainer.microbatch_plan.size(options.batch_size):], None
         try:
             if device.type == "cuda":  # the allocator counts; sharded tensors cannot be counted otherwise
-                needed = (memory_plan.peak_bytes(device, lambda: trainer.trial_pass(longest))
+                needed = (memory_plan.peak_bytes(device, lambda: trainer.profile_forward_backward(longest))
                           + trainer.optimizer_bytes)
             else:
-                trainer.trial_pass(longest)
+                trainer.profile_forward_backward(longest)
         except torch.OutOfMemoryError:
             memory_plan.plan_after_out_of_memory(trainer.microbatch_plan, options, trainer.step + 1, sharded=True)
         return Estimate(trainer.microbatch_plan, needed, free, _time_step(trainer))
@@ -86,19 +86,19 @@ def estimate(trainer: Trainer) -> Estimate:
         if found.fits:
             return replace(found, seconds_a_step=_time_step(trainer))
         if options.activation_checkpointing == "auto" and not plan.activation_checkpointing:
-            trainer.use(replace(plan, activation_checkpointing=True))
+            trainer.set_microbatch_plan(replace(plan, activation_checkpointing=True))
         elif (smaller := plan.halved(options.batch_size)) is not None:
-            trainer.use(smaller)
+            trainer.set_microbatch_plan(smaller)
         else:
             return found
 
 
 def _measure_peaks(trainer: Trainer) -> tuple[int, int] | None:
     """Bytes at the peak for the longest clip, and for the two longest together; None where these do not fit."""
-    longest = trainer.by_length()[-2:]
+    longest = trainer.loader.by_length()[-2:]
     try:
         one, two = (memory_plan.peak_bytes(trainer.voice.device,
-                                           lambda clips=clips: trainer.trial_pass(clips))  # type: ignore[misc]
+                                           lambda clips=clips: trainer.profile_forward_backward(clips))  # type: ignore[misc]
                     for clips in (longest[-1:], longest))
     except torch.OutOfMemoryError:
         return None
@@ -111,14 +111,14 @@ def _time_step(trainer: Trainer) -> tuple[float, float]:
     The first pass of a size is not counted: it allocates memory, chooses kernels or loads what is loaded on first use,
     which no later one does. Of the others the fastest counts, because other load on the machine only slows them.
     """
-    clips, size = trainer.by_length(), trainer.microbatch_plan.size(trainer.options.batch_size)
+    clips, size = trainer.loader.by_length(), trainer.microbatch_plan.size(trainer.options.batch_size)
 
     def time_pass(where: float) -> float:
         first = round(where * (len(clips) - 1)) - (size - 1) // 2
         first = min(max(0, first), max(0, len(clips) - size))
         chosen = [clips[(first + index) % len(clips)] for index in range(size)]
         start = time.perf_counter()
-        trainer.trial_pass(chosen)
+        trainer.profile_forward_backward(chosen)
         seconds = time.perf_counter() - start
         return seconds / size * trainer.options.batch_size * trainer.options.gradient_accumulation
 
@@ -239,15 +239,15 @@ def _set(options: TrainOptions, names: Iterable[str]) -> str:
 
 
 def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
-    data = trainer.data.cut_from or trainer.data
-    if 0 < data.train_s < LITTLE_S:
-        yield (f"There is little to learn from: {duration(data.train_s)} of speech in {len(data.train)} clips; "
-               f"{duration(LITTLE_S)} is the least that has worked, an hour or more is better.")
+    data = trainer.data.full_data or trainer.data
+    if 0 < data.train_speech_s < MIN_TRAIN_SPEECH_S:
+        yield (f"There is little to learn from: {duration(data.train_speech_s)} of speech in {len(data.train)} clips; "
+               f"{duration(MIN_TRAIN_SPEECH_S)} is the least that has worked, an hour or more is better.")
     processes = max(trainer.group.size, options.processes)  # a trial has one
     uses = options.steps * options.batch_size * processes * options.gradient_accumulation / max(1, len(data.train))
-    if uses > OFTEN:
+    if uses > MAX_EPOCHS:
         yield (f"Each of the {len(data.train)} clips is used {uses:.0f} times in {options.steps} steps: from about "
-               f"{OFTEN} on the model overfits. Use fewer steps, or add recordings.")
+               f"{MAX_EPOCHS} on the model overfits. Use fewer steps, or add recordings.")
     speakers = {item.speaker for item in data.train}
     if len(speakers) == 1:
         yield (f"All {len(data.train)} clips have one speaker, {next(iter(speakers))!r}: the language is learnt in "
@@ -261,7 +261,7 @@ def _rates(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     preset = model_info.preset(trainer.voice.family.name, "train", TrainOptions)
     for name, what in _trained(options).items():
         asked, usual = float(getattr(options, name)), float(getattr(preset, name))
-        if not usual / FAR <= asked <= usual * FAR:
+        if not usual / MAX_LR_RATIO <= asked <= usual * MAX_LR_RATIO:
             many = asked / usual
             ratio = f"{many:.3g} times" if many > 1 else f"1/{1 / many:.3g} of"
             danger = "it may diverge" if many > 1 else "it may learn nothing"
@@ -293,7 +293,7 @@ def _disk(trainer: Trainer, run: Path, options: TrainOptions) -> Iterator[str]:
 
 def checkpoint_bytes(trainer: Trainer) -> int:
     """Of the tensors in a checkpoint: what is trained, its two moments, and the values beside their average."""
-    options, trained = trainer.options, list(trainer.trained.named.values())
+    options, trained = trainer.options, list(trainer.trainables.named.values())
     values = sum(value.nbytes for value in trained)
     moments = sum(map(_in_8_bits, trained)) if options.optimizer == "adamw8bit" else 2 * values
     return values + moments + (values if options.ema else 0)

@@ -30,16 +30,16 @@ from core.speech.evaluation import SpeechEvaluator
 from core.speech.scoring import Recogniser
 from core.training import checkpoint, dataloader, parameter_groups, replay
 from core.training.checkpoint import EarlyStopping, TrainerState
-from core.training.checkpoint_evaluation import CheckpointEvaluator
+from core.training.checkpoint_evaluation import TrainingRun
 from core.training.dataloader import TrainingData
-from core.training.distributed import ONE_PROCESS, ProcessGroup
+from core.training.distributed import ONE_PROCESS, Ranks
 from core.training.trainer import Trainer
 from core.workspace import Workspace
 from data.front_end import FrontEnd
 
 
 def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, device: torch.device,
-              group: ProcessGroup = ONE_PROCESS, max_clips: int | None = None) -> CheckpointEvaluator:
+              group: Ranks = ONE_PROCESS, max_clips: int | None = None) -> TrainingRun:
     """Load everything of a new run, or of one that resumes; `max_clips` of the data, for a trial."""
     run = reporter.directory
 
@@ -47,8 +47,8 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
         reporter.emit(WarningRaised(message))
 
     # The model: that of the last intact checkpoint, or the untrained extension, on the weights of another run.
-    checkpoint.remove_leftovers(run)
-    saved = checkpoint.last_intact(run, warn)
+    checkpoint.recover_interrupted_save(run)
+    saved = checkpoint.quarantine_damaged(run, warn)
     if saved is None:
         state, voice = None, new_voice(options, workspace, device)
         if options.init_from:
@@ -63,7 +63,7 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
 
     # The data: clips of the new language, and in `full` replayed clips of the base languages.
     data = dataloader.load_training_data(workspace, options.dataset, voice, options.validation_disjoint_by,
-                                         varied=options.augmentation > 0)
+                                         augmented=options.augmentation > 0)
     if max_clips is not None:
         data = dataloader.subset(data, max_clips)
     for note in data.notes:
@@ -76,13 +76,13 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
 
     # The trainer, where its checkpoint left it.
     trainer = Trainer(options, voice, data, clips.replayed, precision.decide(options.precision, device), warn, group)
-    trainer.probe_clips = clips.probe_clips
+    trainer.drift_clips = clips.drift_clips
     if options.compile == "on":
         voice.model.compile()
     early_stopping = EarlyStopping()
     if state is not None:
         check_data(run, options, state, data)
-        trainer.restore(state)
+        trainer.load_state_dict(state)
         early_stopping = state.early_stopping
         if warning := rounding_warning(state, trainer.precision, compute.numeric_environment(device)):
             warn(warning)
@@ -94,7 +94,7 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
     record = CheckpointRecord(run.name, 0, options.scope, options.extension, options.dataset, rows_hash, "",
                               voice.origin, options.adapter_rank if voice.adapters else None, options.recogniser,
                               options.recogniser_language)
-    return CheckpointEvaluator(trainer, evaluator, record, reporter, early_stopping)
+    return TrainingRun(trainer, evaluator, record, reporter, early_stopping)
 
 
 def _judge(options: TrainOptions, workspace: Workspace, reporter: Reporter, voice: VoiceModel, language: str,
@@ -132,7 +132,7 @@ def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run: Path) -> b
     if state.step not in known:
         return True
     ended = state.step >= options.steps or 0 < options.max_minutes * 60 <= state.seconds
-    return not ended and not state.early_stopping.after(state.step, known[state.step]).exhausted(options.patience)
+    return not ended and not state.early_stopping.after(state.step, known[state.step]).should_stop(options.patience)
 
 
 def new_voice(options: TrainOptions, workspace: Workspace, device: torch.device) -> VoiceModel:

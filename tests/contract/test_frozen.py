@@ -89,30 +89,30 @@ def trainer_of(world: World, chosen: dict[str, object], dtype: torch.dtype) -> T
 
 def measured(trainer: Trainer) -> None:
     """The drift guard: base languages measured, with the average in place, and judged."""
-    found = checkpoint_evaluation.validation_samples(trainer.voice, trainer.data, trainer.probe_clips)
-    with trainer.averaged():
+    found = checkpoint_evaluation.validation_samples(trainer.voice, trainer.data, trainer.drift_clips)
+    with trainer.ema_weights():
         losses = {language: one.speech_loss for language, one in checkpoint_evaluation.measure_losses(
             trainer.voice, found, 2, trainer.precision).items() if language != "am"}
     before = {language: loss - 1.0 for language, loss in losses.items()}
     with suppress(UserError):  # the guard's stop
-        checkpoint_evaluation.check_drift(before, losses, trainer.options, trainer.step)
+        checkpoint_evaluation.drift_warning(before, losses, trainer.options, trainer.step)
 
 
 def act(trainer: Trainer, action: str) -> None:
     if action == "step":
         trainer.train_step()
     elif action == "try":
-        trainer.trial_pass(trainer.by_length()[-2:])
+        trainer.profile_forward_backward(trainer.loader.by_length()[-2:])
     elif action == "halve":
-        trainer.use(MicrobatchPlan(2, trainer.microbatch_plan.activation_checkpointing))
+        trainer.set_microbatch_plan(MicrobatchPlan(2, trainer.microbatch_plan.activation_checkpointing))
     elif action == "go on":
-        trainer.restore(trainer.state())
+        trainer.load_state_dict(trainer.state_dict())
     elif action == "guard":
         measured(trainer)
     else:
-        model, samples = trainer.voice.model, trainer.next_batches()[0].samples
+        model, samples = trainer.voice.model, trainer.loader.next_batches()[0].samples
         speaking = trainer.voice.speaking_each(["en", "am"])
-        with trainer.averaged(), speaking, trainer.precision.autocast(), torch.no_grad():
+        with trainer.ema_weights(), speaking, trainer.precision.autocast(), torch.no_grad():
             model.module.tfmr(torch.zeros(2, 3, model.module.config.decoder.width))
         with trainer.voice.speaking("en"), trainer.precision.autocast(), torch.no_grad():
             model.losses(samples, LossOptions())
@@ -146,9 +146,9 @@ def test_no_random_sequence_moves_a_frozen_tensor(
 
 def check(world: World, chosen: dict[str, object], dtype: torch.dtype, actions: list[str]) -> None:
     trainer = trainer_of(world, chosen, dtype)
-    trainer.probe_clips = clips(world)[4:6]
+    trainer.drift_clips = clips(world)[4:6]
     module, tables = trainer.voice.model.module, trainer.voice.model.text_tables
-    frozen = {name for name in base_tensors(module) if name not in trainer.trained.base}
+    frozen = {name for name in base_tensors(module) if name not in trainer.trainables.base}
     assert {f"{table}.weight" for table in tables} <= frozen
     before = {name: value.clone() for name, value in base_tensors(module).items() if name in frozen}
     try:
@@ -159,6 +159,6 @@ def check(world: World, chosen: dict[str, object], dtype: torch.dtype, actions: 
     after = base_tensors(module)
     assert [name for name in before if not torch.equal(before[name], after[name])] == []
     assert hash_tensors({name: after[name] for name in frozen}) == hash_tensors(before)
-    assert trainer.frozen_hash == trainer.voice.base_hash
+    assert trainer.compute_frozen_hash() == trainer.voice.base_hash
     held = {id(value) for group in trainer.optimizer.param_groups for value in group["params"]}
-    assert held == {id(value) for value in trainer.trained.named.values()}
+    assert held == {id(value) for value in trainer.trainables.named.values()}

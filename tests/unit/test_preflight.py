@@ -38,7 +38,7 @@ def tried(world: Workspace, **changes: object) -> tuple[Listener, dict]:
 @pytest.mark.parametrize("changes", [{}, {"scope": "full", "ema": 0.9}], ids=["gated", "full, averaged"])
 def test_every_part_is_tried_and_only_the_sound_is_kept(
         world: Workspace, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_evaluation, "check_drift", lambda *given: "It drifted.")
+    monkeypatch.setattr(checkpoint_evaluation, "drift_warning", lambda *given: "It drifted.")
     before = sorted(world.extensions.rglob("*")) + sorted(world.cache.rglob("*"))
     listener, result = tried(world, **changes)
     parts = [event.name for event in listener.of("stage") if event.seconds is not None]
@@ -209,7 +209,7 @@ def test_a_disk_that_will_not_hold_the_checkpoints_is_told(world: Workspace, mon
     trainer = train.prepare_run(train_options(), world, Listener(world.runs / "advice"))[0].trainer
     monkeypatch.setattr(run_plan.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 0, 100_000))
     said = "\n".join(run_plan.training_warnings(trainer, world.runs / "advice"))
-    one = 12 * sum(value.numel() for value in trainer.trained.named.values())
+    one = 12 * sum(value.numel() for value in trainer.trainables.named.values())
     assert f"3 of about {one / 1e3:.1f} kB are there at once, {3 * one / 1e3:.1f} kB, and 100.0 kB are free" in said
 
 

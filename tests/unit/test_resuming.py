@@ -168,7 +168,7 @@ def test_how_many_processes_there_were_is_saved_with_the_generators_of_each(worl
                 for name, value in tensors.items()}
 
     evaluator, _ = train.prepare_run(train_options(**CHANGES), world, Listener(world.runs / "shared"))
-    evaluator.trainer.group = SimpleNamespace(rank=0, size=3, gather=gather, run_on_main=lambda work: work())
+    evaluator.trainer.group = SimpleNamespace(rank=0, size=3, gather=gather, run_on_rank0=lambda work: work())
     evaluator.save()
     run = world.runs / "shared"
     state = checkpoint.load_state(run, 0)
@@ -192,7 +192,7 @@ def test_a_checkpoint_that_is_saved_again_is_never_gone(world: Workspace, monkey
     monkeypatch.undo()
     assert records.find_damage(folder) is None
     folder.rename(folder.with_name(".replaced-step-000002"))  # killed there
-    checkpoint.remove_leftovers(run)
+    checkpoint.recover_interrupted_save(run)
     assert records.find_damage(folder) is None
     evaluator.save()
     assert records.find_damage(folder) is None
@@ -322,12 +322,12 @@ def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world:
     trainer, base = evaluator.trainer, load_base(world, "tiny", CPU)
     base_now = base.model.module.state_dict()
     held = trainer.voice.model.module.state_dict()
-    with trainer.as_base() as seen:
+    with trainer.base_weights() as seen:
         assert seen.adapters is None
         assert all(torch.equal(held[name], base_now[name]) for name in there.changed)
     assert all(torch.equal(held[name], theirs[name]) for name in there.changed)
     evaluator.catch_up(due=False)
-    found = checkpoint_evaluation.validation_samples(trainer.voice, trainer.data, trainer.probe_clips)
+    found = checkpoint_evaluation.validation_samples(trainer.voice, trainer.data, trainer.drift_clips)
     wanted = checkpoint_evaluation.measure_losses(base, {code: found[code] for code in ("en", "fr")}, 4,
                                                   trainer.precision)
     assert trainer.base_losses == {code: one.speech_loss for code, one in wanted.items()}

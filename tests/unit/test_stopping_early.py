@@ -77,12 +77,12 @@ def test_a_resumed_run_stops_where_the_whole_one_does(world: Workspace, monkeypa
 def test_a_step_counts_once_and_a_tie_is_no_better() -> None:
     patience = EarlyStopping().after(4, 2.0).after(4, 2.0).after(8, 2.0)
     assert patience == EarlyStopping(8, 4, 2.0, 1)
-    assert patience.exhausted(1)
-    assert not patience.exhausted(0)
+    assert patience.should_stop(1)
+    assert not patience.should_stop(0)
 
 
 def test_loss_chooses_where_that_is_asked_for(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.training.checkpoint_evaluation.CheckpointEvaluator._speak", lambda self, language: 0.1)
+    monkeypatch.setattr("core.training.checkpoint_evaluation.TrainingRun._speak", lambda self, language: 0.1)
     listener = run(world, monkeypatch, validate_every=0, checkpoint_every=4, evaluation_sentences=2)
     assert checkpoint.read_ranking(listener.directory).values == {4: 3.0, 8: 2.0}
     assert [event.errors for event in listener.of("evaluated")] == [{"am": 0.1}] * 2
@@ -140,7 +140,7 @@ def test_a_kill_between_saving_and_ranking_loses_no_value(world: Workspace, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("core.training.checkpoint_evaluation.CheckpointEvaluator._rank", killed)
+        patch.setattr("core.training.checkpoint_evaluation.TrainingRun._rank", killed)
         with pytest.raises(KeyboardInterrupt):
             run(world, patch)
     assert checkpoint_steps(world.runs / "one") == [1]
