@@ -161,6 +161,9 @@ def plan_after_out_of_memory(plan: MicrobatchPlan, options: TrainOptions, step: 
                              sharded: bool) -> tuple[MicrobatchPlan, str]:
     """After `step` ran out of memory: micro-batches of half the size; with single clips, activation checkpointing.
 
+    The order is not that of the first plan. There the peak is measured, and checkpointing, which changes no rounding,
+    is tried first. Here a batch of unusually long clips may be the reason: smaller micro-batches cost less time than
+    recomputing the activations of every later step.
     The plan and the warning; `UserError` where there is no smaller plan.
     """
     if sharded:

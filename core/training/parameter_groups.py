@@ -104,7 +104,8 @@ def make_parameter_groups(trainables: Trainables, options: TrainOptions, model: 
 
 def learning_rates(groups: Sequence[ParameterGroup], optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """The rates of the last step by group; of layers whose rates differ, the highest and the lowest."""
-    now = [(group.name, float(param_group["lr"])) for group, param_group in zip(groups, optimizer.param_groups, strict=True)
+    now = [(group.name, float(param_group["lr"]))
+           for group, param_group in zip(groups, optimizer.param_groups, strict=True)
            if group.name != MAGNITUDES]  # theirs is that of the adapters
     layers = [rate for name, rate in now if name.startswith("layer")]
     rates = {name: rate for name, rate in now if not name.startswith("layer")}
@@ -145,6 +146,5 @@ def count_parameters(voice: VoiceModel, trainables: Trainables) -> ParameterCoun
     rows, adapters, base = (sum(value.numel() for value in part.values())
                             for part in (trainables.rows, trainables.adapters, trainables.base))
     everything = sum(value.numel() for value in module.state_dict().values())
-    return ParameterCounts(len(next(iter(trainables.rows.values()))), len(module.get_buffer(f"{tables[0]}.weight")), rows,
-                           adapters,
-                  everything - rows - adapters - base, base)
+    new, old = len(next(iter(trainables.rows.values()))), len(module.get_buffer(f"{tables[0]}.weight"))
+    return ParameterCounts(new, old, rows, adapters, everything - rows - adapters - base, base)

@@ -1,8 +1,8 @@
-"""Clips of the base languages: probe clips, on which drift is measured, and clips that `full` replays.
+"""Clips of the base languages: drift clips, on which drift is measured, and clips that `full` replays.
 
 They are recordings that a person prepared, clips that come with the model, or sentences that the base
 speaks before the first step; these are kept in the run's folder, because a resumed run has another
-model. Of the last two, every second clip probes and is never trained on, so that drift is not measured
+model. Of the last two, every second clip is a drift clip and is never trained on, so that drift is not measured
 on what was replayed. A model that has no clips is probed with sentences of its languages over the
 codes of its own voice: whether logits are equal to the bit can be seen on any codes.
 """
@@ -66,18 +66,18 @@ def load(voice: VoiceModel, voices: Mapping[str, Voice]) -> Replay:
 
 
 def split_clips(clips: Sequence[Utterance]) -> Replay:
-    """Every second clip of a language to probe with, the others to replay."""
+    """Every second clip of a language to measure drift on, the others to replay."""
     drift_clips: list[Utterance] = []
     replayed: list[Utterance] = []
     for language in dict.fromkeys(item.language for item in clips):
-        own = [item for item in clips if item.language == language]
-        drift_clips += own[::2]
-        replayed += own[1::2]
+        of_language = [item for item in clips if item.language == language]
+        drift_clips += of_language[::2]
+        replayed += of_language[1::2]
     return Replay(with_prompt_clips(replayed), tuple(drift_clips))
 
 
 def probes(clips: Sequence[Utterance], max_prompt_length: int) -> list[ProbeSample]:
-    """The sample of each probing clip, prompted by the clip of its language with the nearest voice."""
+    """The sample of each drift clip, prompted by the clip of its language with the nearest voice."""
     found = []
     for item in clips:
         others = [other for other in clips if other is not item and other.language == item.language]
@@ -138,7 +138,7 @@ def gather_replay_clips(options: TrainOptions, workspace: Workspace, voice: Voic
 
 def _from_datasets(options: TrainOptions, workspace: Workspace, voice: VoiceModel,
                    warn: Callable[[str], None]) -> Replay:
-    """The prepared datasets of base languages: training clips are replayed, held-out ones are probe clips."""
+    """The prepared datasets of base languages: training clips are replayed, held-out ones are drift clips."""
     replayed: list[Utterance] = []
     drift_clips: list[Utterance] = []
     left_out = Counter[str]()
@@ -215,7 +215,7 @@ def _spoken_clips(options: TrainOptions, voice: VoiceModel, voices: Mapping[str,
         if voice.changed:
             raise UserError(f"{texts} is missing: what the base spoke before this run began.",
                             f"Put it back, or start a new run on its weights: --init-from run:{run.name}.")
-        spoken = _speak(options, voice, voices, warn, progress, most)
+        spoken = _synthesize(options, voice, voices, warn, progress, most)
         tensor_files.write(codes, {str(index): torch.from_numpy(item.astype(np.int32))
                                    for index, (*_, item) in enumerate(spoken)})
         texts.write_text(json.dumps([part[:3] for part in spoken], ensure_ascii=False), encoding="utf-8")
@@ -229,7 +229,7 @@ def _spoken_clips(options: TrainOptions, voice: VoiceModel, voices: Mapping[str,
     return made
 
 
-def _speak(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice], warn: Callable[[str], None],
+def _synthesize(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice], warn: Callable[[str], None],
            progress: ProgressCallback, most: int | None) -> list[tuple[str, str, str, np.ndarray]]:
     """Language, text, voice and codes of the sentences that the base could speak to their end."""
     wanted, names = sentences(options, voice), list(voices)

@@ -3,7 +3,8 @@
 Memory and time come from a few real forward and backward passes. They leave nothing behind: random
 generators, gradients and the order of the clips are as they were. Where memory does not suffice,
 activation checkpointing is switched on first, because it changes no result at all, and then the
-micro-batches are made smaller. No warning stops a run.
+micro-batches are made smaller. After an out-of-memory error in a step the order is the other one
+(`memory_plan.plan_after_out_of_memory`). No warning stops a run.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from core.training import memory_plan, parameter_groups
 from core.training.memory_plan import MicrobatchPlan
 from core.training.trainer import Trainer
 
-MIN_TRAIN_SPEECH_S = 600.0  # the demo has 14 minutes, which a small model learns from
-MAX_EPOCHS = 100  # times that each clip is used in a run
-MAX_LR_RATIO = 5.0  # times more or less than the preset's rate
+MIN_TRAIN_SPEECH_S = 600.0  # the demo has 14 minutes, from which a small model learns
+MAX_EPOCHS = 100
+MAX_LR_RATIO = 5.0  # to the preset's learning rate, and its inverse
 FEW_HELD_OUT = 3
-_IN_8_BITS, _BLOCK, _BOOK = 4096, 256, 256  # numbers of a tensor from which on, of a scale, and of a code book
+_MIN_8BIT_ELEMENTS, _BLOCK_ELEMENTS, _CODE_BOOK_ELEMENTS = 4096, 256, 256  # of bitsandbytes
 FULL_ONLY = ("full_trainable", "layer_lr", "head_lr", "layer_lr_decay", "distillation", "l2_sp", "ewc", "fisher_clips",
              "drift_bound", "drift_action", "replay", "replay_datasets", "replay_texts")
 """Options without effect in `rows` and `gated`, which change nothing of the base."""
 _OF_LAYERS = ("layer_lr", "layer_lr_decay")
 _OF_BASE = {"adapters": (*_OF_LAYERS, "head_lr", "l2_sp", "ewc", "fisher_clips"), "heads": _OF_LAYERS}
 """What does nothing where `full_trainable` narrows what is trained of the base."""
-_SAFE = 0.9  # share of the free memory that may be planned with
+_USABLE_SHARE = 0.9  # share of the free memory that may be planned with
 _TRIAL_S, _MAX_TRIALS = 3.0, 3
 _SHORT, _LONG = 0.25, 0.75  # where in the order of lengths the clips stand whose passes are timed
 
@@ -51,7 +52,7 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        return self.needed is not None and (self.free is None or self.needed <= _SAFE * self.free)
+        return self.needed is not None and (self.free is None or self.needed <= _USABLE_SHARE * self.free)
 
 
 def estimate(trainer: Trainer) -> Estimate:
@@ -135,19 +136,19 @@ def _time_step(trainer: Trainer) -> tuple[float, float]:
     return min(short, long), max(short, long)
 
 
-def plan_event(trainer: Trainer, found: Estimate) -> Plan:
+def plan_event(trainer: Trainer, estimate: Estimate) -> Plan:
     """What is trained and what is frozen, on what data, and what it will take."""
     counts, options, data = trainer.counts, trainer.options, trainer.data
     total, processes = counts.new_rows + counts.old_rows, trainer.group.size
     if counts.changed_parameters:
-        trained = f"{_amount(counts.changed_parameters)} parameters of the base beside"
+        trained = f"{_amount(counts.changed_parameters)} parameters of the base"
     elif counts.adapter_parameters:
-        trained = f"adapters of {_amount(counts.adapter_parameters)} beside"
+        trained = f"adapters of {_amount(counts.adapter_parameters)} parameters"
     else:
-        trained = "0 of"
+        trained = "no adapters"
     lines = [
-        f"{counts.new_rows} new rows of {total}; 0 of {counts.old_rows} old rows; "
-        f"{trained} {_amount(counts.base_parameters)} frozen parameters.",
+        f"Trains {counts.new_rows} new embedding rows and {trained}; {_amount(counts.base_parameters)} parameters "
+        "frozen.",
         f"{len(data.train)} clips in {data.language!r}, {len(data.held_out)} held out; steps {trainer.step} to "
         f"{options.steps} of {options.batch_size * options.gradient_accumulation * processes} clips"
         f"{f' over {processes} processes' if processes > 1 else ''}; {trainer.precision}.",
@@ -157,37 +158,38 @@ def plan_event(trainer: Trainer, found: Estimate) -> Plan:
         lines.append(f"{options.augmentation:.0%} of the clips of an epoch are replaced by one of their {variants} "
                      "variants, chosen at random in each epoch; validation and samples never.")
     lines += [f"Trained: {line}." for line in parameter_groups.describe_groups(trainer.groups)]
-    return Plan((*lines, *_memory_and_time(trainer, found)), {
+    return Plan((*lines, *_memory_and_time(trainer, estimate)), {
         "new_rows": counts.new_rows, "rows": total, "old_rows": counts.old_rows, "old_rows_trained": 0,
         "row_parameters": counts.row_parameters, "adapter_parameters": counts.adapter_parameters,
         "changed_parameters": counts.changed_parameters, "frozen_parameters": counts.base_parameters,
-        "clips": len(data.train), "held_out_clips": len(data.held_out), "memory_bytes": found.needed or 0,
-        "seconds": round(sum(found.seconds_a_step) / 2 * (options.steps - trainer.step))})
+        "clips": len(data.train), "held_out_clips": len(data.held_out), "memory_bytes": estimate.needed or 0,
+        "seconds": round(sum(estimate.seconds_a_step) / 2 * (options.steps - trainer.step))})
 
 
-def _memory_and_time(trainer: Trainer, found: Estimate) -> list[str]:
+def _memory_and_time(trainer: Trainer, estimate: Estimate) -> list[str]:
     """Memory and time, and what was changed so that it fits."""
-    options, plan, steps = trainer.options, found.microbatch_plan, trainer.options.steps - trainer.step
-    free = "" if found.free is None else f" of {memory_plan.format_bytes(found.free)} free"
-    needed = "" if found.needed is None else f"about {memory_plan.format_bytes(found.needed)}{free}"
-    if not found.fits and not trainer.sharded:
+    options, plan, steps = trainer.options, estimate.microbatch_plan, trainer.options.steps - trainer.step
+    free = "" if estimate.free is None else f" of {memory_plan.format_bytes(estimate.free)} free"
+    needed = "" if estimate.needed is None else f"about {memory_plan.format_bytes(estimate.needed)}{free}"
+    if not estimate.fits and not trainer.sharded:
         return [f"It needs {needed or f'more memory than there is{free}'} even with micro-batches of single clips: it "
                 "may run out of memory."]
-    taken = f"{steps} steps in {duration_range(found, steps)}, beside the samples that are spoken."
+    taken = f"{steps} steps in {duration_range(estimate, steps)}, beside the synthesis of samples."
     checkpointing = ["Activation checkpointing is on: activations are recomputed in the backward pass to save memory."
                      ] if plan.activation_checkpointing else []
     if trainer.sharded:
         size = f"{needed[0].upper()}{needed[1:]} in rank 0; " if needed else ""
-        return ["Each rank holds its part of what is trained, its gradients and its optimizer state.", *checkpointing,
+        return ["Each rank holds its part of the trained weights, their gradients and the optimizer state.",
+                *checkpointing,
                 f"{size}{taken} The longest clips were tried."]
     splits = [f"To fit into memory: micro-batches of {plan.size(options.batch_size)} clips, "
               f"{plan.splits * options.gradient_accumulation} a step."] if plan.splits > 1 else []
     return [f"{needed[0].upper()}{needed[1:]}; {taken}", *splits, *checkpointing]
 
 
-def duration_range(found: Estimate, steps: int) -> str:
+def duration_range(estimate: Estimate, steps: int) -> str:
     """How long so many steps take, such as `about 12 min` or `8 min to 15 min`: as their clips are short or long."""
-    least, most = (duration(seconds * steps) for seconds in found.seconds_a_step)
+    least, most = (duration(seconds * steps) for seconds in estimate.seconds_a_step)
     return f"about {least}" if least == most else f"{least} to {most}"
 
 
@@ -216,22 +218,22 @@ def unused(options: TrainOptions) -> Iterator[str]:
         yield (f"Adapters of the kind {options.adapter!r} were asked for, but scope {options.scope!r} {what}has none: "
                "none are trained. Choose scope `gated`, or `full` with `--full-trainable adapters`.")
     if options.scope != "full":
-        if named := _set(options, FULL_ONLY):
+        if named := _changed_options(options, FULL_ONLY):
             yield (f"Scope {options.scope!r} changes nothing of the base, so these have no effect: {named}. "
                    "It is for scope `full`.")
         return
-    if named := _set(options, _OF_BASE.get(options.full_trainable, ())):
+    if named := _changed_options(options, _OF_BASE.get(options.full_trainable, ())):
         yield f"Scope 'full' that changes {options.full_trainable!r} trains nothing that these apply to: {named}."
     if options.replay == 0 and options.distillation > 0:
         yield f"Distillation {options.distillation:g} has no effect: it needs replayed clips, and replay is 0."
-    if options.ewc == 0 and (named := _set(options, ("fisher_clips",))):
+    if options.ewc == 0 and (named := _changed_options(options, ("fisher_clips",))):
         yield f"ewc is 0, so this has no effect: {named}."
     if options.replay_datasets.strip() and options.replay_texts.strip():
         yield (f"replay_texts ({options.replay_texts}) is ignored, because replay_datasets is set "
                f"({options.replay_datasets}).")
 
 
-def _set(options: TrainOptions, names: Iterable[str]) -> str:
+def _changed_options(options: TrainOptions, names: Iterable[str]) -> str:
     """Those of `names` whose value is not the schema's, with their values."""
     fields = TrainOptions.model_fields
     return ", ".join(f"{fields[name].title} ({name} {getattr(options, name)})" for name in names
@@ -295,11 +297,11 @@ def checkpoint_bytes(trainer: Trainer) -> int:
     """Of the tensors in a checkpoint: what is trained, its two moments, and the values beside their average."""
     options, trained = trainer.options, list(trainer.trainables.named.values())
     values = sum(value.nbytes for value in trained)
-    moments = sum(map(_in_8_bits, trained)) if options.optimizer == "adamw8bit" else 2 * values
+    moments = sum(map(_moment_bytes_8bit, trained)) if options.optimizer == "adamw8bit" else 2 * values
     return values + moments + (values if options.ema else 0)
 
 
-def _in_8_bits(value: torch.Tensor) -> int:
+def _moment_bytes_8bit(value: torch.Tensor) -> int:
     """Bytes of bitsandbytes' two moments of `value`, with the scale of each block and the code books."""
     count = value.numel()
-    return 2 * (count + 4 * -(-count // _BLOCK) + 4 * _BOOK) if count >= _IN_8_BITS else 8 * count
+    return 2 * (count + 4 * -(-count // _BLOCK_ELEMENTS) + 4 * _CODE_BOOK_ELEMENTS) if count >= _MIN_8BIT_ELEMENTS else 8 * count

@@ -379,8 +379,8 @@ class Trainer:
         tensors = fsdp.gather_tensors(tensors, keep=self.group.rank == 0)
         plan = MicrobatchPlan() if self.sharded else self.microbatch_plan  # a run may resume without sharding
         return TrainerState(self.step, self.seconds, *self.loader.positions, self.data.fingerprint, tensors, plan,
-                            processes=self.group.size, precision=self.precision.name,
-                            numeric_environment=compute.numeric_environment(self.voice.device))
+                            self.group.size, self.precision.name,
+                            compute.numeric_environment(self.voice.device), self.data.content_hash)
 
     def load_state_dict(self, state: TrainerState) -> None:
         """Continue from where `state` was taken; rows and adapters are those of its checkpoint already."""
@@ -397,7 +397,8 @@ class Trainer:
         if allocation := self._allocation:
             allocation.restore({name.removeprefix(_ALLOCATION): value for name, value in state.tensors.items()
                                 if name.startswith(_ALLOCATION)})
-        self.set_microbatch_plan(memory_plan.first_plan(self.options, sharded=self.sharded, before=state.microbatch_plan))
+        self.set_microbatch_plan(memory_plan.first_plan(self.options, sharded=self.sharded,
+                                                        before=state.microbatch_plan))
 
     def _rng_state(self) -> dict[str, torch.Tensor]:
         """The generators that a step draws from: one for the samples' seeds, and torch's for dropout."""

@@ -18,7 +18,7 @@ from core.jobs.reporter import StopRequested
 from core.model.loading import load_checkpoint
 from core.model.precision import Precision
 from core.training import checkpoint, dataloader, distributed, setup
-from core.training.distributed import ONE_PROCESS, Ranks
+from core.training.distributed import ONE_PROCESS, AbortedByRank0, Ranks
 from core.training.memory_plan import MicrobatchPlan
 from core.training.trainer import Trainer
 from core.workspace import Workspace
@@ -131,9 +131,11 @@ def agree(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
     if rank:
         reached.grad = torch.ones(3)
     group.all_reduce_gradients([unused, reached])
-    seen = [group.broadcast(rank + 5), group.any(bool(rank)), group.any(False), group.run_on_rank0(lambda: rank + 7),
+    seen = [group.broadcast(rank + 5), group.any_rank(bool(rank)), group.any_rank(False),
+            group.run_on_rank0(lambda: rank + 7),
             group.all_reduce_sum(torch.tensor([rank + 1.0])).tolist(), unused.grad is None, reached.grad.tolist(),
-            group.own(group.gather({"x": torch.tensor([rank])}) or {"rank-1/x": torch.tensor([1])}).keys() == {"x"}]
+            group.for_rank(group.gather({"x": torch.tensor([rank])})
+                           or {"rank-1/x": torch.tensor([1])}).keys() == {"x"}]
 
     def fail() -> None:
         raise UserError("made up", "a hint")
@@ -145,7 +147,7 @@ def agree(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
             else:
                 with group.rank0_first():
                     fail()
-        except (UserError, StopRequested) as error:
+        except (UserError, AbortedByRank0) as error:
             ended.append(f"{type(error).__name__}: {error}")
     results.put((rank, seen, ended))
     group.close()
@@ -156,7 +158,7 @@ def test_what_rank_0_alone_knows_is_known_to_all(world: Workspace) -> None:
     assert first[:-1] == second[:-1] == [5, True, False, 7, [3.0], True, [1.0, 1.0, 1.0]]
     assert second[-1]
     assert errors == ["UserError: made up"] * 2
-    assert stops == ["StopRequested: made up"] * 2
+    assert stops == ["AbortedByRank0: made up"] * 2
 
 
 def test_a_run_of_one_process_uses_no_collective(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -284,11 +284,11 @@ def test_the_order_is_that_of_a_run_without_and_prompts_are_as_recorded(made: Wo
 def followed(world: Workspace, name: str, stop_after: int | None = None, **changes: object) -> Listener:
     """A run to its last step, or to a stop, without its certificate."""
     listener = Listener(world.runs / name, stop_after)
-    evaluator, _ = train.prepare_run(train_options(evaluation_sentences=0, steps=5, validate_every=2,
+    run, _ = train.prepare_run(train_options(evaluation_sentences=0, steps=5, validate_every=2,
                                                     checkpoint_every=9,
                                               **changes), world, listener)
     try:
-        train.train_loop(evaluator)
+        train.train_loop(run)
     except StopRequested:
         assert stop_after is not None
     return listener

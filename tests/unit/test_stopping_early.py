@@ -65,6 +65,13 @@ def test_patience_ends_the_run_with_the_best_step(world: Workspace, monkeypatch:
     assert checkpoint.load_state(listener.directory, 6).early_stopping == EarlyStopping(6, 4, 3.0, 2)
 
 
+def test_a_run_whose_last_step_exhausts_the_patience_did_not_stop_early(world: Workspace,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = run(world, monkeypatch, patience=2, steps=6)
+    assert listener.of("step")[-1].step == 6
+    assert not [event for event in listener.of("warning") if "Stopped early" in event.message]
+
+
 @pytest.mark.parametrize("stop", [1, 2, 3, 5])
 def test_a_resumed_run_stops_where_the_whole_one_does(world: Workspace, monkeypatch: pytest.MonkeyPatch,
                                                        stop: int) -> None:
@@ -82,7 +89,7 @@ def test_a_step_counts_once_and_a_tie_is_no_better() -> None:
 
 
 def test_loss_chooses_where_that_is_asked_for(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.training.checkpoint_evaluation.TrainingRun._speak", lambda self, language: 0.1)
+    monkeypatch.setattr("core.training.checkpoint_evaluation.TrainingRun._synthesize", lambda self, language: 0.1)
     listener = run(world, monkeypatch, validate_every=0, checkpoint_every=4, evaluation_sentences=2)
     assert checkpoint.read_ranking(listener.directory).values == {4: 3.0, 8: 2.0}
     assert [event.errors for event in listener.of("evaluated")] == [{"am": 0.1}] * 2
