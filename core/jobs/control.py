@@ -20,7 +20,7 @@ from config.errors import UserError
 from config.schema import TrainOptions
 from core.jobs import checkpoint_names, locks
 from core.jobs.directory import Job
-from core.jobs.events import Journal, Queued, Stopped
+from core.jobs.events import Queued, Stopped, append_event
 from core.jobs.locks import FileLock
 from core.jobs.state import JobReader, JobState
 
@@ -86,7 +86,7 @@ def enqueue(job: Job, *, resuming: bool = False) -> FileLock:
             raise UserError(f"{job.id} has already run: it is {now.status}.", "Resume it, or start a new one.")
         lock.write("")
         job.stop_file.unlink(missing_ok=True)
-        _append(job, Queued())
+        append_event(job.journal, Queued())
     except BaseException:
         lock.close()
         raise
@@ -191,14 +191,6 @@ def _note_force_stop(job: Job) -> None:
         return
     try:
         if JobReader(job).state(worker_alive=False).status == "crashed":
-            _append(job, Stopped(f"Stopped by force. {checkpoint_names.resume_point(job)}"))
+            append_event(job.journal, Stopped(f"Stopped by force. {checkpoint_names.resume_point(job)}"))
     finally:
         lock.close()
-
-
-def _append(job: Job, event: Queued | Stopped) -> None:
-    journal = Journal(job.journal)
-    try:
-        journal.append(event)
-    finally:
-        journal.close()

@@ -304,4 +304,6 @@ def checkpoint_bytes(trainer: Trainer) -> int:
 def _moment_bytes_8bit(value: torch.Tensor) -> int:
     """Bytes of bitsandbytes' two moments of `value`, with the scale of each block and the code books."""
     count = value.numel()
-    return 2 * (count + 4 * -(-count // _BLOCK_ELEMENTS) + 4 * _CODE_BOOK_ELEMENTS) if count >= _MIN_8BIT_ELEMENTS else 8 * count
+    if count < _MIN_8BIT_ELEMENTS:
+        return 8 * count
+    return 2 * (count + 4 * -(-count // _BLOCK_ELEMENTS) + 4 * _CODE_BOOK_ELEMENTS)

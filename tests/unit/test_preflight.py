@@ -178,7 +178,7 @@ def test_a_checkpoint_that_reads_back_otherwise_is_found(world: Workspace, monke
 
 def test_silence_is_no_speech(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("models.tiny.family.TinyVocoder.decode", lambda *given: torch.zeros(16000))
-    with pytest.raises(UserError, match="failed at 'speak': What was spoken is silent"):
+    with pytest.raises(UserError, match="failed at 'speak': The synthesized audio is silent"):
         tried(world)
 
 

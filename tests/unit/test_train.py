@@ -28,7 +28,8 @@ def test_a_run_says_what_it_will_train_before_the_first_step(world: Workspace) -
     events = started(world).events
     plan = next(event for event in events if event.kind == "plan")
     assert events.index(plan) < next(index for index, event in enumerate(events) if event.kind == "step")
-    assert plan.lines[0].startswith("Trains 11 new embedding rows and adapters of 4.2 k parameters; 30.6 k parameters frozen")
+    assert plan.lines[0] == ("Trains 11 new embedding rows and adapters of 4.2 k parameters; 30.6 k parameters "
+                             "frozen.")
     assert plan.counts["old_rows_trained"] == 0
 
 
