@@ -38,7 +38,7 @@ def running_apps(workspace: Workspace) -> tuple[Path, ...]:
     return tuple(path for path in sorted(folder.iterdir()) if locks.is_held(path)) if folder.is_dir() else ()
 
 
-def model_keep_s(apps: tuple[Path, ...]) -> float:
+def model_idle_timeout_s(apps: tuple[Path, ...]) -> float:
     """How long models stay loaded after a request: the longest that one of `apps` allows, 0 when none runs."""
     texts = [locks.read_holder(path) for path in apps if locks.is_held(path)]
     return max((float(text.split()[0]) for text in texts if text.strip()), default=0.0)
