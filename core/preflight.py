@@ -1,9 +1,9 @@
 """Preflight: the training itself on eight clips in about a minute, before hours are spent on it.
 
 Features are extracted again from the recordings, two steps are taken at the full learning rate, and the
-checkpoint is saved, reloaded and spoken with. A part that fails is named, with what to do about it, and
+checkpoint is saved and reloaded, and synthesizes a sentence. A part that fails is named, with what to do about it, and
 what cannot be tried in a minute is named in the result (`untried`). Nothing that the training needs is
-changed, and only what was spoken is kept.
+changed, and only the synthesized sentence is kept.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from models.base import Extractor
 
 CLIPS, STEPS = 8, 2
 _FISHER = 2  # clips for the estimate of importance
-_SPOKEN = "spoken.wav"
+_SAMPLE = "spoken.wav"
 _SAME_CODES = 0.9  # least share of equal codes, on another device too
 _SILENT = 1e-4  # peak of full scale
 _FAULTS = (RuntimeError, ValueError, OSError, ArithmeticError, LookupError, AssertionError)
@@ -73,7 +73,7 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
     finally:
         shutil.rmtree(reporter.directory / checkpoint.FOLDER, ignore_errors=True)
         for path in reporter.directory.glob(f"{replay.SPOKEN_CLIPS}.*"):
-            if path.name != _SPOKEN:
+            if path.name != _SAMPLE:
                 path.unlink()
     return {
         "ready": estimate.fits, "clips": len(trainer.data.train), "steps": trainer.step, "warnings": reporter.warnings,
@@ -193,9 +193,9 @@ def _synthesize(training_run: TrainingRun, voice: VoiceModel, reporter: Reporter
         raise UserError("The synthesized audio holds samples that are not numbers.", "Try another precision.")
     if len(waveform) == 0 or float(waveform.abs().max()) < _SILENT:
         raise UserError("The synthesized audio is silent.", "Try another precision, or a lower learning rate.")
-    audio.save(reporter.directory / _SPOKEN, waveform, synthesized[0].sample_rate)
+    audio.save(reporter.directory / _SAMPLE, waveform, synthesized[0].sample_rate)
     error = synthesized[0].score.error if synthesized[0].score else None
-    reporter.emit(SampleGenerated(STEPS, data.language, synthesized[0].text, Path(_SPOKEN).as_posix(), error))
+    reporter.emit(SampleGenerated(STEPS, data.language, synthesized[0].text, Path(_SAMPLE).as_posix(), error))
     return len(waveform) / synthesized[0].sample_rate
 
 

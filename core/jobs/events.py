@@ -169,7 +169,7 @@ class AudioGenerated(Event):
     error: float | None = None
     transcript: str = ""  # by the recogniser
     spectrogram: str = ""
-    note: str = ""  # where the spoken text differs from `text`
+    note: str = ""  # where the synthesized text differs from `text`
     unmeasured: str = ""  # why there is no error, where the chosen recogniser is not available
 
 

@@ -64,12 +64,12 @@ class Gpu:
 def find_gpus() -> tuple[Gpu, ...]:
     """The GPUs that a job started from here could use; none without a driver, or when it does not answer."""
     table = _output(_PROGRAM, *_QUERY)
-    found = parse_nvidia_smi(table)
+    gpus = parse_nvidia_smi(table)
     if "N/A" in table or "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", ""):  # a GPU with MIG reports no load
         listing = _output(_PROGRAM, "-L")
         if _MIG_LINE.search(listing):
-            found = add_mig_instances(found, listing, _output(_PROGRAM, "-q", "-x"))
-    return visible_gpus(found, os.environ)
+            gpus = add_mig_instances(gpus, listing, _output(_PROGRAM, "-q", "-x"))
+    return visible_gpus(gpus, os.environ)
 
 
 def _output(*command: str) -> str:
@@ -82,13 +82,13 @@ def _output(*command: str) -> str:
 
 def parse_nvidia_smi(text: str) -> tuple[Gpu, ...]:
     """The lines of `nvidia-smi` with the fields of `_QUERY`; a line without sizes is left out."""
-    found = []
+    gpus = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split(",")]
         if len(parts) == 6 and parts[0].isdigit() and parts[3].isdigit() and parts[4].isdigit():
             utilization = int(parts[5]) if parts[5].isdigit() else None
-            found.append(Gpu(int(parts[0]), parts[1], parts[2], int(parts[3]), int(parts[4]), utilization))
-    return tuple(found)
+            gpus.append(Gpu(int(parts[0]), parts[1], parts[2], int(parts[3]), int(parts[4]), utilization))
+    return tuple(gpus)
 
 
 def add_mig_instances(gpus: Sequence[Gpu], listing: str, report: str) -> tuple[Gpu, ...]:
@@ -113,7 +113,7 @@ def add_mig_instances(gpus: Sequence[Gpu], listing: str, report: str) -> tuple[G
 
 def _instance_memory(report: str) -> dict[tuple[str, int], tuple[int, int]]:
     """Total and free MiB of each instance, by the GPU's UUID and its number there."""
-    found = {}
+    memory = {}
     try:
         root = ElementTree.fromstring(report)
     except ElementTree.ParseError:
@@ -123,8 +123,8 @@ def _instance_memory(report: str) -> dict[tuple[str, int], tuple[int, int]]:
             sizes = [device.findtext(f"fb_memory_usage/{name}", "").removesuffix(" MiB") for name in ("total", "free")]
             number = device.findtext("index", "").strip()
             if number.isdigit() and all(size.isdigit() for size in sizes):
-                found[gpu.findtext("uuid", "").strip(), int(number)] = int(sizes[0]), int(sizes[1])
-    return found
+                memory[gpu.findtext("uuid", "").strip(), int(number)] = int(sizes[0]), int(sizes[1])
+    return memory
 
 
 def _cuda_order() -> tuple[str, ...]:
@@ -139,15 +139,17 @@ def visible_gpus(gpus: Sequence[Gpu], environment: Mapping[str, str],
     A process can use one MIG instance, and none beside whole GPUs.
     """
     names = environment.get("CUDA_VISIBLE_DEVICES")
-    found: list[Gpu] = []
+    visible: list[Gpu] = []
     if names is None:
-        found = sorted(gpus, key=lambda gpu: gpu.parent_uuid != "")
+        visible = sorted(gpus, key=lambda gpu: gpu.parent_uuid != "")
     for name in (part.strip() for part in names.split(",")) if names is not None else ():
         gpu = _named(name, gpus, environment, cuda_order)
-        if gpu is None or gpu in found:
+        if gpu is None or gpu in visible:
             break
-        found.append(gpu)
-    return tuple(found[:1]) if found and found[0].parent_uuid else tuple(gpu for gpu in found if not gpu.parent_uuid)
+        visible.append(gpu)
+    if visible and visible[0].parent_uuid:
+        return tuple(visible[:1])
+    return tuple(gpu for gpu in visible if not gpu.parent_uuid)
 
 
 def _named(name: str, gpus: Sequence[Gpu], environment: Mapping[str, str],
@@ -214,19 +216,19 @@ class GpuWait:
         if self._job.device != "cuda":
             self._reporter.emit(WarningRaised("To wait for a GPU does not apply: this job runs on the processor."))
             return ""
-        found = self._probe()
-        if not found:
+        gpus = self._probe()
+        if not gpus:
             self._reporter.emit(WarningRaised("It cannot wait for a free GPU: nvidia-smi does not answer here. "
                                               "It starts now."))
             return ""
-        free = [gpu for gpu in found if is_free(gpu, options.wait_for_gpu_gib, options.wait_for_idle_gpu)]
-        if len(free) >= min(options.processes, len(found)):
+        free = [gpu for gpu in gpus if is_free(gpu, options.wait_for_gpu_gib, options.wait_for_idle_gpu)]
+        if len(free) >= min(options.processes, len(gpus)):
             free.sort(key=lambda gpu: -gpu.free_mib)
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in free)
             names = ", ".join(f"{gpu.index} ({gpu.name}, {gpu.free_gib:.1f} GiB)" for gpu in free)
             sys.stdout.write(f"Free GPUs: {names}\n")
             return ""
-        reason = wait_reason(found, options)
+        reason = wait_reason(gpus, options)
         if _without_numbers(reason) != _without_numbers(self._reason):
             self._reason = reason
         return self._reason
@@ -239,15 +241,15 @@ def is_free(gpu: Gpu, free_gib: float, idle: bool) -> bool:
     return gpu.free_gib >= free_gib and not (idle and in_use)
 
 
-def wait_reason(found: Sequence[Gpu], options: TrainOptions) -> str:
+def wait_reason(gpus: Sequence[Gpu], options: TrainOptions) -> str:
     """What the job waits for, and what there is."""
     wanted = " and ".join(part for part in (
         f"{options.wait_for_gpu_gib:g} GiB of free memory" if options.wait_for_gpu_gib else "",
         "no other program at work" if options.wait_for_idle_gpu else "") if part)
-    count = "a GPU" if options.processes == 1 else f"{min(options.processes, len(found))} GPUs"
+    count = "a GPU" if options.processes == 1 else f"{min(options.processes, len(gpus))} GPUs"
     memory = "; ".join(f"GPU {gpu.index} has {gpu.free_gib:.1f} of {gpu.total_gib:.1f} GiB free"
                        + (f", {gpu.utilization_percent}% load" if gpu.utilization_percent is not None else "")
-                       for gpu in found)
+                       for gpu in gpus)
     return f"Waiting for {count} with {wanted}: {memory}."
 
 
