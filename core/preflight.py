@@ -123,21 +123,19 @@ def untried(options: TrainOptions) -> list[str]:
     not_tried = []
     if options.compile == "on":
         not_tried.append("The model's layers are not compiled, which takes minutes: a small function is, to see "
-                         "whether "
-                     "this machine can.")
+                         "whether this machine can.")
     if options.processes > 1:
         parts = ", and to hold a part of the model each," if options.sharding != "none" else ""
         not_tried.append(f"The {options.processes} processes are not started: to meet{parts} takes all of them and "
-                         f"their "
-                     "devices; the trial is one process with the whole model.")
+                         "their devices; the trial is one process with the whole model.")
     if options.tracker != "none":
         not_tried.append(f"Nothing is sent to {options.tracker}: a trial is no run.")
     if options.scope == "full" and not options.replay_datasets.strip():
         not_tried.append(f"Where the base speaks the clips to replay, it speaks {CLIPS // 2} sentences; the training "
-                     "speaks all of them before its first step, for which the log tells the time.")
+                         "speaks all of them before its first step, for which the log tells the time.")
     if options.scope == "full" and options.ewc and options.fisher_clips > _FISHER:
         not_tried.append(f"The importance of the base's numbers is estimated on {_FISHER} clips, not on "
-                     f"{options.fisher_clips}.")
+                         f"{options.fisher_clips}.")
     return not_tried
 
 

@@ -111,8 +111,8 @@ def train_loop(run: TrainingRun) -> None:
             losses = trainer.train_step()
         except Diverged as fault:
             saved = checkpoint_steps(reporter.directory)
-            resume_hint = (f"The run stopped on its last good checkpoint, of step {saved[-1]}: it can resume from "
-                           f"there."
+            resume_hint = (f"The run stopped on its last good checkpoint, of step {saved[-1]}: it can resume "
+                           "from there."
                            if saved else "No checkpoint was saved yet.")
             raise UserError(f"{fault.message} {resume_hint}", fault.hint) from fault
         finished = _finished(trainer)

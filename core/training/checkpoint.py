@@ -194,8 +194,8 @@ def _flat_tensors(entry: Mapping[str, object]) -> dict[str, torch.Tensor]:
     tensors: dict[str, torch.Tensor] = {}
     for key, value in entry.items():
         if isinstance(value, Mapping):
-            tensors |= {name: inner.clone() for name,
-                        inner in _flat_tensors(value).items()}  # they share their code book
+            # Cloned, because they share their code book.
+            tensors |= {name: inner.clone() for name, inner in _flat_tensors(value).items()}
         else:
             tensors[key] = value if isinstance(value, torch.Tensor) else torch.tensor(value)
     return tensors

@@ -97,8 +97,8 @@ class TrainingRun:
             record = replace(self.record, step=state.step, scored=scored,
                              frozen_hash=self.trainer.compute_frozen_hash())
             checkpoint.save(self.directory, record, self.trainer.voice, self.options, state)
-            checkpoint.prune_checkpoints(self.directory, self.options.keep_last,
-                                         checkpoint.read_ranking(self.directory).best)
+            best = checkpoint.read_ranking(self.directory).best
+            checkpoint.prune_checkpoints(self.directory, self.options.keep_last, best)
 
         with self.trainer.ema_weights():
             self.trainer.group.run_on_rank0(write)
@@ -252,8 +252,8 @@ class TrainingRun:
             if len(chosen) < most:
                 chosen.setdefault(clip.language, [HeldOutSentence(clip.text, None)])
         sampling = replace(voice.family.sampling, seed=self.options.seed)
-        for _, sentences in evaluation.evaluate_languages(self.speech_evaluator, voice, chosen, sampling,
-                                                          progress).values():
+        by_language = evaluation.evaluate_languages(self.speech_evaluator, voice, chosen, sampling, progress)
+        for _, sentences in by_language.values():
             for index, item in enumerate(sentences):
                 self._save_sample(index, item)
 

@@ -391,8 +391,8 @@ def split_microbatches(batches: Sequence[TrainBatch], clips: int, rank: int = 0,
         micro_batches += [MicroBatch(samples[start:start + clips], seeds[start:start + clips], batch.replayed)
                   for start in range(0, share, clips)]
     filler = next((batch.samples[:1] for batch in micro_batches if batch.samples), [])
-    return [batch if batch.samples else replace(batch, samples=filler, seeds=[0],
-                                                weight=0.0) for batch in micro_batches]
+    return [batch if batch.samples else replace(batch, samples=filler, seeds=[0], weight=0.0)
+            for batch in micro_batches]
 
 
 def choose_variant(data: TrainingData, index: int, options: TrainOptions, epoch: int) -> Utterance:

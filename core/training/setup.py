@@ -67,8 +67,9 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
         data = dataloader.subset(data, max_clips)
     for note in data.notes:
         warn(note)
-    recogniser = _load_recogniser(options, workspace, reporter, voice, data.language,
-                                  state) if group.rank == 0 else None
+    recogniser = None
+    if group.rank == 0:
+        recogniser = _load_recogniser(options, workspace, reporter, voice, data.language, state)
     speech_evaluator = SpeechEvaluator.of(voice, recogniser)
     clips = replay.gather_replay_clips(options, workspace, voice, speech_evaluator.voices, run_dir, warn,
                                        progress_callback(reporter),
@@ -148,10 +149,9 @@ def new_voice(options: TrainOptions, workspace: Workspace, device: torch.device)
     return replace(voice, adapters=adapters, scope=options.scope)
 
 
-_CHANGEABLE_ON_RESUME = ("device", "max_minutes", "checkpoint_every", "keep_last", "activation_checkpointing",
-                         "compile",
-               "drift_bound", "drift_action", "tracker", "sharding",
-               "wait_for_gpu_gib", "wait_for_idle_gpu", "max_attempts")
+_CHANGEABLE_ON_RESUME = (
+    "device", "max_minutes", "checkpoint_every", "keep_last", "activation_checkpointing", "compile", "drift_bound",
+    "drift_action", "tracker", "sharding", "wait_for_gpu_gib", "wait_for_idle_gpu", "max_attempts")
 _GLOBAL_BATCH_OPTIONS = ("batch_size", "processes")
 _REASON_ADAPTER_SHAPES = "the adapters in the checkpoint, and their optimizer, are of another kind"
 _REASON_SAMPLE_ORDER = "the order of the clips follows from it"
@@ -207,8 +207,8 @@ def _process_count_error(run_dir: Path, step: int, options: TrainOptions, now: i
     """The options are the same, but there are not as many processes as `then`: torchrun started them, or does now."""
     by_torchrun = then != options.processes
     start = ("torchrun", "--nproc-per-node", str(then)) if by_torchrun else ("python",)
-    command = shlex.join((*start, "-m", "scripts.train", "--workspace", str(run_dir.parent.parent), "--resume",
-                          run_dir.name))
+    workspace = str(run_dir.parent.parent)
+    command = shlex.join((*start, "-m", "scripts.train", "--workspace", workspace, "--resume", run_dir.name))
     started = f"was started with {_count_processes(then)}{' by torchrun' if by_torchrun else ''}"
     clips = options.batch_size * options.gradient_accumulation
     over = " (over several machines, with as many on all of them together)" if by_torchrun else ""
