@@ -194,7 +194,7 @@ def test_every_kind_goes_on_from_its_state_as_if_it_had_not_stopped(world: World
     again.load_state_dict(state)
     for _ in range(5):
         again.train_step()
-    for name, value in whole.trained.named.items():
+    for name, value in whole.trainables.named.items():
         assert torch.equal(value, again.trainables.named[name]), name
 
 

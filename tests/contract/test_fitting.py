@@ -58,7 +58,7 @@ def test_a_step_without_memory_is_taken_again_in_smaller_passes(world: World) ->
         assert seen.speech == pytest.approx(step.speech, rel=1e-5)
         assert seen.gradient_norm == pytest.approx(step.gradient_norm, rel=1e-4)
     for name, value in trained(roomy).items():
-        torch.testing.assert_close(cramped.trained.named[name], value, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(cramped.trainables.named[name], value, rtol=1e-3, atol=1e-5)
     assert cramped.voice.model.asked == [6, 3, *[2] * 9]
     assert [warning.partition(" from here on")[0] for warning in warnings] == [
         f"Out of memory at step 1: micro-batches of {now} clips instead of {before}"
@@ -116,7 +116,7 @@ def test_what_is_found_out_before_a_run_changes_nothing(world: World) -> None:
         found = run_plan.estimate(probed)
         seen.append(probed.train_step())
     assert seen == wanted
-    assert all(torch.equal(value, probed.trained.named[name]) for name, value in trained(plain).items())
+    assert all(torch.equal(value, probed.trainables.named[name]) for name, value in trained(plain).items())
     assert found.fits
     assert found.microbatch_plan == MicrobatchPlan()
     assert 0 < found.seconds_a_step[0] <= found.seconds_a_step[1]

@@ -191,8 +191,8 @@ def test_recomputed_activations_change_nothing_to_the_bit(world: World, scope: s
     saving = world.trainer(dtype, activation_checkpointing="on", **options)
     assert saving.microbatch_plan.activation_checkpointing
     assert [saving.train_step() for _ in range(4)] == wanted
-    for name, value in plain.trained.named.items():
-        assert torch.equal(value, saving.trained.named[name])
+    for name, value in plain.trainables.named.items():
+        assert torch.equal(value, saving.trainables.named[name])
 
 
 def test_losses_are_those_of_the_logits(world: World) -> None:

@@ -130,7 +130,7 @@ def test_everything_that_is_trained_is_in_parts_and_a_step_is_the_same(
         assert all(isinstance(value, DTensor) for value in moments)
         with trainer.ema_weights():
             whole = dict(trainer.voice.model.module.named_parameters())
-            for name, value in alone.trained.named.items():
+            for name, value in alone.trainables.named.items():
                 assert not isinstance(whole[name], DTensor)
                 torch.testing.assert_close(whole[name], value, rtol=1e-5, atol=1e-7)
     finally:

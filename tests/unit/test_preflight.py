@@ -172,7 +172,7 @@ def test_a_checkpoint_that_reads_back_otherwise_is_found(world: Workspace, monke
     from core.model.loading import load_checkpoint
 
     monkeypatch.setattr(preflight, "load_checkpoint", moved)
-    with pytest.raises(UserError, match="failed at 'reload': The checkpoint does not .*text_emb.new is another"):
+    with pytest.raises(UserError, match="failed at 'reload': The checkpoint does not .*text_emb.new differs"):
         tried(world)
 
 
