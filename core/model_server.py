@@ -86,7 +86,7 @@ class ModelServer:
                     return
                 last_request = last_check = time.monotonic()
             elif now - last_check >= _IDLE_CHECK_S:
-                if now - last_request >= app_instances.model_keep_s(self._apps):
+                if now - last_request >= app_instances.model_idle_timeout_s(self._apps):
                     return
                 last_check = now
             else:
@@ -114,7 +114,7 @@ class ModelServer:
         journal = Journal(job.journal)
         with _end_with_worker(request), _output_to(job):
             reporter = JournalReporter(journal, job.stop_file.exists)
-            last = worker.outcome(partial(self._verbs[job.verb], options, self._workspace, reporter))
+            last = worker.last_event_of(partial(self._verbs[job.verb], options, self._workspace, reporter))
         journal.close()
         request.answer(last)
         return not (isinstance(last, Failed) and last.traceback)

@@ -1,9 +1,9 @@
 """Preflight: the training itself on eight clips in about a minute, before hours are spent on it.
 
 Features are extracted again from the recordings, two steps are taken at the full learning rate, and the
-checkpoint is saved, reloaded and spoken with. A part that fails is named, with what to do about it, and
+checkpoint is saved and reloaded, and synthesizes a sentence. A part that fails is named, with what to do about it, and
 what cannot be tried in a minute is named in the result (`untried`). Nothing that the training needs is
-changed, and only what was spoken is kept.
+changed, and only the synthesized sentence is kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from core.jobs.reporter import Reporter, check_stop, size_text, stage
 from core.model.loading import TTSModel, load_checkpoint
 from core.speech import evaluation
 from core.training import checkpoint, replay, run_plan
-from core.training.checkpoint_evaluation import CheckpointEvaluator
+from core.training.checkpoint_evaluation import TrainingRun
 from core.training.distributed import check_devices
 from core.training.run_plan import Estimate, duration_range
 from core.workspace import Workspace
@@ -37,7 +37,7 @@ from models.base import Extractor
 
 CLIPS, STEPS = 8, 2
 _FISHER = 2  # clips for the estimate of importance
-_SPOKEN = "spoken.wav"
+_SAMPLE = "spoken.wav"
 _SAME_CODES = 0.9  # least share of equal codes, on another device too
 _SILENT = 1e-4  # peak of full scale
 _FAULTS = (RuntimeError, ValueError, OSError, ArithmeticError, LookupError, AssertionError)
@@ -50,8 +50,8 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
     with _part(reporter, "setup", "Prepare the dataset and make the extension again, then try once more."):
         sharding_checks.check(options, sharding_checks.number_of_processes(options.processes))
         check_devices(options.processes, compute.setup_device(options.device))
-        evaluator, found = train.prepare_run(trial(options), workspace, reporter, max_clips=CLIPS)
-    trainer = evaluator.trainer
+        training_run, estimate = train.prepare_run(trial(options), workspace, reporter, max_clips=CLIPS)
+    trainer = training_run.trainer
     for message in run_plan.training_warnings(trainer, reporter.directory, options):
         reporter.emit(WarningRaised(message))
     check_stop(reporter)
@@ -60,25 +60,25 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
             _compile(trainer.voice.device)
     try:
         with _part(reporter, "prepare", "Prepare the dataset again, under another name if its recordings changed."):
-            alike = _prepare(workspace, options, evaluator)
+            alike = _prepare(workspace, options, training_run)
         with _part(reporter, "two steps and save", "Try float32, a smaller batch, or the CPU, to see which it is."):
-            train.train_loop(evaluator)
+            train.train_loop(training_run)
         folder = checkpoint.folder_of(reporter.directory, STEPS)
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         with _part(reporter, "reload", "Check the disk of the workspace: what was written is not what was read."):
             voice = load_checkpoint(workspace, folder, trainer.voice.device)
-            _compare(evaluator, voice)
+            _compare(training_run, voice)
         with _part(reporter, "speak", "Choose another precision, or the CPU, to see which part it is."):
-            spoken_s = _speak(evaluator, voice, reporter)
+            spoken_s = _synthesize(training_run, voice, reporter)
     finally:
         shutil.rmtree(reporter.directory / checkpoint.FOLDER, ignore_errors=True)
         for path in reporter.directory.glob(f"{replay.SPOKEN_CLIPS}.*"):
-            if path.name != _SPOKEN:
+            if path.name != _SAMPLE:
                 path.unlink()
     return {
-        "ready": found.fits, "clips": len(trainer.data.train), "steps": trainer.step, "warnings": reporter.warnings,
+        "ready": estimate.fits, "clips": len(trainer.data.train), "steps": trainer.step, "warnings": reporter.warnings,
         "features_alike": round(alike, 4), "checkpoint": size_text(size), "spoken_s": round(spoken_s, 2),
-        "memory_bytes": found.needed, "training": _expected(found, options.steps),
+        "memory_bytes": estimate.needed, "training": _expected(estimate, options.steps),
         "seconds": round(time.monotonic() - start, 1), "not_tried": " ".join(not_tried),
     }
 
@@ -101,11 +101,11 @@ class WarningCounter:
         return self._reporter.stop_requested()
 
 
-def _expected(found: Estimate, steps: int) -> str:
+def _expected(estimate: Estimate, steps: int) -> str:
     """How long the training will take, from trial passes over clips of all its data; empty where it does not fit."""
-    if not found.fits:
+    if not estimate.fits:
         return ""
-    return f"{duration_range(found, steps)} for {steps} steps, beside what is spoken at checkpoints"
+    return f"{duration_range(estimate, steps)} for {steps} steps, beside the samples at checkpoints"
 
 
 def trial(options: TrainOptions) -> TrainOptions:
@@ -119,24 +119,24 @@ def trial(options: TrainOptions) -> TrainOptions:
 
 
 def untried(options: TrainOptions) -> list[str]:
-    """What of the training the trial leaves out, each with the reason, in a sentence."""
-    found = []
+    """The parts of the training that the trial leaves out, each with the reason, in a sentence."""
+    not_tried = []
     if options.compile == "on":
-        found.append("The model's layers are not compiled, which takes minutes: a small function is, to see whether "
-                     "this machine can.")
+        not_tried.append("The model's layers are not compiled, which takes minutes: a small function is, to see "
+                         "whether this machine can.")
     if options.processes > 1:
         parts = ", and to hold a part of the model each," if options.sharding != "none" else ""
-        found.append(f"The {options.processes} processes are not started: to meet{parts} takes all of them and their "
-                     "devices; the trial is one process with the whole model.")
+        not_tried.append(f"The {options.processes} processes are not started: to meet{parts} takes all of them and "
+                         "their devices; the trial is one process with the whole model.")
     if options.tracker != "none":
-        found.append(f"Nothing is sent to {options.tracker}: a trial is no run.")
+        not_tried.append(f"Nothing is sent to {options.tracker}: a trial is no run.")
     if options.scope == "full" and not options.replay_datasets.strip():
-        found.append(f"Where the base speaks the clips to replay, it speaks {CLIPS // 2} sentences; the training "
-                     "speaks all of them before its first step, for which the log tells the time.")
+        not_tried.append(f"Where the base speaks the clips to replay, it speaks {CLIPS // 2} sentences; the training "
+                         "speaks all of them before its first step, for which the log tells the time.")
     if options.scope == "full" and options.ewc and options.fisher_clips > _FISHER:
-        found.append(f"The importance of the base's numbers is estimated on {_FISHER} clips, not on "
-                     f"{options.fisher_clips}.")
-    return found
+        not_tried.append(f"The importance of the base's numbers is estimated on {_FISHER} clips, not on "
+                         f"{options.fisher_clips}.")
+    return not_tried
 
 
 def _compile(device: torch.device) -> None:
@@ -145,55 +145,56 @@ def _compile(device: torch.device) -> None:
     compiled(torch.ones(8, device=device, requires_grad=True)).sum().backward()
 
 
-def _prepare(workspace: Workspace, options: TrainOptions, evaluator: CheckpointEvaluator) -> float:
+def _prepare(workspace: Workspace, options: TrainOptions, training_run: TrainingRun) -> float:
     """Extract the features of the clips again; the share of the codes that equals the cached ones."""
-    voice, wanted = evaluator.trainer.voice, {item.id: item for item in evaluator.trainer.data.train}
+    voice, wanted = training_run.trainer.voice, {item.id: item for item in training_run.trainer.data.train}
     dataset = manifest.load(workspace.dataset(options.dataset))
     extractor: Extractor = voice.family.load_extractor(voice.base_folder, voice.device)
     same = total = 0
     for clip in dataset.clips:
         if clip.id in wanted:
             codes = extractor.extract(audio.load(dataset.audio_path(clip), extractor.sample_rate)).speech_codes
-            known = wanted[clip.id].speech_codes
-            total += max(len(codes), len(known))
-            shared = min(len(codes), len(known))
-            same += int(np.count_nonzero(codes[:shared] == known[:shared]))
+            cached = wanted[clip.id].speech_codes
+            total += max(len(codes), len(cached))
+            shared = min(len(codes), len(cached))
+            same += int(np.count_nonzero(codes[:shared] == cached[:shared]))
     if same < _SAME_CODES * total:
         raise UserError(f"The cached features are not those of the recordings: {same} of {total} codes are the same.",
                         "The recordings were changed since; prepare them again under another name.")
     return same / max(1, total)
 
 
-def _compare(evaluator: CheckpointEvaluator, voice: TTSModel) -> None:
-    """Raise `UserError` unless what was reloaded is to the bit what was trained."""
-    trained = evaluator.trainer.voice
-    back = dict(voice.model.module.named_parameters())
-    with evaluator.trainer.averaged():
-        for name, value in evaluator.trainer.trained.named.items():
-            if name not in back or not torch.equal(value.detach().cpu(), back[name].detach().cpu()):
-                raise UserError(f"The checkpoint does not read back as it was saved: {name} is another.",
+def _compare(training_run: TrainingRun, voice: TTSModel) -> None:
+    """Raise `UserError` unless the reloaded weights are bit for bit the trained ones."""
+    trained = training_run.trainer.voice
+    reloaded = dict(voice.model.module.named_parameters())
+    with training_run.trainer.ema_weights():
+        for name, value in training_run.trainer.trainables.named.items():
+            if name not in reloaded or not torch.equal(value.detach().cpu(), reloaded[name].detach().cpu()):
+                raise UserError(f"The checkpoint does not read back as it was saved: {name} differs.",
                                 "Check the disk of the workspace, and try again.")
     if voice.front_end.fingerprint != trained.front_end.fingerprint:
         raise UserError("The front-end does not read back as it was saved.", "Check the disk, and try again.")
 
 
-def _speak(evaluator: CheckpointEvaluator, voice: TTSModel, reporter: Reporter) -> float:
-    """Speak a held-out sentence with what was reloaded; seconds of audio."""
-    data = evaluator.trainer.data
-    sampling = replace(voice.family.sampling, seed=evaluator.options.seed)
-    _, spoken = evaluation.evaluate_language(evaluator.evaluator, voice, data.language, data.sentences[:1], sampling)
-    if not spoken:
+def _synthesize(training_run: TrainingRun, voice: TTSModel, reporter: Reporter) -> float:
+    """Synthesize a held-out sentence with the reloaded model; seconds of audio."""
+    data = training_run.trainer.data
+    sampling = replace(voice.family.sampling, seed=training_run.options.seed)
+    _, synthesized = evaluation.evaluate_language(training_run.speech_evaluator, voice, data.language,
+                                                  data.sentences[:1], sampling)
+    if not synthesized:
         raise UserError("The model cannot read the held-out sentence.",
                         "Make a tokenizer from this dataset, extend the model with it, and train that extension.")
-    waveform = spoken[0].waveform
+    waveform = synthesized[0].waveform
     if not bool(torch.isfinite(waveform).all()):
-        raise UserError("What was spoken holds samples that are not numbers.", "Try another precision.")
+        raise UserError("The synthesized audio holds samples that are not numbers.", "Try another precision.")
     if len(waveform) == 0 or float(waveform.abs().max()) < _SILENT:
-        raise UserError("What was spoken is silent.", "Try another precision, or a lower learning rate.")
-    audio.save(reporter.directory / _SPOKEN, waveform, spoken[0].sample_rate)
-    error = spoken[0].score.error if spoken[0].score else None
-    reporter.emit(SampleGenerated(STEPS, data.language, spoken[0].text, Path(_SPOKEN).as_posix(), error))
-    return len(waveform) / spoken[0].sample_rate
+        raise UserError("The synthesized audio is silent.", "Try another precision, or a lower learning rate.")
+    audio.save(reporter.directory / _SAMPLE, waveform, synthesized[0].sample_rate)
+    error = synthesized[0].score.error if synthesized[0].score else None
+    reporter.emit(SampleGenerated(STEPS, data.language, synthesized[0].text, Path(_SAMPLE).as_posix(), error))
+    return len(waveform) / synthesized[0].sample_rate
 
 
 @contextmanager

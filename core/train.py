@@ -25,12 +25,12 @@ from config.schema import TrainOptions
 from core import compute
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Event, Result, Step, WarningRaised
-from core.jobs.reporter import Reporter, StopRequested, check_stop, progress_callback, stage
+from core.jobs.reporter import Reporter, check_stop, progress_callback, stage
 from core.library import certificate, records
 from core.proof import certify
 from core.training import checkpoint, distributed, memory_plan, parameter_groups, run_plan, trackers
-from core.training.checkpoint_evaluation import CheckpointEvaluator
-from core.training.distributed import ONE_PROCESS, ProcessGroup
+from core.training.checkpoint_evaluation import TrainingRun
+from core.training.distributed import ONE_PROCESS, AbortedByRank0, Ranks
 from core.training.run_plan import Estimate
 from core.training.setup import setup_run
 from core.training.trainer import Diverged, StepLosses, Trainer
@@ -47,71 +47,74 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
     with trackers.tracked(reporter, options.tracker, options.model_dump(mode="json")) as tracked:
         with distributed.launch(options.processes, device, ["-m", "core.train", str(workspace.path)]) as group:
             group.broadcast((tracked.directory.name, options.model_dump(mode="json")))  # to `run_other_rank`
-            evaluator, _ = prepare_run(options, workspace, tracked, group)
-            train_loop(evaluator)
-        return certify_best(evaluator.trainer, workspace, tracked)
+            training_run, _ = prepare_run(options, workspace, tracked, group)
+            train_loop(training_run)
+        return certify_best(training_run.trainer, workspace, tracked)
 
 
 def run_other_rank(workspace: Workspace) -> None:
     """The run of rank 0, in a rank that writes nothing."""
     device = compute.setup_device(os.environ.get("LISAN_DEVICE", "auto"))
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    distributed.connect("env://", rank, size, device)
-    group = ProcessGroup(rank, size)
+    distributed.init_process_group("env://", rank, size, device)
+    group = Ranks(rank, size)
     try:
         name, values = group.broadcast(None)
-        evaluator, _ = prepare_run(TrainOptions(**values), workspace, SilentReporter(workspace.runs / name), group)
-        train_loop(evaluator)
-    except StopRequested:  # rank 0 reports why
+        run, _ = prepare_run(TrainOptions(**values), workspace, SilentReporter(workspace.runs / name), group)
+        train_loop(run)
+    except AbortedByRank0:
         pass
     finally:
         group.close()
 
 
-def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, group: ProcessGroup = ONE_PROCESS,
-                max_clips: int | None = None) -> tuple[CheckpointEvaluator, Estimate]:
+def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, group: Ranks = ONE_PROCESS,
+                max_clips: int | None = None) -> tuple[TrainingRun, Estimate]:
     """Setup and memory plan: load everything, find what fits, and announce it; `max_clips` of the data, for a trial."""
     device = compute.setup_device(options.device)
-    with stage(reporter, "load"), group.main_first():
-        evaluator = setup_run(options, workspace, reporter, device, group, max_clips)
+    with stage(reporter, "load"), group.rank0_first():
+        run = setup_run(options, workspace, reporter, device, group, max_clips)
         if group.rank == 0:
-            _write_environment(reporter.directory, device, str(evaluator.trainer.precision))
+            _write_environment(reporter.directory, device, str(run.trainer.precision))
 
-    trainer = evaluator.trainer
+    trainer = run.trainer
     with stage(reporter, "memory plan"):
         if trainer.sharded:
             estimate = run_plan.estimate(trainer)
         else:
-            estimate = group.run_on_main(lambda: run_plan.estimate(trainer))
-            trainer.use(estimate.microbatch_plan)
+            estimate = group.run_on_rank0(lambda: run_plan.estimate(trainer))
+            trainer.set_microbatch_plan(estimate.microbatch_plan)
 
     def announce() -> None:
         reporter.emit(run_plan.plan_event(trainer, estimate))
-        evaluator.check_metric()
         if trainer.step == 0 and max_clips is None:
             for message in run_plan.training_warnings(trainer, reporter.directory):
                 reporter.emit(WarningRaised(message))
         check_stop(reporter)
 
-    group.run_on_main(announce)
-    return evaluator, estimate
+    group.run_on_rank0(announce)
+    return run, estimate
 
 
-def train_loop(evaluator: CheckpointEvaluator) -> None:
-    """Every step to the last, or to where the training ends before it, with what is due after each."""
-    trainer, reporter, options = evaluator.trainer, evaluator.reporter, evaluator.options
+def train_loop(run: TrainingRun) -> None:
+    """Take all steps; evaluate checkpoints on the way; end early on a stop request, out of patience or time."""
+    trainer, reporter, options = run.trainer, run.reporter, run.options
     group = trainer.group
     finished = _finished(trainer)  # a resumed run may be
-    evaluator.catch_up(due=finished or trainer.step % options.checkpoint_every == 0)
+    if trainer.step == 0:
+        run.evaluate_base()
+    else:
+        run.finish_pending_evaluation(checkpoint_due=finished or trainer.step % options.checkpoint_every == 0)
 
-    while not finished and not evaluator.exhausted():
+    while not finished and not run.should_stop():
         try:
             losses = trainer.train_step()
         except Diverged as fault:
             saved = checkpoint_steps(reporter.directory)
-            left = (f"The run stopped on its last good checkpoint, of step {saved[-1]}: it can resume from there."
-                    if saved else "No checkpoint was saved yet.")
-            raise UserError(f"{fault.message} {left}", fault.hint) from fault
+            resume_hint = (f"The run stopped on its last good checkpoint, of step {saved[-1]}: it can resume "
+                           "from there."
+                           if saved else "No checkpoint was saved yet.")
+            raise UserError(f"{fault.message} {resume_hint}", fault.hint) from fault
         finished = _finished(trainer)
         checkpoint_due = finished or trainer.step % options.checkpoint_every == 0
         if group.rank == 0 and (checkpoint_due or trainer.step % max(1, options.steps // _MAX_STEP_EVENTS) == 0):
@@ -120,61 +123,61 @@ def train_loop(evaluator: CheckpointEvaluator) -> None:
         # Rank 0 decides for all: by its clock, and by a stop request, which it alone sees.
         finished, checkpoint_due, stop = group.broadcast((finished, checkpoint_due, reporter.stop_requested()))
         if checkpoint_due or stop:
-            evaluator.save()
+            run.save()
         if stop:
-            evaluator.check_stop()
-            raise StopRequested  # in the other ranks
+            run.check_stop()
+            raise AbortedByRank0
         if checkpoint_due:
-            evaluator.evaluate()
-        elif evaluator.validation_due():
-            evaluator.validate()
+            run.evaluate_checkpoint()
+        elif run.validation_due():
+            run.validate_losses()
 
-    if evaluator.exhausted():
-        best = evaluator.early_stopping
-        reporter.emit(WarningRaised(f"Stopped early at step {trainer.step} of {options.steps}: {best.stale} "
-                                    f"validations in a "
-                             f"row did not improve the {evaluator.metric} of {best.best:.4f} at step "
-                             f"{best.best_step}."))
+    if trainer.step < options.steps and run.should_stop():
+        best = run.early_stopping
+        reporter.emit(WarningRaised(
+            f"Stopped early at step {trainer.step} of {options.steps}: {best.validations_without_improvement} "
+            f"validations in a row did not improve the {run.metric} of {best.best:.4f} at step {best.best_step}."))
     elif trainer.step < options.steps:
-        reporter.emit(WarningRaised(f"The time limit of {options.max_minutes:g} minutes ended the training at step "
-                             f"{trainer.step} of {options.steps}, before the end of the learning-rate schedule."))
+        reporter.emit(WarningRaised(
+            f"The time limit of {options.max_minutes:g} minutes ended the training at step {trainer.step} of "
+            f"{options.steps}, before the end of the learning-rate schedule."))
 
 
 def certify_best(trainer: Trainer, workspace: Workspace, reporter: Reporter) -> Result:
     """Certify the best of the intact checkpoints; the run's result."""
-    run = reporter.directory
-    ranking, steps = checkpoint.read_ranking(run), checkpoint_steps(run)
+    run_dir = reporter.directory
+    ranking, steps = checkpoint.read_ranking(run_dir), checkpoint_steps(run_dir)
     damage = {step: fault for step in steps
-              if (fault := records.find_damage(checkpoint.folder_of(run, step))) is not None}
+              if (fault := records.find_damage(checkpoint.folder_of(run_dir, step))) is not None}
     intact = [step for step in steps if step not in damage]
     if ranking.best in damage:
         reporter.emit(WarningRaised(f"{damage[ranking.best]} The best checkpoint cannot be used; the next best is "
                                     f"certified."))
-    ranking = ranking.among(intact)
+    ranking = ranking.with_best_of(intact)
     best = ranking.best
     if best is None:
-        way_out = (f"resume the run: it resumes from the checkpoint of step {intact[-1]}, which was not evaluated and "
+        hint = (f"resume the run: it resumes from the checkpoint of step {intact[-1]}, which was not evaluated and "
                    "is intact" if intact else "start a new run")
-        raise UserError(f"All {trainer.step} steps of {run.name} are done, but every checkpoint of it that was "
+        raise UserError(f"All {trainer.step} steps of {run_dir.name} are done, but every checkpoint of it that was "
                         "evaluated is damaged: there is none to certify.",
-                        f"Put the files back if you have a copy, or {way_out}.")
+                        f"Put the files back if you have a copy, or {hint}.")
 
     with stage(reporter, "certificate"):
         progress = progress_callback(reporter, f"All {trainer.step} steps of the training are done and saved. Only its "
                                      "certificate is missing; resume the run to make it.")
-        made = certify.certify_folder(workspace, checkpoint.folder_of(run, best), trainer.voice.device,
+        new_certificate = certify.certify_folder(workspace, checkpoint.folder_of(run_dir, best), trainer.voice.device,
                                       progress=progress, warn=lambda message: reporter.emit(WarningRaised(message)))
-        certificate.write(run / certificate.CERTIFICATE, made)
-    failed = ", ".join(made.failed())
+        certificate.write(run_dir / certificate.CERTIFICATE, new_certificate)
+    failed = ", ".join(new_certificate.failed())
     if failed:
         reporter.emit(WarningRaised(f"The certificate has failed checks: {failed}."))
 
     result: Result = {
-        "run": run.name, "steps": trainer.step, "best_step": best, "chosen_by": ranking.metric,
+        "run": run_dir.name, "steps": trainer.step, "best_step": best, "chosen_by": ranking.metric,
         "best_value": round(ranking.values[best], 4), "train_seconds": round(trainer.seconds, 1),
         "certificate": f"failed: {failed}" if failed else "passed",
     }
-    for error in made.errors:
+    for error in new_certificate.errors:
         for when, value in (("before", error.before), ("after", error.after), ("recordings", error.recordings_cer)):
             result[f"error_{error.language}_{when}"] = None if value is None else round(value, 4)
     return result
@@ -187,17 +190,17 @@ def _finished(trainer: Trainer) -> bool:
 
 def _step_event(trainer: Trainer, losses: StepLosses) -> Step:
     options = trainer.options
-    left = trainer.seconds / trainer.step * (options.steps - trainer.step)
+    seconds_left = trainer.seconds / trainer.step * (options.steps - trainer.step)
     if options.max_minutes:
-        left = min(left, max(0.0, options.max_minutes * 60 - trainer.seconds))
+        seconds_left = min(seconds_left, max(0.0, options.max_minutes * 60 - trainer.seconds))
     return Step(trainer.step, options.steps, losses.speech, losses.text, trainer.learning_rate, losses.gradient_norm,
-                round(losses.tokens / trainer.step_seconds, 1), round(trainer.seconds, 3), round(left, 1),
+                round(losses.tokens / trainer.step_seconds, 1), round(trainer.seconds, 3), round(seconds_left, 1),
                 *memory_plan.peak_since_last_call(trainer.voice.device),
                 parameter_groups.learning_rates(trainer.groups, trainer.optimizer))
 
 
-def _write_environment(run: Path, device: torch.device, precision: str) -> None:
-    """What the numbers of this run were made with."""
+def _write_environment(run_dir: Path, device: torch.device, precision: str) -> None:
+    """Write the versions, the platform and the precision that the results of this run depend on."""
     try:
         command = ["git", "-C", str(Path(__file__).resolve().parent.parent), "rev-parse", "HEAD"]
         commit = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
@@ -208,7 +211,7 @@ def _write_environment(run: Path, device: torch.device, precision: str) -> None:
         "platform": platform.platform(), "conditions": compute.numeric_environment(device), "precision": precision,
         "commit": commit,
     }
-    (run / "environment.json").write_text(json.dumps(environment, indent=1) + "\n", encoding="utf-8")
+    (run_dir / "environment.json").write_text(json.dumps(environment, indent=1) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True)

@@ -96,10 +96,9 @@ def fsync_path(path: Path) -> None:
 
 
 def fsync_tree(folder: Path) -> None:
-    """Wait until every file below `folder` is on the disk."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            fsync_path(path)
+    """Wait until every file and folder below `folder`, and `folder` itself, is on the disk."""
+    for path in (*folder.rglob("*"), folder):
+        fsync_path(path)
 
 
 def _hidden_beside(target: Path) -> Path:

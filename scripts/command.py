@@ -110,7 +110,7 @@ def run_job(job: Job, *, resuming: bool = False, as_json: bool = False) -> int:
     """
     console = Console()
     console.say(f"{job.id} in {job.workspace.path}")
-    code = worker.run(job, control.enqueue(job, resuming=resuming), listener=console.show)
+    code = worker.run_job(job, control.enqueue(job, resuming=resuming), listener=console.show)
     console.end_line()
     state = control.read_state(job)
     if is_worth_resuming(state):

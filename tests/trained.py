@@ -16,6 +16,7 @@ from core.model.loading import load
 from core.model.prefix import base_tensors, hash_tensors, new_rows
 from core.training import checkpoint
 from core.training.checkpoint import TrainerState
+from core.training.memory_plan import MicrobatchPlan
 from core.workspace import Workspace
 from data.batches import SamplerState
 from tests.worlds import extended_world, train_options
@@ -50,7 +51,8 @@ def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN, **change
     frozen = hash_tensors(base_tensors(voice.model.module))
     record = CheckpointRecord(name, 8, scope, "tiny-am", "demo-am", untrained.rows_hash, frozen, voice.origin, 4,
                               options.recogniser, options.recogniser_language)
-    state = TrainerState(8, 1.0, SamplerState(0, 0), SamplerState(0, 0), "", {"generator": torch.zeros(4)})
+    state = TrainerState(8, 1.0, SamplerState(0, 0), SamplerState(0, 0), "", {"generator": torch.zeros(4)},
+                         MicrobatchPlan(), 1, "float32", "the test's", "")
     folder = checkpoint.save(made.directory, record, voice, options, state)
     journal = Journal(made.journal)
     journal.append(CheckpointSaved(8, folder.relative_to(made.directory).as_posix(), best=True))

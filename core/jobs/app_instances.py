@@ -15,7 +15,7 @@ from core.jobs.locks import FileLock
 from core.workspace import Workspace
 
 
-def register_app(workspace: Workspace, keep_s: float, address: str = "") -> FileLock:
+def register_app(workspace: Workspace, idle_timeout_s: float, address: str = "") -> FileLock:
     """Record an app at `address`, and how long models may stay loaded; closing the lock ends that.
 
     Files of apps that have ended are deleted.
@@ -28,7 +28,7 @@ def register_app(workspace: Workspace, keep_s: float, address: str = "") -> File
                 path.unlink()
     lock = FileLock.take(folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}")
     assert lock is not None, "nobody else knows the name"
-    lock.write(f"{keep_s:g} {address}")
+    lock.write(f"{idle_timeout_s:g} {address}")
     return lock
 
 
@@ -38,7 +38,7 @@ def running_apps(workspace: Workspace) -> tuple[Path, ...]:
     return tuple(path for path in sorted(folder.iterdir()) if locks.is_held(path)) if folder.is_dir() else ()
 
 
-def model_keep_s(apps: tuple[Path, ...]) -> float:
+def model_idle_timeout_s(apps: tuple[Path, ...]) -> float:
     """How long models stay loaded after a request: the longest that one of `apps` allows, 0 when none runs."""
     texts = [locks.read_holder(path) for path in apps if locks.is_held(path)]
     return max((float(text.split()[0]) for text in texts if text.strip()), default=0.0)

@@ -26,8 +26,8 @@ def checkpoint_steps(run: Path) -> list[int]:
 
 def resume_point(job: Job) -> str:
     """Where a resume of `job` starts, for people; only what is on the disk counts."""
-    if found := checkpoint_steps(job.directory):
-        return f"It resumes from the checkpoint of step {found[-1]}."
+    if steps := checkpoint_steps(job.directory):
+        return f"It resumes from the checkpoint of step {steps[-1]}."
     if VERBS[job.verb].resumes and job.verb != "train":
         return "It resumes from what was done before."
     return "Nothing was saved yet; it resumes from the beginning."
@@ -49,26 +49,26 @@ def pin(run: Path, step: int, name: str) -> None:
     """Name the checkpoint of `step`, so that the run never deletes it."""
     resolve_inside(run, name)
     with checkpoint_lock(run):
-        there = checkpoint_steps(run)
-        if step not in there:
+        steps = checkpoint_steps(run)
+        if step not in steps:
             raise UserError(f"The run {run.name!r} has no checkpoint of step {step}.",
-                            f"There are checkpoints of steps {', '.join(map(str, there)) or '(none)'}.")
-        known = pinned_names(run)
-        if known.get(name, step) != step:
-            raise UserError(f"The checkpoint of step {known[name]} has the name {name!r} already.",
+                            f"There are checkpoints of steps {', '.join(map(str, steps)) or '(none)'}.")
+        names = pinned_names(run)
+        if names.get(name, step) != step:
+            raise UserError(f"The checkpoint of step {names[name]} has the name {name!r} already.",
                             "Choose another name, or unpin that one first.")
-        _write(run, {**known, name: step})
+        _write(run, {**names, name: step})
 
 
 def unpin(run: Path, name: str) -> int:
     """Remove a checkpoint's name, so that the run may delete it with its next one; its step."""
     with checkpoint_lock(run):
-        known = pinned_names(run)
-        if name not in known:
+        names = pinned_names(run)
+        if name not in names:
             raise UserError(f"No checkpoint of {run.name!r} has the name {name!r}.",
-                            f"Pinned checkpoints: {', '.join(known) or 'none'}.")
-        step = known.pop(name)
-        _write(run, known)
+                            f"Pinned checkpoints: {', '.join(names) or 'none'}.")
+        step = names.pop(name)
+        _write(run, names)
     return step
 
 
@@ -78,7 +78,7 @@ def checkpoint_lock(run: Path) -> Iterator[None]:
     folder = run / CHECKPOINTS
     if not folder.is_dir():
         raise UserError(f"The run {run.name!r} has no checkpoint yet.", "Let it train to its first checkpoint.")
-    lock = FileLock.take(folder / ".names", patience_s=_PATIENCE_S)
+    lock = FileLock.take(folder / ".names", timeout_s=_PATIENCE_S)
     if lock is None:
         raise UserError(f"The checkpoints of {run.name!r} are in use.", "Try again in a moment.")
     try:
@@ -87,10 +87,10 @@ def checkpoint_lock(run: Path) -> Iterator[None]:
         lock.close()
 
 
-def _write(run: Path, known: dict[str, int]) -> None:
+def _write(run: Path, names: dict[str, int]) -> None:
     path = run / CHECKPOINTS / NAMES
     try:
-        write_json(path, known)
+        write_json(path, names)
     except OSError as error:
         hint = "Free some space, then try again."
         raise UserError(f"{path} could not be written: {error.strerror}.", hint) from error

@@ -20,7 +20,7 @@ from config.errors import UserError
 from config.schema import TrainOptions
 from core.jobs import checkpoint_names, locks
 from core.jobs.directory import Job
-from core.jobs.events import Journal, Queued, Stopped
+from core.jobs.events import Queued, Stopped, append_event
 from core.jobs.locks import FileLock
 from core.jobs.state import JobReader, JobState
 
@@ -86,7 +86,7 @@ def enqueue(job: Job, *, resuming: bool = False) -> FileLock:
             raise UserError(f"{job.id} has already run: it is {now.status}.", "Resume it, or start a new one.")
         lock.write("")
         job.stop_file.unlink(missing_ok=True)
-        _append(job, Queued())
+        append_event(job.journal, Queued())
     except BaseException:
         lock.close()
         raise
@@ -99,7 +99,7 @@ def stop(job: Job) -> None:
         job.stop_file.touch()
 
 
-def force_stop(job: Job, *, grace_s: float = 2.0, patience_s: float = 10.0) -> None:
+def force_stop(job: Job, *, grace_s: float = 2.0, timeout_s: float = 10.0) -> None:
     """End the job's process group: SIGTERM, then SIGKILL after `grace_s`.
 
     Only the process that the lock names is touched, and only while the lock is held.
@@ -109,9 +109,9 @@ def force_stop(job: Job, *, grace_s: float = 2.0, patience_s: float = 10.0) -> N
         _note_force_stop(job)
         return
     _signal(job, signal.SIGKILL)
-    if not _gone(job, patience_s):
+    if not _gone(job, timeout_s):
         raise UserError(
-            f"{job.id} did not end within {patience_s:g} s of being killed.",
+            f"{job.id} did not end within {timeout_s:g} s of being killed.",
             f"Look at process {locks.read_holder(job.lock).strip() or '(unknown)'} with `ps`.",
         )
     _note_force_stop(job)
@@ -175,8 +175,8 @@ def _signal(job: Job, number: signal.Signals) -> bool:
     return True
 
 
-def _gone(job: Job, patience_s: float) -> bool:
-    deadline = time.monotonic() + patience_s
+def _gone(job: Job, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
     while locks.is_held(job.lock):
         if time.monotonic() >= deadline:
             return False
@@ -191,14 +191,6 @@ def _note_force_stop(job: Job) -> None:
         return
     try:
         if JobReader(job).state(worker_alive=False).status == "crashed":
-            _append(job, Stopped(f"Stopped by force. {checkpoint_names.resume_point(job)}"))
+            append_event(job.journal, Stopped(f"Stopped by force. {checkpoint_names.resume_point(job)}"))
     finally:
         lock.close()
-
-
-def _append(job: Job, event: Queued | Stopped) -> None:
-    journal = Journal(job.journal)
-    try:
-        journal.append(event)
-    finally:
-        journal.close()

@@ -34,7 +34,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Queued(Event):
-    """A worker was started for the job."""
+    """A new attempt was requested; no worker runs yet."""
 
     kind: ClassVar[str] = "queued"
 
@@ -169,7 +169,7 @@ class AudioGenerated(Event):
     error: float | None = None
     transcript: str = ""  # by the recogniser
     spectrogram: str = ""
-    note: str = ""  # where the spoken text differs from `text`
+    note: str = ""  # where the synthesized text differs from `text`
     unmeasured: str = ""  # why there is no error, where the chosen recogniser is not available
 
 
@@ -266,7 +266,7 @@ class Journal:
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise _unwritable(path, error) from error
+            raise _write_error(path, error) from error
 
     def append(self, event: Event) -> Event:
         """Stamp and write `event`; a terminal event is on the disk when this returns."""
@@ -280,7 +280,7 @@ class Journal:
             if isinstance(event, TERMINAL):
                 os.fsync(self._descriptor)
         except OSError as error:
-            raise _unwritable(self.path, error) from error
+            raise _write_error(self.path, error) from error
         return stamped
 
     def close(self) -> None:
@@ -289,6 +289,15 @@ class Journal:
     def _at_line_start(self) -> bool:
         size = os.fstat(self._descriptor).st_size
         return size == 0 or os.pread(self._descriptor, 1, size - 1) == b"\n"
+
+
+def append_event(path: Path, event: Event) -> None:
+    """Append one event to the journal at `path`; for whoever holds the job's lock without being its worker."""
+    journal = Journal(path)
+    try:
+        journal.append(event)
+    finally:
+        journal.close()
 
 
 def read_events(path: Path, offset: int = 0) -> tuple[list[Event], int]:
@@ -303,7 +312,7 @@ def read_events(path: Path, offset: int = 0) -> tuple[list[Event], int]:
     return [decode(line) for line in whole.split(b"\n") if line.strip()], offset + len(whole)
 
 
-def _unwritable(path: Path, error: OSError) -> UserError:
+def _write_error(path: Path, error: OSError) -> UserError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return UserError(
         f"The journal {path} could not be written: {error.strerror or error}.",

@@ -25,11 +25,11 @@ from core.jobs.reporter import Reporter
 
 _PROGRAM = "nvidia-smi"
 _QUERY = ("--query-gpu=index,uuid,name,memory.total,memory.free,utilization.gpu", "--format=csv,noheader,nounits")
-_CARD = re.compile(r"GPU (\d+): (.+) \(UUID: (GPU-[^)]+)\)")
-_INSTANCE = re.compile(r"MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)]+)\)")
+_GPU_LINE = re.compile(r"GPU (\d+): (.+) \(UUID: (GPU-[^)]+)\)")
+_MIG_LINE = re.compile(r"MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)]+)\)")
 _MIG = " MIG "  # in the name of an instance
 _CUDA_ORDER = Path(__file__).with_name("cuda_order.py")
-_PATIENCE_S = 10.0
+_TIMEOUT_S = 10.0
 _FRESH_S = 15.0
 IDLE_LOAD, IDLE_USED_MIB = 5, 600  # percent, and what a driver or a screen takes
 Probe = Callable[[], tuple["Gpu", ...]]
@@ -44,8 +44,8 @@ class Gpu:
     name: str
     total_mib: int
     free_mib: int
-    load: int | None  # utilization in percent; None: not reported
-    part_of: str = ""  # UUID of the GPU, for a MIG instance
+    utilization_percent: int | None  # None: not reported
+    parent_uuid: str = ""  # UUID of the GPU, for a MIG instance
 
     @property
     def total_gib(self) -> float:
@@ -56,39 +56,39 @@ class Gpu:
         return self.free_mib / 1024
 
     @property
-    def card(self) -> str:
+    def gpu_uuid(self) -> str:
         """UUID of the GPU as a whole."""
-        return self.part_of or self.uuid
+        return self.parent_uuid or self.uuid
 
 
 def find_gpus() -> tuple[Gpu, ...]:
     """The GPUs that a job started from here could use; none without a driver, or when it does not answer."""
     table = _output(_PROGRAM, *_QUERY)
-    found = parse_nvidia_smi(table)
+    gpus = parse_nvidia_smi(table)
     if "N/A" in table or "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", ""):  # a GPU with MIG reports no load
         listing = _output(_PROGRAM, "-L")
-        if _INSTANCE.search(listing):
-            found = add_mig_instances(found, listing, _output(_PROGRAM, "-q", "-x"))
-    return visible_gpus(found, os.environ)
+        if _MIG_LINE.search(listing):
+            gpus = add_mig_instances(gpus, listing, _output(_PROGRAM, "-q", "-x"))
+    return visible_gpus(gpus, os.environ)
 
 
 def _output(*command: str) -> str:
     """What a program prints; nothing when it is not there, fails or takes too long."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=True).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
 def parse_nvidia_smi(text: str) -> tuple[Gpu, ...]:
     """The lines of `nvidia-smi` with the fields of `_QUERY`; a line without sizes is left out."""
-    found = []
+    gpus = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split(",")]
         if len(parts) == 6 and parts[0].isdigit() and parts[3].isdigit() and parts[4].isdigit():
-            load = int(parts[5]) if parts[5].isdigit() else None
-            found.append(Gpu(int(parts[0]), parts[1], parts[2], int(parts[3]), int(parts[4]), load))
-    return tuple(found)
+            utilization = int(parts[5]) if parts[5].isdigit() else None
+            gpus.append(Gpu(int(parts[0]), parts[1], parts[2], int(parts[3]), int(parts[4]), utilization))
+    return tuple(gpus)
 
 
 def add_mig_instances(gpus: Sequence[Gpu], listing: str, report: str) -> tuple[Gpu, ...]:
@@ -97,21 +97,23 @@ def add_mig_instances(gpus: Sequence[Gpu], listing: str, report: str) -> tuple[G
     `listing` is of `nvidia-smi -L`, which names them; `report` of `nvidia-smi -q -x`, which has their memory.
     """
     memory = _instance_memory(report)
-    found = {gpu.uuid: [gpu] for gpu in gpus}
-    divided: dict[str, list[Gpu]] = {}
-    index, name, card = 0, "", ""
+    whole_gpus = {gpu.uuid: [gpu] for gpu in gpus}
+    instances: dict[str, list[Gpu]] = {}
+    index, name, gpu_uuid = 0, "", ""
     for line in listing.splitlines():
-        if whole := _CARD.match(line.strip()):
-            index, name, card = int(whole[1]), whole[2], whole[3]
-        elif (part := _INSTANCE.match(line.strip())) and (card, int(part[2])) in memory:
-            total, free = memory[card, int(part[2])]
-            divided.setdefault(card, []).append(Gpu(index, part[3], f"{name}{_MIG}{part[1]}", total, free, None, card))
-    return tuple(gpu for some in sorted({**found, **divided}.values(), key=lambda some: some[0].index) for gpu in some)
+        if whole := _GPU_LINE.match(line.strip()):
+            index, name, gpu_uuid = int(whole[1]), whole[2], whole[3]
+        elif (part := _MIG_LINE.match(line.strip())) and (gpu_uuid, int(part[2])) in memory:
+            total, free = memory[gpu_uuid, int(part[2])]
+            instance = Gpu(index, part[3], f"{name}{_MIG}{part[1]}", total, free, None, gpu_uuid)
+            instances.setdefault(gpu_uuid, []).append(instance)
+    by_index = sorted({**whole_gpus, **instances}.values(), key=lambda some: some[0].index)
+    return tuple(gpu for some in by_index for gpu in some)
 
 
 def _instance_memory(report: str) -> dict[tuple[str, int], tuple[int, int]]:
     """Total and free MiB of each instance, by the GPU's UUID and its number there."""
-    found = {}
+    memory = {}
     try:
         root = ElementTree.fromstring(report)
     except ElementTree.ParseError:
@@ -121,8 +123,8 @@ def _instance_memory(report: str) -> dict[tuple[str, int], tuple[int, int]]:
             sizes = [device.findtext(f"fb_memory_usage/{name}", "").removesuffix(" MiB") for name in ("total", "free")]
             number = device.findtext("index", "").strip()
             if number.isdigit() and all(size.isdigit() for size in sizes):
-                found[gpu.findtext("uuid", "").strip(), int(number)] = int(sizes[0]), int(sizes[1])
-    return found
+                memory[gpu.findtext("uuid", "").strip(), int(number)] = int(sizes[0]), int(sizes[1])
+    return memory
 
 
 def _cuda_order() -> tuple[str, ...]:
@@ -137,27 +139,29 @@ def visible_gpus(gpus: Sequence[Gpu], environment: Mapping[str, str],
     A process can use one MIG instance, and none beside whole GPUs.
     """
     names = environment.get("CUDA_VISIBLE_DEVICES")
-    found: list[Gpu] = []
+    visible: list[Gpu] = []
     if names is None:
-        found = sorted(gpus, key=lambda gpu: gpu.part_of != "")
+        visible = sorted(gpus, key=lambda gpu: gpu.parent_uuid != "")
     for name in (part.strip() for part in names.split(",")) if names is not None else ():
         gpu = _named(name, gpus, environment, cuda_order)
-        if gpu is None or gpu in found:
+        if gpu is None or gpu in visible:
             break
-        found.append(gpu)
-    return tuple(found[:1]) if found and found[0].part_of else tuple(gpu for gpu in found if not gpu.part_of)
+        visible.append(gpu)
+    if visible and visible[0].parent_uuid:
+        return tuple(visible[:1])
+    return tuple(gpu for gpu in visible if not gpu.parent_uuid)
 
 
 def _named(name: str, gpus: Sequence[Gpu], environment: Mapping[str, str],
            cuda_order: Callable[[], Sequence[str]]) -> Gpu | None:
     """The GPU of a number, of a UUID or of its beginning; with MIG its first instance. None: unknown."""
     if name.isdigit():
-        card = _cuda_numbers(gpus, environment, cuda_order).get(int(name))
-        return next((gpu for gpu in gpus if gpu.card == card), None)
+        gpu_uuid = _cuda_numbers(gpus, environment, cuda_order).get(int(name))
+        return next((gpu for gpu in gpus if gpu.gpu_uuid == gpu_uuid), None)
     if not name.startswith(("GPU-", "MIG-")):
         return None
-    fitting = [gpu for gpu in gpus if (gpu.card if name.startswith("GPU-") else gpu.uuid).startswith(name)]
-    uuids = {gpu.card if name.startswith("GPU-") else gpu.uuid for gpu in fitting}
+    fitting = [gpu for gpu in gpus if (gpu.gpu_uuid if name.startswith("GPU-") else gpu.uuid).startswith(name)]
+    uuids = {gpu.gpu_uuid if name.startswith("GPU-") else gpu.uuid for gpu in fitting}
     return fitting[0] if len(uuids) == 1 else None
 
 
@@ -167,7 +171,7 @@ def _cuda_numbers(gpus: Sequence[Gpu], environment: Mapping[str, str],
 
     Only CUDA knows which is the fastest; equal GPUs are in the order of the bus.
     """
-    by_bus = {gpu.index: gpu.card for gpu in gpus}
+    by_bus = {gpu.index: gpu.gpu_uuid for gpu in gpus}
     kinds = {gpu.name.partition(_MIG)[0] for gpu in gpus}
     if environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(kinds) < 2:
         return by_bus
@@ -190,7 +194,7 @@ class CachedGpus:
             return self._gpus
 
 
-class FreeGpu:
+class GpuWait:
     """Lets a job wait until as many GPUs are free as its options ask for.
 
     The worker checks at the job's turn, so jobs of this workspace keep their order, and lets others pass meanwhile.
@@ -200,8 +204,8 @@ class FreeGpu:
         self._job, self._reporter, self._probe = job, reporter, probe
         self._reason = ""
 
-    def obstacle(self) -> str:
-        """Why the job does not begin now. Empty when as many GPUs as it has processes are free: it sees these alone.
+    def try_reserve(self) -> str:
+        """Restrict the job to the free GPUs if there are as many as it has processes; else return why it waits.
 
         On a CPU, or where the driver does not answer, a warning is raised and the job does not wait. A reason that
         differs from the last one in numbers alone is not repeated.
@@ -212,19 +216,19 @@ class FreeGpu:
         if self._job.device != "cuda":
             self._reporter.emit(WarningRaised("To wait for a GPU does not apply: this job runs on the processor."))
             return ""
-        found = self._probe()
-        if not found:
+        gpus = self._probe()
+        if not gpus:
             self._reporter.emit(WarningRaised("It cannot wait for a free GPU: nvidia-smi does not answer here. "
                                               "It starts now."))
             return ""
-        free = [gpu for gpu in found if is_free(gpu, options.wait_for_gpu_gib, options.wait_for_idle_gpu)]
-        if len(free) >= min(options.processes, len(found)):
+        free = [gpu for gpu in gpus if is_free(gpu, options.wait_for_gpu_gib, options.wait_for_idle_gpu)]
+        if len(free) >= min(options.processes, len(gpus)):
             free.sort(key=lambda gpu: -gpu.free_mib)
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in free)
             names = ", ".join(f"{gpu.index} ({gpu.name}, {gpu.free_gib:.1f} GiB)" for gpu in free)
             sys.stdout.write(f"Free GPUs: {names}\n")
             return ""
-        reason = wait_reason(found, options)
+        reason = wait_reason(gpus, options)
         if _without_numbers(reason) != _without_numbers(self._reason):
             self._reason = reason
         return self._reason
@@ -233,19 +237,20 @@ class FreeGpu:
 def is_free(gpu: Gpu, free_gib: float, idle: bool) -> bool:
     """Whether `gpu` has so much free memory and, where it must be `idle`, no other program uses it."""
     used = gpu.total_mib - gpu.free_mib
-    in_use = (gpu.load or 0) > IDLE_LOAD or used > IDLE_USED_MIB
+    in_use = (gpu.utilization_percent or 0) > IDLE_LOAD or used > IDLE_USED_MIB
     return gpu.free_gib >= free_gib and not (idle and in_use)
 
 
-def wait_reason(found: Sequence[Gpu], options: TrainOptions) -> str:
+def wait_reason(gpus: Sequence[Gpu], options: TrainOptions) -> str:
     """What the job waits for, and what there is."""
     wanted = " and ".join(part for part in (
         f"{options.wait_for_gpu_gib:g} GiB of free memory" if options.wait_for_gpu_gib else "",
         "no other program at work" if options.wait_for_idle_gpu else "") if part)
-    count = "a GPU" if options.processes == 1 else f"{min(options.processes, len(found))} GPUs"
-    there = "; ".join(f"GPU {gpu.index} has {gpu.free_gib:.1f} of {gpu.total_gib:.1f} GiB free"
-                      + (f", {gpu.load}% load" if gpu.load is not None else "") for gpu in found)
-    return f"Waiting for {count} with {wanted}: {there}."
+    count = "a GPU" if options.processes == 1 else f"{min(options.processes, len(gpus))} GPUs"
+    memory = "; ".join(f"GPU {gpu.index} has {gpu.free_gib:.1f} of {gpu.total_gib:.1f} GiB free"
+                       + (f", {gpu.utilization_percent}% load" if gpu.utilization_percent is not None else "")
+                       for gpu in gpus)
+    return f"Waiting for {count} with {wanted}: {memory}."
 
 
 def _without_numbers(reason: str) -> str:

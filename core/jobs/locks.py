@@ -22,13 +22,13 @@ class FileLock:
         self.descriptor = descriptor
 
     @classmethod
-    def take(cls, path: Path, patience_s: float = 0.5) -> FileLock | None:
-        """The lock on `path`, or None when another holds it for all of `patience_s`.
+    def take(cls, path: Path, timeout_s: float = 0.5) -> FileLock | None:
+        """The lock on `path`, or None when another holds it for all of `timeout_s`.
 
         The patience outlasts `is_held`, which takes a shared lock for some microseconds.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -35,35 +35,35 @@ class DependencyFailed(UserError):
     """A job that this one depends on did not finish, or was deleted."""
 
 
-def wait_for_turn(job: Job, reporter: Reporter, ready: Callable[[], str] = lambda: "") -> FileLock | None:
+def wait_for_turn(job: Job, reporter: Reporter, wait_reason: Callable[[], str] = lambda: "") -> FileLock | None:
     """Wait for the jobs in `job.after`, then for the device; the device's lock, None without a device.
 
-    `ready` says why the job cannot begin although it holds the device's lock, for instance because another program
-    uses the GPU. Until it returns nothing the job lets those behind it pass, and keeps its position.
+    `wait_reason` says why the job cannot begin although it holds the device's lock, for instance because another
+    program uses the GPU. Until it returns nothing the job lets those behind it pass, and keeps its position.
     Raises `DependencyFailed` when a job in `after` did not finish or was deleted, `StopRequested` when asked to stop.
     """
     readers: dict[str, JobReader] = {}
     for name in job.after:
         if name not in job.workspace.list_runs():
-            raise _deleted(name)
+            raise _deleted_error(name)
         readers[name] = JobReader(load_job(job.workspace, name))
     _wait(reporter, lambda: _pending_dependency(readers))
     if job.device == NO_DEVICE:
         return None
-    ticket = _Ticket(job, ready)
+    ticket = _Ticket(job, wait_reason)
     try:
-        _wait(reporter, ticket.obstacle)
+        _wait(reporter, ticket.try_acquire)
     finally:
-        ticket.discard()
+        ticket.release()
     assert ticket.device_lock is not None
     ticket.device_lock.write(job.id)
     return ticket.device_lock
 
 
-def _wait(reporter: Reporter, obstacle: Callable[[], str]) -> None:
-    """Return when `obstacle()` is empty; report each new reason once."""
+def _wait(reporter: Reporter, wait_reason: Callable[[], str]) -> None:
+    """Return when `wait_reason()` is empty; report each new reason once."""
     reported = ""
-    while reason := obstacle():
+    while reason := wait_reason():
         if reason != reported:
             reporter.emit(Waiting(reason))
             reported = reason
@@ -82,7 +82,7 @@ def _pending_dependency(readers: Mapping[str, JobReader]) -> str:
                 f"{name} {_STATUS_PHRASES[state.status]}, and this job needs what it makes.",
                 f"Fix what it says and resume {name}: the jobs that depend on it then resume too.")
         if not state.ended and not reader.job.directory.is_dir():
-            raise _deleted(name)
+            raise _deleted_error(name)
         if state.status == "created":
             return f"Waiting for {name}, which was not started yet."
         if not state.ended:
@@ -90,7 +90,7 @@ def _pending_dependency(readers: Mapping[str, JobReader]) -> str:
     return ""
 
 
-def _deleted(name: str) -> DependencyFailed:
+def _deleted_error(name: str) -> DependencyFailed:
     return DependencyFailed(f"{name} was deleted, and this job needs what it makes.",
                             "Start that step again, and then this one.")
 
@@ -98,11 +98,11 @@ def _deleted(name: str) -> DependencyFailed:
 class _Ticket:
     """The place of a job in the queue of its device, until it has the device's lock."""
 
-    def __init__(self, job: Job, ready: Callable[[], str]) -> None:
-        self._job, self._ready = job, ready
+    def __init__(self, job: Job, wait_reason: Callable[[], str]) -> None:
+        self._job, self._wait_reason = job, wait_reason
         self._queue = job.workspace.devices / job.device
         self._queue.mkdir(exist_ok=True)
-        self._unready = 0  # checks in a row at which the device was free, and the job not ready for it
+        self._failed_checks = 0  # checks in a row at which the device was free, and the job not ready for it
         self._reason, self._next_check = "", 0.0
         self.device_lock: FileLock | None = None
         for abandoned in self._queue.glob(f"{_BEHIND}*"):
@@ -114,23 +114,23 @@ class _Ticket:
         assert lock is not None, "the job's own lock keeps others from making its ticket"
         self._lock, self._path = lock, hidden.rename(self._queue / name)
 
-    def obstacle(self) -> str:
-        """Why the job still waits; empty when it has the device's lock."""
+    def try_acquire(self) -> str:
+        """Take the device's lock if it is the job's turn; why the job waits, empty when it has the lock."""
         device, name = self._job.device, self._name()
-        behind = _BEHIND if self._unready >= _CHECKS_IN_PLACE else ""
+        behind = _BEHIND if self._failed_checks >= _CHECKS_IN_PLACE else ""
         self._path = self._path.rename(self._queue / f"{behind}{name}")
         device_path = self._job.workspace.devices / f"{device}.lock"
         if first := self._first_before(name):
-            self._unready = 0
+            self._failed_checks = 0
             return f"Waiting for {device}: {first} is before it in the queue."
-        if self._unready and time.monotonic() < self._next_check and not locks.is_held(device_path):
+        if self._failed_checks and time.monotonic() < self._next_check and not locks.is_held(device_path):
             return self._reason
-        lock = FileLock.take(device_path, patience_s=0.0)
+        lock = FileLock.take(device_path, timeout_s=0.0)
         if lock is None:
-            self._unready = 0
+            self._failed_checks = 0
             return f"Waiting for {device}: {locks.read_holder(device_path) or 'another job'} is using it."
         try:
-            self._reason = self._ready()
+            self._reason = self._wait_reason()
         except BaseException:
             lock.close()
             raise
@@ -138,11 +138,11 @@ class _Ticket:
             self.device_lock = lock
             return ""
         lock.close()
-        self._unready += 1
+        self._failed_checks += 1
         self._next_check = time.monotonic() + _READY_INTERVAL_S
         return self._reason
 
-    def discard(self) -> None:
+    def release(self) -> None:
         self._path.unlink(missing_ok=True)
         self._lock.close()
 
@@ -150,9 +150,10 @@ class _Ticket:
         """It sorts by position. Microseconds since 1970 have ten digits before the point until the year 2286."""
         return f"{max(0.0, queue_position(self._job)):017.6f} {self._job.id}"
 
-    def _first_before(self, own: str) -> str:
+    def _first_before(self, own_name: str) -> str:
         """Id of the living job that is first in the queue, if it is before `own`; empty when there is none."""
-        for name in sorted(entry for entry in os.listdir(self._queue) if not entry.startswith(".") and entry < own):
+        earlier = [entry for entry in os.listdir(self._queue) if not entry.startswith(".") and entry < own_name]
+        for name in sorted(earlier):
             if locks.is_held(self._queue / name):
                 return name.partition(" ")[2]
             with suppress(FileNotFoundError):
@@ -172,8 +173,8 @@ def move_in_queue(states: Sequence[JobState], name: str, direction: Direction) -
     others = [state for state in queue_order(states) if state.alive and not state.has_device and state.id != name
               and state.job.device == moved.job.device]
     positions = [queue_position(state.job) for state in others]
-    own = queue_position(moved.job), name
-    index = sum((position, state.id) < own for position, state in zip(positions, others, strict=True))
+    moved_key = queue_position(moved.job), name
+    index = sum((position, state.id) < moved_key for position, state in zip(positions, others, strict=True))
     last = len(others)
     target = {"first": 0, "earlier": max(0, index - 1), "later": min(last, index + 1), "last": last}[direction]
     if target == index:

@@ -99,11 +99,11 @@ class CombinedProgress:
 
 @contextmanager
 def stage(reporter: Reporter, name: str) -> Iterator[None]:
-    """Report that the stage `name` begins, and how long it took."""
-    began = time.monotonic()
+    """Report that the stage `name` begins, and how long it took; no end is reported when the body raises."""
+    start = time.monotonic()
     reporter.emit(Stage(name))
     yield
-    reporter.emit(Stage(name, round(time.monotonic() - began, 3)))
+    reporter.emit(Stage(name, round(time.monotonic() - start, 3)))
 
 
 class JournalReporter:
@@ -169,7 +169,7 @@ def describe(event: Event) -> str:
             return (f"step {event.step}/{event.total_steps}  speech loss {event.speech_loss:.4f}  "
                     f"text loss {event.text_loss:.4f}  {event.tokens_per_s:.0f} tokens/s{_memory(event)}")
         case Evaluated():
-            errors = "".join(f"  {code} error {error:.1%}" for code, error in event.errors.items())
+            errors = "".join(f"  {code} CER {error:.1%}" for code, error in event.errors.items())
             more = "" if event.text_loss is None or event.accuracy is None else (
                 f"  text loss {event.text_loss:.4f}  top-1 {event.accuracy:.1%}")
             others = "".join(f"  {code} {one['speech_loss']:.4f}" for code, one in list(event.languages.items())[1:])
@@ -226,4 +226,4 @@ def _memory(event: Step) -> str:
 
 
 def _error(error: float | None) -> str:
-    return "" if error is None else f" (error {error:.1%})"
+    return "" if error is None else f" (CER {error:.1%})"

@@ -43,7 +43,8 @@ class Verb:
     """One verb. `needs` and `makes` map option fields to kinds of artefacts.
 
     The kinds: model, dataset, tokenizer, extension, segments (clips without text), transcripts (segments with text),
-    export and run; in `needs` also reference (`base:`, `run:` or `export:` and a name), recogniser and source. The
+    export and run; in `needs` also reference (`base:`, `run:` or `export:` and a name), recogniser, source and file (a
+    path on this machine). The
     field `job` of `makes` is the job's own id. `core.submission.requirements` reads both.
     """
 

@@ -1,8 +1,8 @@
 """The process of one job: `python -m core.jobs.worker RUN_DIRECTORY`.
 
-Two processes share the job's lock. The outer one only waits, so that a death that the inner one cannot report (a kill,
-a crash in native code, out of memory) is still recorded with its signal; the inner one waits for its turn and then
-runs the verb. Torch is imported by the verb's module, that is after the device is held.
+Two processes share the job's lock. The supervisor only waits, so that a death that the worker cannot report (a kill, a
+crash in native code, out of memory) is still recorded with its signal; the worker, its child, waits for its turn and
+then runs the verb. Torch is imported by the verb's module, that is after the device is held.
 Exit codes: 0 finished, 1 failed, 3 already running, 130 stopped.
 """
 
@@ -28,8 +28,19 @@ from config.schema import TrainOptions
 from core.jobs import app_instances, control, model_server_client
 from core.jobs.checkpoint_names import resume_point
 from core.jobs.directory import Job, load_job_directory
-from core.jobs.events import Event, Failed, Finished, Journal, Queued, Result, Skipped, Started, Stopped
-from core.jobs.gpus import FreeGpu
+from core.jobs.events import (
+    Event,
+    Failed,
+    Finished,
+    Journal,
+    Queued,
+    Result,
+    Skipped,
+    Started,
+    Stopped,
+    append_event,
+)
+from core.jobs.gpus import GpuWait
 from core.jobs.locks import FileLock
 from core.jobs.model_server_client import ModelServerClient, ModelServerDied
 from core.jobs.process_watchdog import ABANDONED_EXIT_CODE
@@ -66,11 +77,11 @@ def main(arguments: list[str], verbs: Mapping[str, VerbFunction] | None = None,
         return ALREADY_RUNNING if isinstance(error, control.AlreadyRunning) else FAILED
     os.nice(_NICENESS)
     served = verbs is None and VERBS[job.verb].model_server and (
-        app_instances.model_keep_s(app_instances.running_apps(job.workspace)) > 0)
-    return _supervise(job, lock, partial(run, verbs=verbs, model_server=model_server if served else None))
+        app_instances.model_idle_timeout_s(app_instances.running_apps(job.workspace)) > 0)
+    return supervise(job, lock, partial(run_job, verbs=verbs, model_server=model_server if served else None))
 
 
-def run(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | None = None,
+def run_job(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | None = None,
         verbs: Mapping[str, VerbFunction] | None = None, group: int | None = None,
         model_server: Sequence[str] | None = None) -> int:
     """Run the job in this process, from its turn in the queue to its last event; the exit code.
@@ -84,7 +95,7 @@ def run(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | None = 
         journal = Journal(job.journal)
         with _stop_signals(job) as signalled:
             reporter = JournalReporter(journal, lambda: signalled() or job.stop_file.exists(), listener)
-            last = outcome(partial(_work, job, reporter, verbs, model_server))
+            last = last_event_of(partial(run_verb, job, reporter, verbs, model_server))
             if isinstance(last, Failed) and last.traceback:
                 last = replace(last, hint=f"{last.hint} {resume_point(job)}")
             elif isinstance(last, Stopped) and last.message == _INTERRUPTED:
@@ -99,7 +110,7 @@ def run(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | None = 
         lock.close()
 
 
-def outcome(work: Callable[[], Event | Result]) -> Event:
+def last_event_of(work: Callable[[], Event | Result]) -> Event:
     """Do the work; the job's last event. The one place where every exception is caught."""
     try:
         done = work()
@@ -122,19 +133,19 @@ def outcome(work: Callable[[], Event | Result]) -> Event:
         return Failed(f"{type(error).__name__}: {error}", hint, traceback.format_exc(), FAILED)
 
 
-def _work(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] | None,
+def run_verb(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] | None,
           model_server: Sequence[str] | None) -> Event | Result:
     """Wait for the job's turn, then do its work here or have the model server do it."""
-    free_gpu = FreeGpu(job, reporter)
+    gpu_wait = GpuWait(job, reporter)
     client = ModelServerClient(job.workspace, job.device)
 
-    def ready() -> str:
+    def stop_server_and_reserve_gpu() -> str:
         if model_server:
             return ""
-        client.stop()
-        return free_gpu.obstacle()
+        client.stop()  # whose models would fill the GPU that this job needs
+        return gpu_wait.try_reserve()
 
-    device = wait_for_turn(job, reporter, ready)
+    device = wait_for_turn(job, reporter, stop_server_and_reserve_gpu)
     try:
         attempt = JobReader(job).state(worker_alive=True).attempt + 1
         reporter.emit(Started(os.getpid(), attempt))
@@ -175,7 +186,7 @@ def _stop_signals(job: Job) -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _supervise(job: Job, lock: FileLock, run_job: Callable[..., int]) -> int:
+def supervise(job: Job, lock: FileLock, run_worker: Callable[..., int]) -> int:
     """Run the job in a child, and again while it crashes and has attempts left; the last exit code."""
     group = os.getpgid(0) if os.getsid(0) == os.getpid() else None  # a session made for this job alone
     try:
@@ -183,32 +194,32 @@ def _supervise(job: Job, lock: FileLock, run_job: Callable[..., int]) -> int:
         attempts = options.max_attempts if isinstance(options, TrainOptions) else 1
     except UserError:  # the child reports it
         attempts = 1
-    for left in range(attempts, 0, -1):
-        code = _run_in_child(job, partial(run_job, job, lock, group=group))
-        if left == 1 or not _crashed(job):
+    for attempts_left in range(attempts, 0, -1):
+        code = run_attempt(job, partial(run_worker, job, lock, group=group))
+        if attempts_left == 1 or not _should_retry(job):
             break
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)  # until there is a child again to pass them on to
-        _append(job, Queued())
+        append_event(job.journal, Queued())
     return code
 
 
-def _crashed(job: Job) -> bool:
-    """Whether the job ended by an unforeseen error; what a person must mend would only fail again."""
+def _should_retry(job: Job) -> bool:
+    """Whether another attempt may help: after a crash or an unforeseen error, not after one that a person must fix."""
     state = JobReader(job).state(worker_alive=True)
     unforeseen = state.status == "failed" and (bool(state.traceback) or state.exit_code == ABANDONED_EXIT_CODE)
     return not job.stop_file.exists() and (state.status == "crashed" or unforeseen)
 
 
-def _run_in_child(job: Job, run_job: Callable[[], int]) -> int:
+def run_attempt(job: Job, run_worker: Callable[[], int]) -> int:
     """Run the job in a child, and record its death when it cannot do so itself; the exit code."""
     child = os.fork()
     if child == 0:
         code = FAILED
         try:
-            code = run_job()
+            code = run_worker()
         except Exception:  # noqa: BLE001
-            traceback.print_exc()  # to the log; the outer process records the death
+            traceback.print_exc()  # to the log; the supervisor records the death
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -225,13 +236,7 @@ def _run_in_child(job: Job, run_job: Callable[[], int]) -> int:
 def _note_death(job: Job, code: int) -> None:
     """Write the last event of a child that ended with `code` and wrote none."""
     death = _death(code)
-    _append(job, replace(death, hint=f"{death.hint} {resume_point(job)}"))
-
-
-def _append(job: Job, event: Event) -> None:
-    journal = Journal(job.journal)
-    journal.append(event)
-    journal.close()
+    append_event(job.journal, replace(death, hint=f"{death.hint} {resume_point(job)}"))
 
 
 def _death(code: int | None) -> Failed:

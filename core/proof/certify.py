@@ -131,7 +131,7 @@ def certify_model(workspace: Workspace, base: TTSModel, finetuned: TTSModel, rec
 
 def base_probes(model: TTSModel) -> list[ProbeSample]:
     """The base-language samples that come with the base of `model`."""
-    clips = replay.load(model, model.family.load_voices(model.base_folder)).probe_clips
+    clips = replay.load(model, model.family.load_voices(model.base_folder)).drift_clips
     return replay.probes(clips, model.model.max_prompt_length)
 
 

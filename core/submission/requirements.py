@@ -65,7 +65,7 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             _check_new_export(workspace, options.restore)
         case SynthesizeOptions():
             if not options.text.strip():
-                raise UserError("There is no text to speak.", "Write what is to be said: --text TEXT.")
+                raise UserError("There is no text to synthesize.", "Give one: --text TEXT.")
             _check_speaks(workspace, options.voice_model, (options.language,), options.voice)
         case CompareOptions():
             if not options.finetuned:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -32,7 +31,7 @@ from core.model.prefix import is_of_base, new_rows
 from core.training import fsdp
 from core.training.memory_plan import MicrobatchPlan
 from data.batches import SamplerState
-from data.durable_files import hash_tree
+from data.durable_files import fsync_path, fsync_tree, hash_tree, write_json
 
 FOLDER = checkpoint_names.CHECKPOINTS
 _TENSORS, _NUMBERS, _RANKING = "training.safetensors", "training.json", "best.json"
@@ -47,7 +46,7 @@ class EarlyStopping:
     step: int = 0  # of the last validation that counted
     best_step: int = 0
     best: float = math.inf
-    stale: int = 0  # validations since the best
+    validations_without_improvement: int = 0
 
     def after(self, step: int, value: float) -> EarlyStopping:
         """This after `step` was worth `value` (lower is better); a step counts once."""
@@ -55,11 +54,11 @@ class EarlyStopping:
             return self
         if value < self.best:
             return EarlyStopping(step, step, value)
-        return EarlyStopping(step, self.best_step, self.best, self.stale + 1)
+        return EarlyStopping(step, self.best_step, self.best, self.validations_without_improvement + 1)
 
-    def exhausted(self, most: int) -> bool:
-        """Whether `most` validations in a row brought nothing; 0 is never."""
-        return 0 < most <= self.stale
+    def should_stop(self, patience: int) -> bool:
+        """Whether `patience` validations in a row brought no improvement; a patience of 0 never stops."""
+        return 0 < patience <= self.validations_without_improvement
 
 
 @dataclass(frozen=True)
@@ -72,71 +71,73 @@ class TrainerState:
     replay: SamplerState
     data_fingerprint: str
     tensors: Mapping[str, torch.Tensor]  # optimizer moments, generator states and the scale of the loss
-    microbatch_plan: MicrobatchPlan = MicrobatchPlan()
-    content_hash: str = ""  # of the clips as the model sees them
+    microbatch_plan: MicrobatchPlan
+    processes: int  # that shared the steps
+    precision: str  # that its steps were computed in
+    numeric_environment: str  # on which their last bits depend, see `core.compute.numeric_environment`
+    content_hash: str  # of the clips as the model sees them
     early_stopping: EarlyStopping = EarlyStopping()
-    processes: int = 1  # that shared the steps
-    precision: str = ""  # that its steps were computed in
-    conditions: str = ""  # on which their last bits depend, see `core.compute.numeric_environment`
 
 
-def folder_of(run: Path, step: int) -> Path:
+def folder_of(run_dir: Path, step: int) -> Path:
     """Where the checkpoint of `step` stands."""
-    return run / FOLDER / f"step-{step:06d}"
+    return run_dir / FOLDER / f"step-{step:06d}"
 
 
-def remove_leftovers(run: Path) -> None:
-    """Remove what a killed writer left, and restore a checkpoint that it was about to replace."""
-    _put_back(run)
-    for leftover in (run / FOLDER).glob(f"{_WRITING}*"):
+def recover_interrupted_save(run_dir: Path) -> None:
+    """Restore a checkpoint that a killed writer was about to replace, and remove its unfinished files."""
+    _restore_replaced(run_dir)
+    for leftover in (*(run_dir / FOLDER).glob(f"{_WRITING}*"), *(run_dir / FOLDER).glob(f".{_RANKING}-*")):
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
-def _put_back(run: Path) -> None:
+def _restore_replaced(run_dir: Path) -> None:
     """Restore a checkpoint that was to be replaced, unless the new one is there."""
-    for replaced in (run / FOLDER).glob(f"{_REPLACED}*"):
+    for replaced in (run_dir / FOLDER).glob(f"{_REPLACED}*"):
         target = replaced.with_name(replaced.name.removeprefix(_REPLACED))
         shutil.rmtree(replaced) if target.exists() else replaced.rename(target)
 
 
-def last_intact(run: Path, warn: Callable[[str], None]) -> int | None:
-    """The last step whose checkpoint is intact, None where there is no checkpoint at all.
+def quarantine_damaged(run_dir: Path, warn: Callable[[str], None]) -> int | None:
+    """Rename damaged checkpoints after the last intact one, with a warning; its step, None without any checkpoint.
 
-    Damaged ones after it are renamed, with a warning. Where none is intact, `UserError` is raised and nothing changed.
+    Where none is intact, `UserError` is raised and nothing changed.
     """
-    found = checkpoint_names.checkpoint_steps(run)
+    steps = checkpoint_names.checkpoint_steps(run_dir)
     faults: dict[int, str] = {}
-    for step in reversed(found):
-        if (fault := records.find_damage(folder_of(run, step))) is None:
+    for step in reversed(steps):
+        if (fault := records.find_damage(folder_of(run_dir, step))) is None:
             break
         faults[step] = fault
-    if faults and len(faults) == len(found):
-        raise UserError(f"No checkpoint of {run.name} is intact. {faults[found[-1]]}",
+    if faults and len(faults) == len(steps):
+        raise UserError(f"No checkpoint of {run_dir.name} is intact. {faults[steps[-1]]}",
                         "Put the files back if you have a copy, or start a new run.")
     for step, fault in faults.items():
-        renamed = run / FOLDER / f"{_DAMAGED}step-{step:06d}"
+        renamed = run_dir / FOLDER / f"{_DAMAGED}step-{step:06d}"
         shutil.rmtree(renamed, ignore_errors=True)
-        folder_of(run, step).rename(renamed)
+        folder_of(run_dir, step).rename(renamed)
         warn(f"{fault} The checkpoint of step {step} cannot be used and was renamed to {renamed.name}; "
-             f"the run resumes from the one before, of step {found[-1 - len(faults)]}.")
-    return found[-1 - len(faults)] if found else None
+             f"the run resumes from the one before, of step {steps[-1 - len(faults)]}.")
+    return steps[-1 - len(faults)] if steps else None
 
 
-def check_free_space(run: Path, voice: TTSModel, state: TrainerState) -> None:
+def check_free_space(run_dir: Path, voice: TTSModel, state: TrainerState) -> None:
     """Raise `UserError` with both numbers when the disk will not hold the next checkpoint."""
-    wanted, free = _wanted_bytes(run, voice, state), shutil.disk_usage(run).free
+    wanted, free = _wanted_bytes(run_dir, voice, state), shutil.disk_usage(run_dir).free
     if free < wanted:
         raise UserError(
-            f"The checkpoint of step {state.step} was not written: {run / FOLDER} has {size_text(free)} "
-            f"({free:,} bytes) free, {size_text(wanted)} ({wanted:,} bytes) are needed. {_intact(run)}",
+            f"The checkpoint of step {state.step} was not written: {run_dir / FOLDER} has {size_text(free)} "
+            f"({free:,} bytes) free, {size_text(wanted)} ({wanted:,} bytes) are needed. "
+            f"{_describe_last_checkpoint(run_dir)}",
             "Free some space, then resume the run.",
         )
 
 
-def save(run: Path, record: CheckpointRecord, voice: TTSModel, options: TrainOptions, state: TrainerState) -> Path:
+def save(run_dir: Path, record: CheckpointRecord, voice: TTSModel, options: TrainOptions,
+         state: TrainerState) -> Path:
     """Write a checkpoint; its folder. A full disk raises `UserError` and leaves the earlier ones as they are."""
-    check_free_space(run, voice, state)
-    target = folder_of(run, state.step)
+    check_free_space(run_dir, voice, state)
+    target = folder_of(run_dir, state.step)
     writing = target.with_name(f"{_WRITING}{target.name}")
     try:
         shutil.rmtree(writing, ignore_errors=True)
@@ -148,25 +149,25 @@ def save(run: Path, record: CheckpointRecord, voice: TTSModel, options: TrainOpt
         config = {"verb": "train", "options": options.model_dump(mode="json")}
         (writing / records.CONFIG).write_text(yaml.safe_dump(config), encoding="utf-8")
         records.write_record(writing / records.CHECKPOINT, replace(record, files=hash_tree(writing)))
-        _flush(writing)
+        fsync_tree(writing)
         replaced = target.with_name(f"{_REPLACED}{target.name}")
         if target.exists():  # a step that is measured again, where the run was killed before it could be ranked
             shutil.rmtree(replaced, ignore_errors=True)
             target.rename(replaced)
         writing.rename(target)
-        _flush_folder(target.parent)
+        fsync_path(target.parent)
         for older in (replaced, target.with_name(f"{_DAMAGED}{target.name}")):
             shutil.rmtree(older, ignore_errors=True)
     except OSError as error:
         shutil.rmtree(writing, ignore_errors=True)
-        _put_back(run)
-        raise _unsaved(run, voice, state, error) from error
+        _restore_replaced(run_dir)
+        raise _save_error(run_dir, voice, state, error) from error
     return target
 
 
-def load_state(run: Path, step: int) -> TrainerState:
+def load_state(run_dir: Path, step: int) -> TrainerState:
     """The trainer's part of a checkpoint; its files are verified by `core.model.loading`."""
-    folder = folder_of(run, step)
+    folder = folder_of(run_dir, step)
     numbers = json.loads((folder / _NUMBERS).read_text(encoding="utf-8"))
     tensors = tensor_files.read(folder / _TENSORS, "Delete it and continue from the one before.")
     return TrainerState(**{
@@ -176,9 +177,9 @@ def load_state(run: Path, step: int) -> TrainerState:
         "early_stopping": EarlyStopping(**numbers["early_stopping"])})
 
 
-def processes(run: Path, step: int) -> int:
+def processes(run_dir: Path, step: int) -> int:
     """How many processes shared the steps up to this checkpoint."""
-    return int(json.loads((folder_of(run, step) / _NUMBERS).read_text(encoding="utf-8"))["processes"])
+    return int(json.loads((folder_of(run_dir, step) / _NUMBERS).read_text(encoding="utf-8"))["processes"])
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dict[str, torch.Tensor]:
@@ -190,13 +191,14 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dic
 
 def _flat_tensors(entry: Mapping[str, object]) -> dict[str, torch.Tensor]:
     """Tensors alone: bitsandbytes counts steps in an int, and holds what is in 8 bits in a mapping of its own."""
-    found: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for key, value in entry.items():
         if isinstance(value, Mapping):
-            found |= {name: inner.clone() for name, inner in _flat_tensors(value).items()}  # they share their code book
+            # Cloned, because they share their code book.
+            tensors |= {name: inner.clone() for name, inner in _flat_tensors(value).items()}
         else:
-            found[key] = value if isinstance(value, torch.Tensor) else torch.tensor(value)
-    return found
+            tensors[key] = value if isinstance(value, torch.Tensor) else torch.tensor(value)
+    return tensors
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensors: Mapping[str, torch.Tensor]) -> None:
@@ -225,53 +227,34 @@ def _write_model(folder: Path, voice: TTSModel) -> None:
         tensor_files.write(folder / records.CHANGED, changed)
 
 
-def _flush(folder: Path) -> None:
-    """Everything under `folder` to the disk."""
-    for path in folder.rglob("*"):
-        _flush_folder(path) if path.is_dir() else _flush_file(path)
-    _flush_folder(folder)
-
-
-def _flush_file(path: Path) -> None:
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())
-
-
-def _flush_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _wanted_bytes(run: Path, voice: TTSModel, state: TrainerState) -> int:
+def _wanted_bytes(run_dir: Path, voice: TTSModel, state: TrainerState) -> int:
     """Bytes that the next checkpoint takes, and some for the journal and the samples beside it."""
     trained = [value for value in voice.model.module.parameters() if value.requires_grad]
     tensors = sum(value.nbytes for value in (*state.tensors.values(), *trained))
-    steps = checkpoint_names.checkpoint_steps(run)
-    before = folder_of(run, steps[-1]).rglob("*") if steps else ()
+    steps = checkpoint_names.checkpoint_steps(run_dir)
+    before = folder_of(run_dir, steps[-1]).rglob("*") if steps else ()
     return max(tensors, sum(path.stat().st_size for path in before if path.is_file())) + _OTHER_FILES
 
 
-def _intact(run: Path) -> str:
-    found = checkpoint_names.checkpoint_steps(run)
-    return f"The checkpoint of step {found[-1]} is intact." if found else "There is no earlier checkpoint."
+def _describe_last_checkpoint(run_dir: Path) -> str:
+    steps = checkpoint_names.checkpoint_steps(run_dir)
+    return f"The checkpoint of step {steps[-1]} is intact." if steps else "There is no earlier checkpoint."
 
 
-def _unsaved(run: Path, voice: TTSModel, state: TrainerState, error: OSError) -> UserError:
+def _save_error(run_dir: Path, voice: TTSModel, state: TrainerState, error: OSError) -> UserError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    free, wanted = shutil.disk_usage(run).free, _wanted_bytes(run, voice, state)
+    free, wanted = shutil.disk_usage(run_dir).free, _wanted_bytes(run_dir, voice, state)
     return UserError(
-        f"The checkpoint of step {state.step} could not be saved in {run / FOLDER}: {error.strerror}"
-        f"{f' (about {size_text(wanted)} needed, {size_text(free)} free)' if full else ''}. {_intact(run)}",
+        f"The checkpoint of step {state.step} could not be saved in {run_dir / FOLDER}: {error.strerror}"
+        f"{f' (about {size_text(wanted)} needed, {size_text(free)} free)' if full else ''}. "
+        f"{_describe_last_checkpoint(run_dir)}",
         f"{'Free some space' if full else 'Check that the workspace can be written'}, then resume the run.",
     )
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """What is known of the checkpoints: the best by `metric` (lower is better), and every value so far."""
+    """The values of the evaluated checkpoints by step, and the best of them by `metric` (lower is better)."""
 
     metric: str = ""
     best: int | None = None
@@ -283,59 +266,54 @@ class Ranking:
 
     def up_to(self, step: int) -> Ranking:
         """This ranking without what was measured after `step`, for a run that resumes from it."""
-        values = {known: value for known, value in self.values.items() if known <= step}
+        values = {earlier: value for earlier, value in self.values.items() if earlier <= step}
         return replace(self, values=values)._with_best()
 
-    def among(self, steps: list[int]) -> Ranking:
+    def with_best_of(self, steps: list[int]) -> Ranking:
         """This ranking with the best of `steps` alone."""
         values = {step: value for step, value in self.values.items() if step in steps}
         return replace(replace(self, values=values)._with_best(), values=self.values)
 
     def _with_best(self) -> Ranking:
-        best = min(self.values, key=lambda known: (self.values[known], -known), default=None)
+        best = min(self.values, key=lambda step: (self.values[step], -step), default=None)
         return replace(self, best=best)
 
 
-def read_ranking(run: Path) -> Ranking:
+def read_ranking(run_dir: Path) -> Ranking:
     """The ranking of the run's checkpoints; an empty one when none was measured."""
-    path = run / FOLDER / _RANKING
+    path = run_dir / FOLDER / _RANKING
     if not path.is_file():
         return Ranking()
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        known = {int(step): float(value) for step, value in values["values"].items()}
-        return Ranking(str(values["metric"]), values["best"], known)
+        by_step = {int(step): float(value) for step, value in values["values"].items()}
+        return Ranking(str(values["metric"]), values["best"], by_step)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         hint = "Delete it and resume the run: the last checkpoint is measured again."
         raise UserError(f"{path} is damaged: {error!r}.", hint) from error
 
 
-def write_ranking(run: Path, ranking: Ranking) -> None:
-    """Replace `best.json` at once."""
-    path = run / FOLDER / _RANKING
-    writing = path.with_name(f"{_WRITING}{_RANKING}")
+def write_ranking(run_dir: Path, ranking: Ranking) -> None:
+    """Replace `best.json`, whole or not at all."""
+    path = run_dir / FOLDER / _RANKING
     try:
-        with open(writing, "w", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(ranking), indent=1))
-            file.flush()
-            os.fsync(file.fileno())
-        writing.replace(path)
+        write_json(path, asdict(ranking))
     except OSError as error:
         hint = "Free some space, then resume the run."
         raise UserError(f"{path} could not be written: {error.strerror}.", hint) from error
 
 
-def prune_checkpoints(run: Path, last: int, best: int | None) -> None:
+def prune_checkpoints(run_dir: Path, last: int, best: int | None) -> None:
     """Delete all checkpoints but the `last` ones, the best, and those that have a name.
 
     A folder loses its own name first, so that no half of one is ever left.
     """
-    with checkpoint_names.checkpoint_lock(run):
-        there = checkpoint_names.checkpoint_steps(run)
-        keep = {*there[-last:], *checkpoint_names.pinned_names(run).values(), best}
-        for step in there:
+    with checkpoint_names.checkpoint_lock(run_dir):
+        steps = checkpoint_names.checkpoint_steps(run_dir)
+        keep = {*steps[-last:], *checkpoint_names.pinned_names(run_dir).values(), best}
+        for step in steps:
             if step not in keep:
-                folder = run / FOLDER
+                folder = run_dir / FOLDER
                 doomed = folder / f"{_WRITING}deleting-{step}"
                 (folder / f"step-{step:06d}").rename(doomed)
                 shutil.rmtree(doomed)

@@ -1,4 +1,4 @@
-"""What is done with a checkpoint: validate it, speak and score samples, rank it, delete what is no longer needed.
+"""A training run around its trainer: save, validate, evaluate, rank and prune checkpoints, and stop early.
 
 A checkpoint is saved before it is evaluated, so that a kill in between loses nothing; a resumed run
 evaluates a checkpoint that was saved and not yet evaluated. Rank 0 evaluates, while the others wait.
@@ -33,24 +33,27 @@ from models.base import LossOptions, Sample
 
 SAMPLES = "samples"
 CER, SPEECH_LOSS = "character error rate", "validation speech loss"  # the metrics that can rank checkpoints
-_BASE_LANGUAGES = 2  # that are spoken in `full`, a sentence of each
+_BASE_LANGUAGES = 2  # that are synthesized in `full`, a sentence of each
 _DRIFT_HINT = ("Use an earlier checkpoint (run:ID@STEP), or train again with lower rates, more replay, distillation, "
                "or fewer changes to the base (full_trainable, or the scope `gated`, which cannot drift).")
 
 
 @dataclass
-class CheckpointEvaluator:
-    """The checkpoints of one run. All ranks call `save`, `catch_up`, `validate` and `evaluate` at the same steps."""
+class TrainingRun:
+    """A trainer with its checkpoints, their evaluation and early stopping.
+
+    All ranks call `save`, `validate_losses` and the methods that evaluate at the same steps.
+    """
 
     trainer: Trainer
-    evaluator: SpeechEvaluator
+    speech_evaluator: SpeechEvaluator
     record: CheckpointRecord
     reporter: Reporter
     early_stopping: EarlyStopping = EarlyStopping()
     _samples: dict[str, list[Sample]] = field(default_factory=dict)
 
     @property
-    def run(self) -> Path:
+    def directory(self) -> Path:
         """The run's folder."""
         return self.reporter.directory
 
@@ -63,9 +66,9 @@ class CheckpointEvaluator:
     def metric(self) -> str:
         """What ranks the checkpoints: as `select_best_by` says, or the error rate where it can be measured."""
         language = self.trainer.data.language
-        known = self.evaluator.can_score(language) or bool(unmeasured_reason(self.evaluator.recogniser,
-                                                                             language))  # it ranked before
-        scored = self.options.evaluation_sentences > 0 and known
+        can_score = self.speech_evaluator.can_score(language) or bool(  # an unavailable recogniser ranked before
+            unmeasured_reason(self.speech_evaluator.recogniser, language))
+        scored = self.options.evaluation_sentences > 0 and can_score
         return CER if scored and self.options.select_best_by != "speech_loss" else SPEECH_LOSS
 
     def check_metric(self) -> None:
@@ -74,12 +77,12 @@ class CheckpointEvaluator:
         if self.options.select_best_by == "cer" and self.metric != CER:
             raise UserError(
                 "The best checkpoint cannot be selected by character error rate: "
-                + ("evaluation_sentences is 0." if self.evaluator.can_score(language) else
+                + ("evaluation_sentences is 0." if self.speech_evaluator.can_score(language) else
                    f"no recogniser for {language!r}."),
                 "Select it by speech_loss, or set evaluation_sentences and a recogniser that knows the language.")
-        if unmeasured_reason(self.evaluator.recogniser, language):  # setup has warned of it
+        if unmeasured_reason(self.speech_evaluator.recogniser, language):  # setup has warned of it
             return
-        if self.options.evaluation_sentences > 0 and not self.evaluator.can_score(language):
+        if self.options.evaluation_sentences > 0 and not self.speech_evaluator.can_score(language):
             self.reporter.emit(WarningRaised(
                 f"No recogniser for {language!r}: samples are not scored, and the best checkpoint is selected by the "
                 "validation speech loss, which can fall while the speech gets worse. Listen to the samples, or choose "
@@ -87,17 +90,18 @@ class CheckpointEvaluator:
 
     def save(self) -> None:
         """Save the present step; older checkpoints that are neither best, nor last, nor named are deleted."""
-        state = replace(self.trainer.state(), early_stopping=self.early_stopping)
+        state = replace(self.trainer.state_dict(), early_stopping=self.early_stopping)
 
         def write() -> None:
             scored = tuple(sentence.text for sentence in self._sentences())
-            record = replace(self.record, step=state.step, scored=scored, frozen_hash=self.trainer.frozen_hash)
-            checkpoint.save(self.run, record, self.trainer.voice, self.options,
-                            replace(state, content_hash=self.trainer.data.content_hash))
-            checkpoint.prune_checkpoints(self.run, self.options.keep_last, checkpoint.read_ranking(self.run).best)
+            record = replace(self.record, step=state.step, scored=scored,
+                             frozen_hash=self.trainer.compute_frozen_hash())
+            checkpoint.save(self.directory, record, self.trainer.voice, self.options, state)
+            best = checkpoint.read_ranking(self.directory).best
+            checkpoint.prune_checkpoints(self.directory, self.options.keep_last, best)
 
-        with self.trainer.averaged():
-            self.trainer.group.run_on_main(write)
+        with self.trainer.ema_weights():
+            self.trainer.group.run_on_rank0(write)
 
     def check_stop(self) -> None:
         """Raise `StopRequested` where a stop was requested; the present step is saved."""
@@ -106,35 +110,43 @@ class CheckpointEvaluator:
             raise StopRequested(f"Stopped after step {self.trainer.step} of {self.options.steps}, which is saved; "
                                 "the run can resume from there.")
 
-    def exhausted(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether the last validations brought no improvement, so that the training ends here."""
-        return self.early_stopping.exhausted(self.options.patience)
+        return self.early_stopping.should_stop(self.options.patience)
 
-    def catch_up(self, *, due: bool) -> None:
-        """Do what a run does before its next step; in a resumed one, what was not done when it ended.
+    def evaluate_base(self) -> None:
+        """Before the first step in `full`: measure and synthesize what later steps are compared with."""
+        def measure() -> None:
+            self.reporter.emit(_evaluated_event(0, self.trainer.data.language, self._validation_losses(), None))
+            with self._fork_rng(), self._base_weights() as voice:
+                self._synthesize_base(voice, progress_callback(self.reporter))
 
-        `due`: the present step is one at which a checkpoint is evaluated.
+        if self.options.scope == "full":
+            self.trainer.group.run_on_rank0(measure)
+
+    def finish_pending_evaluation(self, *, checkpoint_due: bool) -> None:
+        """In a resumed run, evaluate or rank the step that it resumes from, if it was ended before it could.
+
+        `checkpoint_due`: this step is one at which a checkpoint is evaluated.
         """
         step, group = self.trainer.step, self.trainer.group
-        known: dict[int, float] = group.run_on_main(lambda: checkpoint.read_ranking(self.run).values)
-        if step == 0 and self.options.scope == "full":
-            group.run_on_main(self._evaluate_base)
-        elif step in known:  # it was evaluated after it was saved
-            self.early_stopping = self.early_stopping.after(step, known[step])
-        elif step and due:
-            self.evaluate()
-        elif step and self.validation_due():
+        values: dict[int, float] = group.run_on_rank0(lambda: checkpoint.read_ranking(self.directory).values)
+        if step in values:  # it was evaluated after it was saved
+            self.early_stopping = self.early_stopping.after(step, values[step])
+        elif checkpoint_due:
+            self.evaluate_checkpoint()
+        elif self.validation_due():
             if self.early_stopping.step < step:
-                self.validate()
+                self.validate_losses()
             elif self.early_stopping.best_step == step:  # saved for its value, and killed before it was ranked
-                group.run_on_main(lambda: self._rank(self.early_stopping.best))
+                group.run_on_rank0(lambda: self._rank(self.early_stopping.best))
 
     def validation_due(self) -> bool:
         """Whether the present step is validated without samples."""
         every = self.options.validate_every
         return every > 0 and self.trainer.step % every == 0
 
-    def validate(self) -> None:
+    def validate_losses(self) -> None:
         """Measure the losses of the present step. It is saved only where it is the best by loss, or the last."""
         group, step, language = self.trainer.group, self.trainer.step, self.trainer.data.language
 
@@ -143,39 +155,33 @@ class CheckpointEvaluator:
             self.reporter.emit(_evaluated_event(step, language, losses, None))
             return losses[language].speech_loss if self.metric == SPEECH_LOSS else None
 
-        with self.trainer.averaged():
-            value: float | None = group.run_on_main(measure)
+        with self.trainer.ema_weights():
+            value: float | None = group.run_on_rank0(measure)
         if value is None:
             return
         self.early_stopping = self.early_stopping.after(step, value)
-        if self.early_stopping.best_step == step or self.exhausted():
+        if self.early_stopping.best_step == step or self.should_stop():
             self.save()
-            group.run_on_main(lambda: self._rank(value))
+            group.run_on_rank0(lambda: self._rank(value))
 
-    def evaluate(self) -> None:
-        """Validate the present step, which is saved, speak its samples and rank it."""
+    def evaluate_checkpoint(self) -> None:
+        """Validate the present step, which is saved, synthesize its samples and rank it."""
         step, language = self.trainer.step, self.trainer.data.language
 
         def measure() -> float:
             losses = self._validation_losses()
-            error = self._speak(language)
-            self._speak_base(self.trainer.voice, self._on_progress)
+            error = self._synthesize(language)
+            self._synthesize_base(self.trainer.voice, self._on_progress)
             self.reporter.emit(_evaluated_event(step, language, losses, error))
             value = error if error is not None and self.metric == CER else losses[language].speech_loss
             self._rank(value)
             return value
 
-        with self._own_rng(), self.trainer.averaged():
-            value: float = self.trainer.group.run_on_main(measure)
+        with self._fork_rng(), self.trainer.ema_weights():
+            value: float = self.trainer.group.run_on_rank0(measure)
         self.early_stopping = self.early_stopping.after(step, value)
 
-    def _evaluate_base(self) -> None:
-        """Before the first step in `full`: what the base languages are compared with later."""
-        self.reporter.emit(_evaluated_event(0, self.trainer.data.language, self._validation_losses(), None))
-        with self._own_rng(), self._untrained() as voice:
-            self._speak_base(voice, progress_callback(self.reporter))
-
-    def _own_rng(self) -> AbstractContextManager[None]:
+    def _fork_rng(self) -> AbstractContextManager[None]:
         """Context that leaves the random numbers of training as they are; even to load a model draws some."""
         device = self.trainer.voice.device
         return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
@@ -183,80 +189,83 @@ class CheckpointEvaluator:
     def _validation_losses(self) -> dict[str, ValidationLosses]:
         """The losses of the present step by language; warns where base languages drift, or ends the run."""
         trainer = self.trainer
-        with self._own_rng():
+        with self._fork_rng():
             if not self._samples:
-                self._samples = validation_samples(trainer.voice, trainer.data, trainer.probe_clips)
+                self._samples = validation_samples(trainer.voice, trainer.data, trainer.drift_clips)
             size = trainer.microbatch_plan.size(self.options.batch_size)
             measured = measure_losses(trainer.voice, self._samples, size, trainer.precision)
             if trainer.step == 0:
                 before = measured
                 if self.options.init_from:  # whose weights may have drifted already
-                    with self._untrained() as base:
+                    with self._base_weights() as base:
                         before = measure_losses(base, {language: some for language, some in self._samples.items()
                                                        if not base.front_end.is_new(language)}, size, trainer.precision)
                 trainer.base_losses = self._base_losses(before)
-        if trainer.step and (message := check_drift(trainer.base_losses, self._base_losses(measured), self.options,
-                                                    trainer.step)):
-            self.reporter.emit(WarningRaised(message))
+        if trainer.step and (message := drift_warning(trainer.base_losses, self._base_losses(measured),
+                                                      self.options.drift_bound, trainer.step)):
+            if self.options.drift_action == "stop":
+                raise UserError(message, _DRIFT_HINT)
+            self.reporter.emit(WarningRaised(f"{message} {_DRIFT_HINT}"))
         return measured
 
     def _base_losses(self, measured: Mapping[str, ValidationLosses]) -> dict[str, float]:
         return {language: losses.speech_loss for language, losses in measured.items()
                 if not self.trainer.voice.front_end.is_new(language)}
 
-    def _untrained(self) -> AbstractContextManager[TTSModel]:
-        """Context in which the model is what the base was before any training; its voice."""
-        return self.trainer.as_base() if self.options.init_from else nullcontext(self.trainer.voice)
+    def _base_weights(self) -> AbstractContextManager[TTSModel]:
+        """Context in which the model has the weights of the base before any training; its voice."""
+        return self.trainer.base_weights() if self.options.init_from else nullcontext(self.trainer.voice)
 
     def _rank(self, value: float) -> None:
         """Rank the present step, which is saved; checkpoints that are no longer needed are deleted."""
         step = self.trainer.step
-        ranking = replace(checkpoint.read_ranking(self.run), metric=self.metric).with_value(step, value)
-        checkpoint.write_ranking(self.run, ranking)
+        ranking = replace(checkpoint.read_ranking(self.directory), metric=self.metric).with_value(step, value)
+        checkpoint.write_ranking(self.directory, ranking)
         self.reporter.emit(CheckpointSaved(step, self._path(), best=ranking.best == step))
-        checkpoint.prune_checkpoints(self.run, self.options.keep_last, ranking.best)
+        checkpoint.prune_checkpoints(self.directory, self.options.keep_last, ranking.best)
 
-    def _speak(self, language: str) -> float | None:
-        """Speak the sample sentences; their error, or None when no recogniser knows the language."""
+    def _synthesize(self, language: str) -> float | None:
+        """Synthesize the sample sentences; their CER, or None when no recogniser knows the language."""
         options = self.options
         if options.evaluation_sentences == 0:
             return None
         sampling = replace(self.trainer.voice.family.sampling, seed=options.seed)
-        score, spoken = evaluation.evaluate_language(self.evaluator, self.trainer.voice, language, self._sentences(),
-                                                     sampling,
-                                        self._on_progress)
-        for index, item in enumerate(spoken):
+        score, sentences = evaluation.evaluate_language(self.speech_evaluator, self.trainer.voice, language,
+                                                        self._sentences(),
+                                                        sampling, self._on_progress)
+        for index, item in enumerate(sentences):
             self._save_sample(index, item)
-        if not self.evaluator.can_score(language):
+        if not self.speech_evaluator.can_score(language):
             return None
         if score.sentences == 0:
             raise UserError("None of the held-out sentences can be read by the model.", "Prepare the dataset again.")
         return score.error
 
-    def _speak_base(self, voice: TTSModel, progress: ProgressCallback) -> None:
-        """In `full`, speak a held-out sentence of a few base languages, to make drift audible; it ranks nothing.
+    def _synthesize_base(self, voice: TTSModel, progress: ProgressCallback) -> None:
+        """In `full`, synthesize a held-out sentence of a few base languages, to make drift audible; it ranks nothing.
 
-        They are at most half as many as are scored, so none in a trial. In the other scopes base speech cannot change.
+        They are at most half as many as are scored, so none in a trial. In the other scopes the base cannot change.
         """
         most = min(_BASE_LANGUAGES, self.options.evaluation_sentences // 2) if self.options.scope == "full" else 0
         chosen: dict[str, list[HeldOutSentence]] = {}
-        for clip in self.trainer.probe_clips:
+        for clip in self.trainer.drift_clips:
             if len(chosen) < most:
                 chosen.setdefault(clip.language, [HeldOutSentence(clip.text, None)])
         sampling = replace(voice.family.sampling, seed=self.options.seed)
-        for _, spoken in evaluation.evaluate_languages(self.evaluator, voice, chosen, sampling, progress).values():
-            for index, item in enumerate(spoken):
+        by_language = evaluation.evaluate_languages(self.speech_evaluator, voice, chosen, sampling, progress)
+        for _, sentences in by_language.values():
+            for index, item in enumerate(sentences):
                 self._save_sample(index, item)
 
     def _on_progress(self, progress: Progress) -> None:
-        """Report a spoken sentence. A stop ends the run here too: the step is saved, and is evaluated on resume."""
+        """Report a sentence. A stop ends the run here too: the step is saved, and is evaluated on resume."""
         self.reporter.emit(progress)
         self.check_stop()
 
     def _save_sample(self, index: int, item: EvaluatedSentence) -> None:
         step = self.trainer.step
         path = Path(SAMPLES) / f"step-{step:06d}" / f"{index + 1:02d}-{item.language}.wav"
-        target = self.run / path
+        target = self.directory / path
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             audio.save(target, item.waveform, item.sample_rate)
@@ -276,9 +285,9 @@ class CheckpointEvaluator:
 
 def _evaluated_event(step: int, language: str, losses: Mapping[str, ValidationLosses],
                      error: float | None) -> Evaluated:
-    own = losses[language]
-    return Evaluated(step, own.speech_loss, {} if error is None else {language: error}, own.text_loss, own.accuracy,
-                     {code: asdict(one) for code, one in losses.items()})
+    target = losses[language]
+    return Evaluated(step, target.speech_loss, {} if error is None else {language: error}, target.text_loss,
+                     target.accuracy, {code: asdict(one) for code, one in losses.items()})
 
 
 @dataclass(frozen=True)
@@ -291,25 +300,25 @@ class ValidationLosses:
     accuracy: float
 
 
-def validation_samples(voice: TTSModel, data: TrainingData, probe_clips: Sequence[Utterance]
+def validation_samples(voice: TTSModel, data: TrainingData, drift_clips: Sequence[Utterance]
                        ) -> dict[str, list[Sample]]:
-    """What is validated on, by language, the new one first; `probe_clips` of base languages in `full`.
+    """What is validated on, by language, the new one first; `drift_clips` of base languages in `full`.
 
     In the other scopes the base languages cannot change.
     """
     length = voice.model.max_prompt_length
-    found = {data.language: dataloader.validation_pairs(data.held_out, data.train, length)}
+    samples = {data.language: dataloader.validation_pairs(data.held_out, data.train, length)}
     if voice.scope == "full":
-        for item in replay.probes(probe_clips, length):
-            found.setdefault(item.language, []).append(item.sample)
-    return found
+        for item in replay.probes(drift_clips, length):
+            samples.setdefault(item.language, []).append(item.sample)
+    return samples
 
 
 @torch.no_grad()
 def measure_losses(voice: TTSModel, samples: Mapping[str, Sequence[Sample]], batch_size: int,
                    precision: Precision) -> dict[str, ValidationLosses]:
-    """The losses by language, each with its adapters as texts of it need them, with nothing hidden."""
-    found = {}
+    """The losses by language, each with its adapters as texts of it need them, without input dropout."""
+    losses_by_language = {}
     for language, some in samples.items():
         sums = torch.zeros(3, device=voice.device)
         by_length = sorted(some, key=lambda sample: len(sample.speech_codes))
@@ -321,24 +330,21 @@ def measure_losses(voice: TTSModel, samples: Mapping[str, Sequence[Sample]], bat
                 sums = sums + torch.stack([losses.speech_sum, losses.text_sum, losses.speech_top1.float()])
         speech, text, hits = sums.tolist()
         codes, ids = sum(item.speech_targets for item in some), sum(item.text_targets for item in some)
-        found[language] = ValidationLosses(len(some), speech / codes, text / ids, hits / codes)
-    return found
+        losses_by_language[language] = ValidationLosses(len(some), speech / codes, text / ids, hits / codes)
+    return losses_by_language
 
 
-def check_drift(before: Mapping[str, float], now: Mapping[str, float], options: TrainOptions, step: int) -> str:
-    """A warning where the loss of a base language rose by more than the bound; `UserError` where that ends the run.
+def drift_warning(before: Mapping[str, float], now: Mapping[str, float], drift_bound: float, step: int) -> str:
+    """Which base languages lost more than `drift_bound`; empty where none did.
 
-    Losses in nats a code by language, at step 0 and now. Empty when all is within the bound.
+    Losses in nats a code by language, at step 0 and now.
     """
     rises = {language: now[language] - before[language] for language in before if language in now}
-    past = {language: rise if rise > options.drift_bound else math.inf for language, rise in rises.items()
-            if not rise <= options.drift_bound}  # a NaN is past every bound
+    past = {language: rise if rise > drift_bound else math.inf for language, rise in rises.items()
+            if not rise <= drift_bound}  # a NaN is past every bound
     if not past:
         return ""
     worst = ", ".join(f"{language} {before[language]:.3f} to {now[language]:.3f} ({rises[language]:+.3f})"
                       for language in sorted(past, key=lambda language: (-past[language], language)))
-    message = (f"At step {step} the loss of base languages is more than {options.drift_bound:g} nats a code above that "
-               f"before the training: {worst}.")
-    if options.drift_action == "stop":
-        raise UserError(message, _DRIFT_HINT)
-    return f"{message} {_DRIFT_HINT}"
+    return (f"At step {step} the loss of base languages is more than {drift_bound:g} nats a code above that "
+            f"before the training: {worst}.")

@@ -60,28 +60,29 @@ class TrainingData:
     held_out: tuple[Utterance, ...]
     sentences: tuple[HeldOutSentence, ...]
     notes: tuple[str, ...]
-    train_s: float = 0.0  # speech in the training clips
+    train_speech_s: float = 0.0  # speech in the training clips
     variants: Mapping[str, tuple[Utterance, ...]] = field(default_factory=dict)  # of training clips, by their ids
-    cut_from: TrainingData | None = None  # all of it, where this is a part for a trial
+    full_data: TrainingData | None = None  # where this is a subset for a trial
 
     @cached_property
     def content_hash(self) -> str:
         """sha256 over the clips as the model sees them: ids, codes, embeddings, in their order."""
         digest = hashlib.sha256()
-        varied = (one for item in self.train for one in self.variants.get(item.id, ()))
-        for item in (*self.train, *self.held_out, *varied):
+        augmented = (one for item in self.train for one in self.variants.get(item.id, ()))
+        for item in (*self.train, *self.held_out, *augmented):
             digest.update(f"{item.id} {item.speaker} {len(item.text_ids)} {len(item.speech_codes)}\n".encode())
             for values in (item.text_ids, item.speech_codes, item.speaker_embedding, item.prompt_codes):
                 digest.update(np.ascontiguousarray(values).tobytes())
         return digest.hexdigest()
 
 
-def load_training_data(workspace: Workspace, name: str, voice: TTSModel, apart: str = "source", *,
-                       varied: bool = False) -> TrainingData:
+def load_training_data(workspace: Workspace, name: str, voice: TTSModel, disjoint_by: str = "source", *,
+                       augmented: bool = False) -> TrainingData:
     """The dataset `name` as `voice` sees it; `UserError` when nothing is left to train or to measure on.
 
-    No held-out clip shares its `apart` (`source` or `speaker`) with a training clip; one that does is left out.
-    `varied`: with the variants of the training clips, which the dataset must have been prepared with.
+    No held-out clip shares its source, nor its speaker where `disjoint_by` is `speaker`, with a training clip; one
+    that does is left out.
+    `augmented`: with the variants of the training clips, which the dataset must have been prepared with.
     """
     dataset = manifest.load(workspace.dataset(name))
     language = dataset.card.language
@@ -89,17 +90,17 @@ def load_training_data(workspace: Workspace, name: str, voice: TTSModel, apart: 
     cache = FeatureCache(workspace.cache, voice.family.extractor_fingerprint(voice.base_folder))
     reader = _UtteranceReader(voice, cache, cache.load_pack(dataset.card.fingerprint))
     train = reader.utterances([clip for clip in dataset.split(TRAIN) if reader.in_language(clip, language)])
-    apart_clips = reader.apart(dataset.split(HELD_OUT), dataset.split(TRAIN), apart)
-    held_out = reader.utterances([clip for clip in apart_clips if reader.in_language(clip, language)])
+    disjoint = reader.disjoint(dataset.split(HELD_OUT), dataset.split(TRAIN), disjoint_by)
+    held_out = reader.utterances([clip for clip in disjoint if reader.in_language(clip, language)])
     train = reader.with_prompt_clips(train)
     if not train:
         why = " ".join(reader.notes()) or "none is in the training split."
-        raise UserError(f"The dataset {name!r} has no clip to train on: {why}", reader.way_out())
+        raise UserError(f"The dataset {name!r} has no clip to train on: {why}", reader.hint())
     if not held_out:
         why = "".join(f" {note}" for note in reader.notes() if _SHARED in note)
         raise UserError(f"The dataset {name!r} has no held-out clip, so no checkpoint could be evaluated.{why}",
-                        _WAYS_OUT[_SHARED] if why else "Prepare it with a held-out share above 0.")
-    variants = reader.variants(dataset, train, augmentation.require(dataset.folder)) if varied else {}
+                        _HINTS[_SHARED] if why else "Prepare it with a held-out share above 0.")
+    variants = reader.variants(dataset, train, augmentation.require(dataset.folder)) if augmented else {}
     paths = {clip.id: dataset.audio_path(clip) for clip in dataset.clips}
     verbalize = voice.front_end.verbalize  # a recogniser writes words, no digits
     sentences = tuple(HeldOutSentence(verbalize(item.text, language), paths[item.id]) for item in held_out)
@@ -114,9 +115,9 @@ def make_sample(target: Utterance, prompt: Utterance, max_prompt_length: int) ->
                   prompt.prompt_codes[:max_prompt_length].astype(np.int64))
 
 
-def make_samples(draws: Sequence[TargetPromptPair], clips: Sequence[Utterance], max_prompt_length: int) -> list[Sample]:
+def make_samples(pairs: Sequence[TargetPromptPair], clips: Sequence[Utterance], max_prompt_length: int) -> list[Sample]:
     """The samples of a batch, of clips as they were recorded."""
-    return [make_sample(clips[draw.target], clips[draw.prompt], max_prompt_length) for draw in draws]
+    return [make_sample(clips[pair.target], clips[pair.prompt], max_prompt_length) for pair in pairs]
 
 
 def validation_pairs(held_out: Sequence[Utterance], train: Sequence[Utterance], max_prompt_length: int) -> list[Sample]:
@@ -151,7 +152,7 @@ _ALONE = "the only clip of the speaker, which leaves none to prompt it"
 _VARIANTS = {"no features": "have no features in the cache", "too long": "are longer than the model takes"}
 _FEATURES, _CHARACTERS = "no features in the cache", "characters outside the vocabulary"
 _SHARED = "held out, but shared with a training clip"
-_WAYS_OUT = {
+_HINTS = {
     _SHARED: "Prepare it under another name with held-out clips apart by this (--split-disjoint-by), or let "
              "validation be apart by source alone.",
     _LANGUAGE: "Prepare a dataset of the language that the extension brings.",
@@ -171,26 +172,26 @@ class _UtteranceReader:
         self._unknown = Counter[str]()
 
     def utterances(self, clips: Sequence[manifest.ManifestClip]) -> tuple[Utterance, ...]:
-        made = [self._utterance(clip) for clip in clips]
-        return tuple(item for item in made if item is not None)
+        utterances = [self._utterance(clip) for clip in clips]
+        return tuple(item for item in utterances if item is not None)
 
     def in_language(self, clip: manifest.ManifestClip, language: str) -> bool:
         if clip.language != language:
             self._leave_out(f"{_LANGUAGE}: not {language!r}", clip.id)
         return clip.language == language
 
-    def apart(self, held_out: Sequence[manifest.ManifestClip], train: Sequence[manifest.ManifestClip],
-              what: str) -> list[manifest.ManifestClip]:
-        """Held-out clips of no training clip's source (where it is known), nor speaker if `what` says so."""
+    def disjoint(self, held_out: Sequence[manifest.ManifestClip], train: Sequence[manifest.ManifestClip],
+                 disjoint_by: str) -> list[manifest.ManifestClip]:
+        """Held-out clips that share no source (where it is known) with a training clip, nor its `disjoint_by`."""
         sources = {clip.source for clip in train if clip.source}
-        speakers = {clip.speaker for clip in train} if what == "speaker" else set()
-        found = []
+        speakers = {clip.speaker for clip in train} if disjoint_by == "speaker" else set()
+        disjoint = []
         for clip in held_out:
             if clip.source in sources or clip.speaker in speakers:
                 self._leave_out(f"{_SHARED}: the {'source' if clip.source in sources else 'speaker'}", clip.id)
             else:
-                found.append(clip)
-        return found
+                disjoint.append(clip)
+        return disjoint
 
     def with_prompt_clips(self, clips: tuple[Utterance, ...]) -> tuple[Utterance, ...]:
         """Only clips whose speaker has another one: the prompt must not be the target."""
@@ -207,7 +208,7 @@ class _UtteranceReader:
         """The variants of the clips that are trained on, as far as they have features and fit."""
         clips = {clip.id: clip for clip in dataset.clips}
         wanted = [(item, key) for item in train for key, _ in recipe.of(clips[item.id].sha256)]
-        found: dict[str, tuple[Utterance, ...]] = {}
+        variants: dict[str, tuple[Utterance, ...]] = {}
         for item, key in wanted:
             if (features := self._features(key)) is None:
                 self._leave_out("no features", item.id)
@@ -215,14 +216,14 @@ class _UtteranceReader:
             one = replace(item, speech_codes=features.speech_codes, prompt_codes=features.prompt_codes,
                           speaker_embedding=features.speaker_embedding.astype(np.float32, copy=False))
             if _fits(one, self._model):
-                found[item.id] = (*found.get(item.id, ()), one)
+                variants[item.id] = (*variants.get(item.id, ()), one)
             else:
                 self._leave_out("too long", item.id)
-        if not found:
+        if not variants:
             raise UserError(f"None of the {len(wanted)} variants of {dataset.card.name!r} can be used: they have no "
                             "features of this model, or are longer than it holds.",
-                            f"{_WAYS_OUT[_FEATURES]} Or train with augmentation 0.")
-        return found
+                            f"{_HINTS[_FEATURES]} Or train with augmentation 0.")
+        return variants
 
     def notes(self) -> tuple[str, ...]:
         """One line a reason, with the first names."""
@@ -233,14 +234,14 @@ class _UtteranceReader:
         )
 
     def _characters(self) -> str:
-        found = ", ".join(f"{name!r} in {count}" for name, count in self._unknown.most_common(_SHOWN_CHARACTERS))
-        return f" The characters, and how many texts have them: {found}."
+        characters = ", ".join(f"{name!r} in {count}" for name, count in self._unknown.most_common(_SHOWN_CHARACTERS))
+        return f" The characters, and how many texts have them: {characters}."
 
-    def way_out(self) -> str:
+    def hint(self) -> str:
         """What would let the clips of the most frequent reason be used."""
         if not self._left_out:
             return "Prepare it with a smaller held-out share, or mark some clips as train in the source."
-        return _WAYS_OUT[max(self._left_out, key=lambda reason: len(self._left_out[reason])).partition(":")[0]]
+        return _HINTS[max(self._left_out, key=lambda reason: len(self._left_out[reason])).partition(":")[0]]
 
     def _utterance(self, clip: manifest.ManifestClip) -> Utterance | None:
         features = self._features(clip.sha256)
@@ -286,12 +287,12 @@ def subset(data: TrainingData, most: int) -> TrainingData:
         alone = not any(other.speaker == item.speaker for other in chosen)
         if all(item is not other for other in chosen) and len(chosen) + 1 + alone <= most:
             chosen += [item, others[0]] if alone else [item]
-    return replace(data, train=tuple(chosen), held_out=data.held_out[:2], sentences=data.sentences[:2], cut_from=data)
+    return replace(data, train=tuple(chosen), held_out=data.held_out[:2], sentences=data.sentences[:2], full_data=data)
 
 
 @dataclass(frozen=True)
 class TrainBatch:
-    """Samples with the names of their clips, and a seed each for what is hidden of them."""
+    """Samples with the names of their clips, and a seed each for their input dropout."""
 
     samples: list[Sample]
     clips: list[str]
@@ -306,7 +307,7 @@ class MicroBatch:
     samples: list[Sample]
     seeds: Sequence[int]
     replayed: bool = False
-    weight: float = 1.0  # of its losses: 0 where a sharded rank takes part in a pass without a clip of its own
+    weight: float = 1.0  # of its losses: 0 where a sharded rank takes part in a pass without a clip
 
 
 class TrainLoader:
@@ -342,17 +343,17 @@ class TrainLoader:
 
     def next_batches(self) -> list[TrainBatch]:
         """The next batch; in `full` a second one of replayed clips, because their lengths differ."""
-        draws = self._order.next()
-        targets = [choose_variant(self._data, draw.target, self._options, self._order.position.epoch)
-                   for draw in draws]
-        prompts = [self._data.train[draw.prompt] for draw in draws]
+        pairs = self._order.next()
+        targets = [choose_variant(self._data, pair.target, self._options, self._order.position.epoch)
+                   for pair in pairs]
+        prompts = [self._data.train[pair.prompt] for pair in pairs]
         batches = [TrainBatch([make_sample(target, prompt, self._prompt_length)
                                for target, prompt in zip(targets, prompts, strict=True)],
                               [target.id for target in targets])]
         if self._replay_order:
-            draws = self._replay_order.next()
-            batches.append(TrainBatch(make_samples(draws, self._replayed, self._prompt_length),
-                                      [self._replayed[draw.target].id for draw in draws], replayed=True))
+            pairs = self._replay_order.next()
+            batches.append(TrainBatch(make_samples(pairs, self._replayed, self._prompt_length),
+                                      [self._replayed[pair.target].id for pair in pairs], replayed=True))
         return batches
 
     def by_length(self) -> list[TargetPromptPair]:
@@ -360,38 +361,39 @@ class TrainLoader:
 
         They are those of the whole dataset, also in a trial run of a few of them: its estimates are for the training.
         """
-        lengths = [self._longest_variant(index).order_clip.length for index in range(len(self._whole.train))]
+        lengths = [self._longest_variant(index).order_clip.length for index in range(len(self._full_data.train))]
         return [TargetPromptPair(index, index) for index in sorted(range(len(lengths)), key=lengths.__getitem__)]
 
-    def trial_samples(self, draws: Sequence[TargetPromptPair]) -> list[Sample]:
+    def trial_samples(self, pairs: Sequence[TargetPromptPair]) -> list[Sample]:
         """Samples of these clips, each in its longest variant."""
-        return [make_sample(self._longest_variant(draw.target), self._whole.train[draw.prompt], self._prompt_length)
-                for draw in draws]
+        return [make_sample(self._longest_variant(pair.target), self._full_data.train[pair.prompt], self._prompt_length)
+                for pair in pairs]
 
     @property
-    def _whole(self) -> TrainingData:
-        return self._data.cut_from or self._data
+    def _full_data(self) -> TrainingData:
+        return self._data.full_data or self._data
 
     def _longest_variant(self, index: int) -> Utterance:
-        item = self._whole.train[index]
-        return max((item, *self._whole.variants.get(item.id, ())), key=lambda one: one.order_clip.length)
+        item = self._full_data.train[index]
+        return max((item, *self._full_data.variants.get(item.id, ())), key=lambda one: one.order_clip.length)
 
 
 def split_microbatches(batches: Sequence[TrainBatch], clips: int, rank: int = 0, size: int = 1, *,
                        same_count: bool = False) -> list[MicroBatch]:
-    """What `rank` of `size` learns of the batches, cut into micro-batches of at most `clips`.
+    """The share of `rank` of `size` ranks of the batches, in micro-batches of at most `clips`.
 
     `same_count`: every rank gets as many micro-batches as the one with the largest share. What a rank lacks is filled
     with a clip of its own at weight 0.
     """
-    found = []
+    micro_batches = []
     for batch in batches:
         samples, seeds = batch.samples[rank::size], batch.seeds[rank::size]
         share = -(-len(batch.samples) // size) if same_count else len(samples)
-        found += [MicroBatch(samples[start:start + clips], seeds[start:start + clips], batch.replayed)
+        micro_batches += [MicroBatch(samples[start:start + clips], seeds[start:start + clips], batch.replayed)
                   for start in range(0, share, clips)]
-    filler = next((batch.samples[:1] for batch in found if batch.samples), [])
-    return [batch if batch.samples else replace(batch, samples=filler, seeds=[0], weight=0.0) for batch in found]
+    filler = next((batch.samples[:1] for batch in micro_batches if batch.samples), [])
+    return [batch if batch.samples else replace(batch, samples=filler, seeds=[0], weight=0.0)
+            for batch in micro_batches]
 
 
 def choose_variant(data: TrainingData, index: int, options: TrainOptions, epoch: int) -> Utterance:

@@ -1,4 +1,4 @@
-"""The ranks of a run: how they are started and meet, and the collectives by which they agree.
+"""The ranks of a run: how they are started, and their collectives.
 
 Every rank runs the same loop (`core.train`) on its own share of each batch, so that P ranks with
 batches of B clips take the steps of one process with P x B. On one machine rank 0 starts the
@@ -36,10 +36,14 @@ _ROOT = Path(__file__).resolve().parents[2]
 Result = TypeVar("Result")
 
 
-class ProcessGroup:
+class AbortedByRank0(Exception):
+    """Raised on the other ranks when rank 0 failed or was stopped; rank 0 reports why."""
+
+
+class Ranks:
     """The ranks of a run. In a run of one process every method returns at once, without a collective.
 
-    Each method but `own` is called by all ranks, in the same order. When another rank died it raises `UserError`.
+    Each method but `for_rank` is called by all ranks, in the same order. When another rank died it raises `UserError`.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, started: Sequence[subprocess.Popen[bytes]] = ()) -> None:
@@ -56,10 +60,10 @@ class ProcessGroup:
             dist.broadcast_object_list(holder, 0)
         return holder[0]
 
-    def run_on_main(self, work: Callable[[], Result]) -> Result:
+    def run_on_rank0(self, work: Callable[[], Result]) -> Result:
         """Let rank 0 do `work` while the others wait; its result on every rank.
 
-        A stop or a `UserError` is raised on rank 0, which reports it, and ends the others with `StopRequested`.
+        A stop or a `UserError` is raised on rank 0, which reports it, and as `AbortedByRank0` on the others.
         """
         result = error = None
         if self.rank == 0:
@@ -71,15 +75,15 @@ class ProcessGroup:
         if error is not None:
             raise error
         if message is not None:
-            raise StopRequested(message)
+            raise AbortedByRank0(message)
         return result
 
     @contextmanager
-    def main_first(self) -> Iterator[None]:
+    def rank0_first(self) -> Iterator[None]:
         """Context whose body rank 0 runs before the others, for what writes files that they read."""
         if self.rank:
             if (message := self.broadcast(None)) is not None:
-                raise StopRequested(message)
+                raise AbortedByRank0(message)
             yield
             return
         try:
@@ -89,7 +93,7 @@ class ProcessGroup:
             raise
         self.broadcast(None)
 
-    def any(self, flag: bool) -> bool:
+    def any_rank(self, flag: bool) -> bool:
         """Whether `flag` is set on some rank."""
         return flag if self.size == 1 else bool(self._all_reduce_max([flag])[0])
 
@@ -134,13 +138,13 @@ class ProcessGroup:
         gathered: list[Any] | None = [None] * self.size if self.rank == 0 else None
         with self.reporting_dead_ranks():
             dist.gather_object({name: value.cpu() for name, value in tensors.items()}, gathered, 0)
-        return {f"{_RANK}{rank}/{name}": value for rank, own in enumerate(gathered or []) if rank
-                for name, value in own.items()}
+        return {f"{_RANK}{rank}/{name}": value for rank, tensors_of_rank in enumerate(gathered or [])
+                if rank for name, value in tensors_of_rank.items()}
 
-    def own(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def for_rank(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Of the tensors that `gather` gave, those of this rank."""
-        mark = f"{_RANK}{self.rank}/"
-        return {name.removeprefix(mark): value for name, value in tensors.items() if name.startswith(mark)}
+        prefix = f"{_RANK}{self.rank}/"
+        return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
     def mesh(self, device: torch.device) -> DeviceMesh:
         """All ranks in one dimension, for sharding."""
@@ -154,15 +158,16 @@ class ProcessGroup:
 
     @contextmanager
     def reporting_dead_ranks(self) -> Iterator[None]:
-        """Context that says plainly when another rank died; a collective only notices a broken connection."""
+        """Context that turns a collective's error into a `UserError` when another rank died."""
         try:
             yield
         except RuntimeError as error:
             dead = [process.poll() for process in self._started if process.poll() is not None]
-            if not dead and "onnection" not in str(error):
+            # gloo and NCCL report a closed connection in various spellings ("Connection closed by peer").
+            if not dead and "connection" not in str(error).lower():
                 raise
             code = f" (exit code {dead[0]})" if dead else ""
-            raise UserError(f"Another process of this training ended{code}: the steps cannot be shared any more.",
+            raise UserError(f"Another rank exited{code}; training cannot continue.",
                             "See the last lines of the log for the reason. The run can resume from its last "
                             "checkpoint.") from error
 
@@ -174,11 +179,11 @@ class ProcessGroup:
         return highest
 
 
-ONE_PROCESS = ProcessGroup()
+ONE_PROCESS = Ranks()
 
 
 @contextmanager
-def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iterator[ProcessGroup]:
+def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iterator[Ranks]:
     """The process group of rank 0. It starts the other ranks with `command`, unless torchrun started all of them."""
     size = number_of_processes(processes)
     if size == 1:
@@ -187,8 +192,8 @@ def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iter
     started, address = list[subprocess.Popen[bytes]](), "env://"
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         started, address = _start_ranks(processes, device, command)
-    connect(address, 0, size, device)
-    group = ProcessGroup(0, size, started)
+    init_process_group(address, 0, size, device)
+    group = Ranks(0, size, started)
     try:
         with watch_processes(started):
             yield group
@@ -202,7 +207,7 @@ def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iter
                 process.wait()
 
 
-def connect(address: str, rank: int, size: int, device: torch.device) -> None:
+def init_process_group(address: str, rank: int, size: int, device: torch.device) -> None:
     """Join the other ranks; on CUDA each rank of a machine has a device of its own."""
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))

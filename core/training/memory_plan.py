@@ -6,9 +6,6 @@ while it lives; what an operation needs inside is not.
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -63,15 +60,6 @@ def peak_since_last_call(device: torch.device) -> tuple[int | None, str]:
     most = torch.cuda.max_memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     return most, "gpu"
-
-
-def release_memory() -> None:
-    """Hand memory that nothing uses any more back to the system, which an allocator else keeps for the next time."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):  # of glibc
-        library.malloc_trim(0)
 
 
 class _LiveTensors(TorchDispatchMode):
@@ -161,6 +149,9 @@ def plan_after_out_of_memory(plan: MicrobatchPlan, options: TrainOptions, step: 
                              sharded: bool) -> tuple[MicrobatchPlan, str]:
     """After `step` ran out of memory: micro-batches of half the size; with single clips, activation checkpointing.
 
+    The order is not that of the first plan. There the peak is measured, and checkpointing, which changes no rounding,
+    is tried first. Here a batch of unusually long clips may be the reason: smaller micro-batches cost less time than
+    recomputing the activations of every later step.
     The plan and the warning; `UserError` where there is no smaller plan.
     """
     if sharded:

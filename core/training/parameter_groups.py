@@ -45,8 +45,8 @@ class ParameterGroup:
 
     name: str
     parameters: Mapping[str, nn.Parameter]
-    rate: float
-    decay: float = 0.0
+    lr: float
+    weight_decay: float = 0.0
 
     @property
     def size(self) -> int:
@@ -54,8 +54,8 @@ class ParameterGroup:
         return sum(value.numel() for value in self.parameters.values())
 
     def __str__(self) -> str:
-        decayed = f"weight decay {self.decay:g}" if self.decay else "no weight decay"
-        return f"{self.name}: {self.size:,} parameters in {len(self.parameters)} tensors, rate {self.rate:g}, {decayed}"
+        decayed = f"weight decay {self.weight_decay:g}" if self.weight_decay else "no weight decay"
+        return f"{self.name}: {self.size:,} parameters in {len(self.parameters)} tensors, rate {self.lr:g}, {decayed}"
 
 
 def has_adapters(options: TrainOptions) -> bool:
@@ -68,59 +68,61 @@ def changed_parts(options: TrainOptions) -> tuple[str, ...]:
     return _CHANGED.get(options.full_trainable, ()) if options.scope == "full" else ()
 
 
-def trainables(voice: TTSModel, options: TrainOptions) -> Trainables:
-    """Open to training what the scope allows; all else of the module stays frozen."""
+def unfreeze_trainables(voice: TTSModel, options: TrainOptions) -> Trainables:
+    """Set `requires_grad` on the parameters that the scope trains; the others of the module stay frozen."""
     module = voice.model.module
     rows = {f"{name}.new": rows for name, rows in new_rows(module, voice.model.text_tables).items()}
-    changed = changed_parts(options)
+    trained_parts = changed_parts(options)
     base = {name: value for name, value in module.named_parameters()
-            if is_of_base(name) and voice.model.parameter_group(name)[0] in changed}
-    found = Trainables(rows, voice.adapters.parameters() if voice.adapters else {}, base)
-    for parameter in found.named.values():
+            if is_of_base(name) and voice.model.parameter_group(name)[0] in trained_parts}
+    trainables = Trainables(rows, voice.adapters.parameters() if voice.adapters else {}, base)
+    for parameter in trainables.named.values():
         parameter.requires_grad_(True)
     open_names = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-    assert open_names == set(found.named), open_names ^ set(found.named)
-    return found
+    assert open_names == set(trainables.named), open_names ^ set(trainables.named)
+    return trainables
 
 
-def parameter_groups(found: Trainables, options: TrainOptions, model: SpeechModel) -> list[ParameterGroup]:
+def make_parameter_groups(trainables: Trainables, options: TrainOptions, model: SpeechModel) -> list[ParameterGroup]:
     """The parameters in the optimizer's order, each group with its peak rate; the base's from the output down."""
-    made = [ParameterGroup(ROWS, found.rows, options.row_lr)]
-    factors = {name: value for name, value in found.adapters.items() if any(mark in name for mark in _FACTORS)}
+    groups = [ParameterGroup(ROWS, trainables.rows, options.row_lr)]
+    factors = {name: value for name, value in trainables.adapters.items() if any(mark in name for mark in _FACTORS)}
     if factors:
-        made.append(ParameterGroup(ADAPTERS, factors, options.adapter_lr, options.weight_decay))
-    if others := {name: value for name, value in found.adapters.items() if name not in factors}:
-        made.append(ParameterGroup(MAGNITUDES, others, options.adapter_lr))
-    places: dict[tuple[int, str], dict[str, nn.Parameter]] = {}
-    for name, value in found.base.items():
+        groups.append(ParameterGroup(ADAPTERS, factors, options.adapter_lr, options.weight_decay))
+    if others := {name: value for name, value in trainables.adapters.items() if name not in factors}:
+        groups.append(ParameterGroup(MAGNITUDES, others, options.adapter_lr))
+    by_depth: dict[tuple[int, str], dict[str, nn.Parameter]] = {}
+    for name, value in trainables.base.items():
         part, depth = model.parameter_group(name)
-        places.setdefault((depth, part), {})[name] = value
-    for (depth, part), parameters in sorted(places.items(), key=lambda item: item[0]):
-        top = options.head_lr if part == HEADS else options.layer_lr
+        by_depth.setdefault((depth, part), {})[name] = value
+    for (depth, part), parameters in sorted(by_depth.items(), key=lambda item: item[0]):
+        lr = options.head_lr if part == HEADS else options.layer_lr
         name = f"layer {depth} from the top" if part == "layers" else part
-        made.append(ParameterGroup(name, parameters, top * options.layer_lr_decay ** max(0, depth - 1)))
-    return made
+        groups.append(ParameterGroup(name, parameters, lr * options.layer_lr_decay ** max(0, depth - 1)))
+    return groups
 
 
-def learning_rates(made: Sequence[ParameterGroup], optimizer: torch.optim.Optimizer) -> dict[str, float]:
+def learning_rates(groups: Sequence[ParameterGroup], optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """The rates of the last step by group; of layers whose rates differ, the highest and the lowest."""
-    now = [(group.name, float(held["lr"])) for group, held in zip(made, optimizer.param_groups, strict=True)
+    now = [(group.name, float(param_group["lr"]))
+           for group, param_group in zip(groups, optimizer.param_groups, strict=True)
            if group.name != MAGNITUDES]  # theirs is that of the adapters
     layers = [rate for name, rate in now if name.startswith("layer")]
-    found = {name: rate for name, rate in now if not name.startswith("layer")}
+    rates = {name: rate for name, rate in now if not name.startswith("layer")}
     if layers:
-        found |= {"layers": layers[0]} if min(layers) == max(layers) else {
+        rates |= {"layers": layers[0]} if min(layers) == max(layers) else {
             "top layer": max(layers), "bottom layer": min(layers)}
-    return {name: float(f"{rate:.4g}") for name, rate in found.items()}
+    return {name: float(f"{rate:.4g}") for name, rate in rates.items()}
 
 
-def describe_groups(made: list[ParameterGroup]) -> tuple[str, ...]:
+def describe_groups(groups: list[ParameterGroup]) -> tuple[str, ...]:
     """A line a group; layers that share a rate, as without layer decay, are one line."""
     lines: list[ParameterGroup] = []
-    for group in made:
+    for group in groups:
         last = lines[-1] if lines else None
-        if last and group.name.startswith("layer") and last.name.startswith("layer") and last.rate == group.rate:
-            lines[-1] = ParameterGroup("layers", {**last.parameters, **group.parameters}, group.rate, group.decay)
+        if last and group.name.startswith("layer") and last.name.startswith("layer") and last.lr == group.lr:
+            lines[-1] = ParameterGroup("layers", {**last.parameters, **group.parameters}, group.lr,
+                                       group.weight_decay)
         else:
             lines.append(group)
     return tuple(str(group) for group in lines)
@@ -138,12 +140,11 @@ class ParameterCounts:
     changed_parameters: int = 0  # of the base, in `full`
 
 
-def count_parameters(voice: TTSModel, trained: Trainables) -> ParameterCounts:
+def count_parameters(voice: TTSModel, trainables: Trainables) -> ParameterCounts:
     """The plan in numbers."""
     module, tables = voice.model.module, voice.model.text_tables
     rows, adapters, base = (sum(value.numel() for value in part.values())
-                            for part in (trained.rows, trained.adapters, trained.base))
+                            for part in (trainables.rows, trainables.adapters, trainables.base))
     everything = sum(value.numel() for value in module.state_dict().values())
-    return ParameterCounts(len(next(iter(trained.rows.values()))), len(module.get_buffer(f"{tables[0]}.weight")), rows,
-                           adapters,
-                  everything - rows - adapters - base, base)
+    new, old = len(next(iter(trainables.rows.values()))), len(module.get_buffer(f"{tables[0]}.weight"))
+    return ParameterCounts(new, old, rows, adapters, everything - rows - adapters - base, base)

@@ -1,8 +1,8 @@
-"""Clips of the base languages: probe clips, on which drift is measured, and clips that `full` replays.
+"""Clips of the base languages: drift clips, on which drift is measured, and clips that `full` replays.
 
 They are recordings that a person prepared, clips that come with the model, or sentences that the base
-speaks before the first step; these are kept in the run's folder, because a resumed run has another
-model. Of the last two, every second clip probes and is never trained on, so that drift is not measured
+synthesizes before the first step; these are kept in the run's folder, because a resumed run has another
+model. Of the last two, every second clip is a drift clip and is never trained on, so that drift is not measured
 on what was replayed. A model that has no clips is probed with sentences of its languages over the
 codes of its own voice: whether logits are equal to the bit can be seen on any codes.
 """
@@ -35,7 +35,7 @@ from data.manifest import HELD_OUT, ManifestClip, PreparedDataset
 from models.base import Features, Sample, Voice
 
 SPOKEN_CLIPS = "spoken"  # .json and .safetensors, in the run's folder
-_BATCH = 16  # sentences spoken together
+_BATCH = 16  # sentences synthesized together
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Replay:
     """Base-language clips by use."""
 
     replayed: tuple[Utterance, ...]
-    probe_clips: tuple[Utterance, ...]
+    drift_clips: tuple[Utterance, ...]
 
 
 @dataclass(frozen=True)
@@ -66,37 +66,38 @@ def load(voice: TTSModel, voices: Mapping[str, Voice]) -> Replay:
 
 
 def split_clips(clips: Sequence[Utterance]) -> Replay:
-    """Every second clip of a language to probe with, the others to replay."""
-    probe_clips: list[Utterance] = []
+    """Every second clip of a language to measure drift on, the others to replay."""
+    drift_clips: list[Utterance] = []
     replayed: list[Utterance] = []
     for language in dict.fromkeys(item.language for item in clips):
-        own = [item for item in clips if item.language == language]
-        probe_clips += own[::2]
-        replayed += own[1::2]
-    return Replay(with_prompt_clips(replayed), tuple(probe_clips))
+        of_language = [item for item in clips if item.language == language]
+        drift_clips += of_language[::2]
+        replayed += of_language[1::2]
+    return Replay(with_prompt_clips(replayed), tuple(drift_clips))
 
 
 def probes(clips: Sequence[Utterance], max_prompt_length: int) -> list[ProbeSample]:
-    """The sample of each probing clip, prompted by the clip of its language with the nearest voice."""
-    found = []
+    """The sample of each drift clip, prompted by the clip of its language with the nearest voice."""
+    samples = []
     for item in clips:
         others = [other for other in clips if other is not item and other.language == item.language]
         prompt = nearest_speaker(item, others or [item])
-        found.append(ProbeSample(item.language, item.text, make_sample(item, prompt, max_prompt_length)))
-    return found
+        samples.append(ProbeSample(item.language, item.text, make_sample(item, prompt, max_prompt_length)))
+    return samples
 
 
 def _over_own_voice(voice: TTSModel, voices: Mapping[str, Voice]) -> tuple[Utterance, ...]:
     """A sentence of each base language over the first voice's codes; one whose text cannot be read is left out."""
-    made: dict[str, Utterance] = {}
-    for own in list(voices.values())[:1]:
-        codes = own.prompt_codes.astype(np.uint16)
-        features = Features(codes, own.speaker_embedding, codes)
+    by_language: dict[str, Utterance] = {}
+    for first_voice in list(voices.values())[:1]:
+        codes = first_voice.prompt_codes.astype(np.uint16)
+        features = Features(codes, first_voice.speaker_embedding, codes)
         for language, text in probe_sentences(voice.base_folder)[1]:
-            if language in voice.front_end.base_languages and language not in made:
+            if language in voice.front_end.base_languages and language not in by_language:
                 with suppress(UserError):  # a package for the language is missing; the certificate names what it probed
-                    made[language] = make_utterance(f"probe-{language}", text, language, "", features, voice.front_end)
-    return tuple(made.values())
+                    by_language[language] = make_utterance(f"probe-{language}", text, language, "", features,
+                                                           voice.front_end)
+    return tuple(by_language.values())
 
 
 def _nearest_voice(speaker_embedding: np.ndarray, voices: Mapping[str, Voice]) -> str:
@@ -110,37 +111,37 @@ def with_prompt_clips(clips: Sequence[Utterance]) -> tuple[Utterance, ...]:
 
 
 def gather_replay_clips(options: TrainOptions, workspace: Workspace, voice: TTSModel, voices: Mapping[str, Voice],
-                        run: Path, warn: Callable[[str], None], progress: ProgressCallback = no_progress,
+                        run_dir: Path, warn: Callable[[str], None], progress: ProgressCallback = no_progress,
                         most: int | None = None) -> Replay:
-    """The clips to replay and to measure drift on; none outside of `full`. `progress` may end it while the base speaks.
+    """The clips to replay and to measure drift on; none outside of `full`. `progress` may end the synthesis.
 
     Datasets that were given win over texts, texts over clips that come with the model. `most`: so many sentences are
-    spoken at most, for a trial, and used whether or not they end.
+    synthesized at most, for a trial, and used whether or not they end.
     """
     if options.scope != "full":
         return Replay((), ())
     if options.replay_datasets.strip():
-        found = _from_datasets(options, workspace, voice, warn)
+        replay_clips = _from_datasets(options, workspace, voice, warn)
     elif voice.family.load_replay_clips(voice.base_folder) and not options.replay_texts.strip():
-        found = load(voice, voices)
+        replay_clips = load(voice, voices)
     elif voices:
-        found = split_clips(_spoken_clips(options, voice, voices, run, warn, progress, most))
+        replay_clips = split_clips(_synthesized_clips(options, voice, voices, run_dir, warn, progress, most))
     else:
         warn("The base model has neither clips nor a voice to speak them with: nothing is replayed.")
         return Replay((), ())
-    if options.replay > 0 and not found.replayed:
+    if options.replay > 0 and not replay_clips.replayed:
         warn("There are no clips of base languages to replay: replay is off, expect more drift.")
-    if not found.probe_clips:
+    if not replay_clips.drift_clips:
         warn("There are no clips to measure the drift of the base languages on. Prepare the recordings to replay with "
              "a held-out share.")
-    return found
+    return replay_clips
 
 
 def _from_datasets(options: TrainOptions, workspace: Workspace, voice: TTSModel,
                    warn: Callable[[str], None]) -> Replay:
-    """The prepared datasets of base languages: training clips are replayed, held-out ones are probe clips."""
+    """The prepared datasets of base languages: training clips are replayed, held-out ones are drift clips."""
     replayed: list[Utterance] = []
-    probe_clips: list[Utterance] = []
+    drift_clips: list[Utterance] = []
     left_out = Counter[str]()
     for name in languages.split_names(options.replay_datasets):
         dataset = manifest.load(workspace.dataset(name))
@@ -156,14 +157,14 @@ def _from_datasets(options: TrainOptions, workspace: Workspace, voice: TTSModel,
             if isinstance(item, str):
                 left_out[item] += 1
             else:
-                (probe_clips if clip.split == HELD_OUT else replayed).append(item)
+                (drift_clips if clip.split == HELD_OUT else replayed).append(item)
     prompted = with_prompt_clips(replayed)
     if alone := len(replayed) - len(prompted):
         left_out["are the only one of their speaker, which leaves none to prompt them"] = alone
     if left_out:
         reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items())
         warn(f"Clips of {options.replay_datasets.strip()} that are not used: {reasons}.")
-    return Replay(prompted, tuple(probe_clips))
+    return Replay(prompted, tuple(drift_clips))
 
 
 def _usable_clip(clip: ManifestClip, dataset: PreparedDataset, voice: TTSModel, cache: FeatureCache,
@@ -177,7 +178,7 @@ def _usable_clip(clip: ManifestClip, dataset: PreparedDataset, voice: TTSModel, 
     arrays = pack.arrays(clip.sha256) if clip.sha256 in pack else cache.load(clip.sha256)
     try:
         item = make_utterance(clip.id, clip.text, language, f"{dataset.card.name} {clip.speaker}", Features(**arrays),
-                         front_end)
+                             front_end)
     except UserError:
         if not front_end.unknown_characters(clip.text, language):
             raise
@@ -187,9 +188,9 @@ def _usable_clip(clip: ManifestClip, dataset: PreparedDataset, voice: TTSModel, 
 
 
 def sentences(options: TrainOptions, voice: TTSModel) -> list[tuple[str, str]]:
-    """Language and text of what the base is to speak: the person's file, or the sentences that come with the app."""
+    """Language and text of the sentences to synthesize: those of the user's file, or those that come with the app."""
     if not options.replay_texts.strip():
-        found = list(probe_sentences(voice.base_folder)[1])
+        pairs = list(probe_sentences(voice.base_folder)[1])
     else:
         path = Path(options.replay_texts).expanduser()
         try:
@@ -197,41 +198,42 @@ def sentences(options: TrainOptions, voice: TTSModel) -> list[tuple[str, str]]:
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"The sentences in {path} could not be read: {error}.",
                             "Give a text file in UTF-8.") from error
-        found = []
+        pairs = []
         for number, line in enumerate(lines, 1):
             language, tab, text = line.partition("\t")
             if line.strip() and (not tab or language not in voice.front_end.base_languages or not text.strip()):
                 raise UserError(f"Line {number} of {path} is not a base language, a tab and a sentence: {line[:60]!r}.",
                                 f"The base model's languages: {', '.join(voice.front_end.base_languages)}.")
-            found += [(language, text.strip())] if line.strip() else []
-    return [(language, text) for language, text in found if language in voice.front_end.base_languages]
+            pairs += [(language, text.strip())] if line.strip() else []
+    return [(language, text) for language, text in pairs if language in voice.front_end.base_languages]
 
 
-def _spoken_clips(options: TrainOptions, voice: TTSModel, voices: Mapping[str, Voice], run: Path,
-                  warn: Callable[[str], None], progress: ProgressCallback, most: int | None) -> list[Utterance]:
-    """What the base spoke for this run; it is spoken now if it was not yet."""
-    texts, codes = run / f"{SPOKEN_CLIPS}.json", run / f"{SPOKEN_CLIPS}.safetensors"
+def _synthesized_clips(options: TrainOptions, voice: TTSModel, voices: Mapping[str, Voice], run_dir: Path,
+                       warn: Callable[[str], None], progress: ProgressCallback, most: int | None) -> list[Utterance]:
+    """The clips that the base synthesized for this run; they are synthesized now if they are not there."""
+    texts, codes = run_dir / f"{SPOKEN_CLIPS}.json", run_dir / f"{SPOKEN_CLIPS}.safetensors"
     if not texts.is_file():
         if voice.changed:
             raise UserError(f"{texts} is missing: what the base spoke before this run began.",
-                            f"Put it back, or start a new run on its weights: --init-from run:{run.name}.")
-        spoken = _speak(options, voice, voices, warn, progress, most)
+                            f"Put it back, or start a new run on its weights: --init-from run:{run_dir.name}.")
+        synthesized = _synthesize(options, voice, voices, warn, progress, most)
         tensor_files.write(codes, {str(index): torch.from_numpy(item.astype(np.int32))
-                                   for index, (*_, item) in enumerate(spoken)})
-        texts.write_text(json.dumps([part[:3] for part in spoken], ensure_ascii=False), encoding="utf-8")
+                                   for index, (*_, item) in enumerate(synthesized)})
+        texts.write_text(json.dumps([part[:3] for part in synthesized], ensure_ascii=False), encoding="utf-8")
     rows = json.loads(texts.read_text(encoding="utf-8"))
     stored = tensor_files.read(codes, "Delete it and its .json, and start a new run.")
-    made = []
+    utterances = []
     for index, (language, text, name) in enumerate(rows):
         features = Features(stored[str(index)].numpy().astype(np.uint16), voices[name].speaker_embedding,
                             voices[name].prompt_codes.astype(np.uint16))
-        made.append(make_utterance(f"spoken-{index}", text, language, f"{language} {name}", features, voice.front_end))
-    return made
+        utterances.append(make_utterance(f"spoken-{index}", text, language, f"{language} {name}", features,
+                                         voice.front_end))
+    return utterances
 
 
-def _speak(options: TrainOptions, voice: TTSModel, voices: Mapping[str, Voice], warn: Callable[[str], None],
-           progress: ProgressCallback, most: int | None) -> list[tuple[str, str, str, np.ndarray]]:
-    """Language, text, voice and codes of the sentences that the base could speak to their end."""
+def _synthesize(options: TrainOptions, voice: TTSModel, voices: Mapping[str, Voice], warn: Callable[[str], None],
+                progress: ProgressCallback, most: int | None) -> list[tuple[str, str, str, np.ndarray]]:
+    """Language, text, voice and codes of the sentences that the base synthesized to their end."""
     wanted, names = sentences(options, voice), list(voices)
     readable: list[tuple[str, str, str, np.ndarray]] = []
     for index, (language, text) in enumerate(wanted):
@@ -243,19 +245,19 @@ def _speak(options: TrainOptions, voice: TTSModel, voices: Mapping[str, Voice], 
                     if language == readable[0][0]][:most]
 
     sampling = replace(voice.family.sampling, seed=options.seed)
-    found: list[tuple[str, str, str, np.ndarray]] = []
+    completed: list[tuple[str, str, str, np.ndarray]] = []
     with voice.adapters.enabled(False) if voice.adapters else nullcontext():
-        prepared = {name: voice.model.prepare(one) for name, one in voices.items()}
+        prepared = {name: voice.model.prepare(reference) for name, reference in voices.items()}
         for start in range(0, len(readable), _BATCH):
             progress(Progress(start, len(readable), "sentences", "spoken by the base, for replay"))
             part = readable[start:start + _BATCH]
             speakers = [prepared[name] for _, _, name, _ in part]
-            spoken = voice.model.generate([ids for *_, ids in part], speakers, sampling)
-            found += [(language, text, name, one.codes)
-                      for (language, text, name, _), one in zip(part, spoken, strict=True)
-                      if len(one.codes) and (one.finish_reason == "stop" or most is not None)]
+            outputs = voice.model.generate([ids for *_, ids in part], speakers, sampling)
+            completed += [(language, text, name, output.codes)
+                          for (language, text, name, _), output in zip(part, outputs, strict=True)
+                          if len(output.codes) and (output.finish_reason == "stop" or most is not None)]
     if most is None:
-        left_out = len(wanted) - len(found)
-        warn(f"The base model spoke {len(found)} of {len(wanted)} sentences for replay and drift"
+        left_out = len(wanted) - len(completed)
+        warn(f"The base model spoke {len(completed)} of {len(wanted)} sentences for replay and drift"
              + (f"; {left_out} could not be read, or did not end." if left_out else "."))
-    return found
+    return completed

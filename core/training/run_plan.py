@@ -3,7 +3,8 @@
 Memory and time come from a few real forward and backward passes. They leave nothing behind: random
 generators, gradients and the order of the clips are as they were. Where memory does not suffice,
 activation checkpointing is switched on first, because it changes no result at all, and then the
-micro-batches are made smaller. No warning stops a run.
+micro-batches are made smaller. After an out-of-memory error in a step the order is the other one
+(`memory_plan.plan_after_out_of_memory`). No warning stops a run.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from core.training import memory_plan, parameter_groups
 from core.training.memory_plan import MicrobatchPlan
 from core.training.trainer import Trainer
 
-LITTLE_S = 600.0  # the demo has 14 minutes, which a small model learns from
-OFTEN = 100  # times that each clip is used in a run
-FAR = 5.0  # times more or less than the preset's rate
+MIN_TRAIN_SPEECH_S = 600.0  # the demo has 14 minutes, from which a small model learns
+MAX_EPOCHS = 100
+MAX_LR_RATIO = 5.0  # to the preset's learning rate, and its inverse
 FEW_HELD_OUT = 3
-_IN_8_BITS, _BLOCK, _BOOK = 4096, 256, 256  # numbers of a tensor from which on, of a scale, and of a code book
+_MIN_8BIT_ELEMENTS, _BLOCK_ELEMENTS, _CODE_BOOK_ELEMENTS = 4096, 256, 256  # of bitsandbytes
 FULL_ONLY = ("full_trainable", "layer_lr", "head_lr", "layer_lr_decay", "distillation", "l2_sp", "ewc", "fisher_clips",
              "drift_bound", "drift_action", "replay", "replay_datasets", "replay_texts")
 """Options without effect in `rows` and `gated`, which change nothing of the base."""
 _OF_LAYERS = ("layer_lr", "layer_lr_decay")
 _OF_BASE = {"adapters": (*_OF_LAYERS, "head_lr", "l2_sp", "ewc", "fisher_clips"), "heads": _OF_LAYERS}
 """What does nothing where `full_trainable` narrows what is trained of the base."""
-_SAFE = 0.9  # share of the free memory that may be planned with
+_USABLE_SHARE = 0.9  # share of the free memory that may be planned with
 _TRIAL_S, _MAX_TRIALS = 3.0, 3
 _SHORT, _LONG = 0.25, 0.75  # where in the order of lengths the clips stand whose passes are timed
 
@@ -51,7 +52,7 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        return self.needed is not None and (self.free is None or self.needed <= _SAFE * self.free)
+        return self.needed is not None and (self.free is None or self.needed <= _USABLE_SHARE * self.free)
 
 
 def estimate(trainer: Trainer) -> Estimate:
@@ -62,13 +63,13 @@ def estimate(trainer: Trainer) -> Estimate:
     options, device = trainer.options, trainer.voice.device
     free = memory_plan.free_bytes(device)
     if trainer.sharded:
-        longest, needed = trainer.by_length()[-trainer.microbatch_plan.size(options.batch_size):], None
+        longest, needed = trainer.loader.by_length()[-trainer.microbatch_plan.size(options.batch_size):], None
         try:
             if device.type == "cuda":  # the allocator counts; sharded tensors cannot be counted otherwise
-                needed = (memory_plan.peak_bytes(device, lambda: trainer.trial_pass(longest))
+                needed = (memory_plan.peak_bytes(device, lambda: trainer.profile_forward_backward(longest))
                           + trainer.optimizer_bytes)
             else:
-                trainer.trial_pass(longest)
+                trainer.profile_forward_backward(longest)
         except torch.OutOfMemoryError:
             memory_plan.plan_after_out_of_memory(trainer.microbatch_plan, options, trainer.step + 1, sharded=True)
         return Estimate(trainer.microbatch_plan, needed, free, _time_step(trainer))
@@ -86,19 +87,19 @@ def estimate(trainer: Trainer) -> Estimate:
         if found.fits:
             return replace(found, seconds_a_step=_time_step(trainer))
         if options.activation_checkpointing == "auto" and not plan.activation_checkpointing:
-            trainer.use(replace(plan, activation_checkpointing=True))
+            trainer.set_microbatch_plan(replace(plan, activation_checkpointing=True))
         elif (smaller := plan.halved(options.batch_size)) is not None:
-            trainer.use(smaller)
+            trainer.set_microbatch_plan(smaller)
         else:
             return found
 
 
 def _measure_peaks(trainer: Trainer) -> tuple[int, int] | None:
     """Bytes at the peak for the longest clip, and for the two longest together; None where these do not fit."""
-    longest = trainer.by_length()[-2:]
+    longest = trainer.loader.by_length()[-2:]
     try:
         one, two = (memory_plan.peak_bytes(trainer.voice.device,
-                                           lambda clips=clips: trainer.trial_pass(clips))  # type: ignore[misc]
+                                           lambda clips=clips: trainer.profile_forward_backward(clips))  # type: ignore[misc]
                     for clips in (longest[-1:], longest))
     except torch.OutOfMemoryError:
         return None
@@ -111,14 +112,14 @@ def _time_step(trainer: Trainer) -> tuple[float, float]:
     The first pass of a size is not counted: it allocates memory, chooses kernels or loads what is loaded on first use,
     which no later one does. Of the others the fastest counts, because other load on the machine only slows them.
     """
-    clips, size = trainer.by_length(), trainer.microbatch_plan.size(trainer.options.batch_size)
+    clips, size = trainer.loader.by_length(), trainer.microbatch_plan.size(trainer.options.batch_size)
 
     def time_pass(where: float) -> float:
         first = round(where * (len(clips) - 1)) - (size - 1) // 2
         first = min(max(0, first), max(0, len(clips) - size))
         chosen = [clips[(first + index) % len(clips)] for index in range(size)]
         start = time.perf_counter()
-        trainer.trial_pass(chosen)
+        trainer.profile_forward_backward(chosen)
         seconds = time.perf_counter() - start
         return seconds / size * trainer.options.batch_size * trainer.options.gradient_accumulation
 
@@ -135,19 +136,19 @@ def _time_step(trainer: Trainer) -> tuple[float, float]:
     return min(short, long), max(short, long)
 
 
-def plan_event(trainer: Trainer, found: Estimate) -> Plan:
+def plan_event(trainer: Trainer, estimate: Estimate) -> Plan:
     """What is trained and what is frozen, on what data, and what it will take."""
     counts, options, data = trainer.counts, trainer.options, trainer.data
     total, processes = counts.new_rows + counts.old_rows, trainer.group.size
     if counts.changed_parameters:
-        trained = f"{_amount(counts.changed_parameters)} parameters of the base beside"
+        trained = f"{_amount(counts.changed_parameters)} parameters of the base"
     elif counts.adapter_parameters:
-        trained = f"adapters of {_amount(counts.adapter_parameters)} beside"
+        trained = f"adapters of {_amount(counts.adapter_parameters)} parameters"
     else:
-        trained = "0 of"
+        trained = "no adapters"
     lines = [
-        f"{counts.new_rows} new rows of {total}; 0 of {counts.old_rows} old rows; "
-        f"{trained} {_amount(counts.base_parameters)} frozen parameters.",
+        f"Trains {counts.new_rows} new embedding rows and {trained}; {_amount(counts.base_parameters)} parameters "
+        "frozen.",
         f"{len(data.train)} clips in {data.language!r}, {len(data.held_out)} held out; steps {trainer.step} to "
         f"{options.steps} of {options.batch_size * options.gradient_accumulation * processes} clips"
         f"{f' over {processes} processes' if processes > 1 else ''}; {trainer.precision}.",
@@ -157,37 +158,38 @@ def plan_event(trainer: Trainer, found: Estimate) -> Plan:
         lines.append(f"{options.augmentation:.0%} of the clips of an epoch are replaced by one of their {variants} "
                      "variants, chosen at random in each epoch; validation and samples never.")
     lines += [f"Trained: {line}." for line in parameter_groups.describe_groups(trainer.groups)]
-    return Plan((*lines, *_memory_and_time(trainer, found)), {
+    return Plan((*lines, *_memory_and_time(trainer, estimate)), {
         "new_rows": counts.new_rows, "rows": total, "old_rows": counts.old_rows, "old_rows_trained": 0,
         "row_parameters": counts.row_parameters, "adapter_parameters": counts.adapter_parameters,
         "changed_parameters": counts.changed_parameters, "frozen_parameters": counts.base_parameters,
-        "clips": len(data.train), "held_out_clips": len(data.held_out), "memory_bytes": found.needed or 0,
-        "seconds": round(sum(found.seconds_a_step) / 2 * (options.steps - trainer.step))})
+        "clips": len(data.train), "held_out_clips": len(data.held_out), "memory_bytes": estimate.needed or 0,
+        "seconds": round(sum(estimate.seconds_a_step) / 2 * (options.steps - trainer.step))})
 
 
-def _memory_and_time(trainer: Trainer, found: Estimate) -> list[str]:
+def _memory_and_time(trainer: Trainer, estimate: Estimate) -> list[str]:
     """Memory and time, and what was changed so that it fits."""
-    options, plan, steps = trainer.options, found.microbatch_plan, trainer.options.steps - trainer.step
-    free = "" if found.free is None else f" of {memory_plan.format_bytes(found.free)} free"
-    needed = "" if found.needed is None else f"about {memory_plan.format_bytes(found.needed)}{free}"
-    if not found.fits and not trainer.sharded:
+    options, plan, steps = trainer.options, estimate.microbatch_plan, trainer.options.steps - trainer.step
+    free = "" if estimate.free is None else f" of {memory_plan.format_bytes(estimate.free)} free"
+    needed = "" if estimate.needed is None else f"about {memory_plan.format_bytes(estimate.needed)}{free}"
+    if not estimate.fits and not trainer.sharded:
         return [f"It needs {needed or f'more memory than there is{free}'} even with micro-batches of single clips: it "
                 "may run out of memory."]
-    taken = f"{steps} steps in {duration_range(found, steps)}, beside the samples that are spoken."
+    taken = f"{steps} steps in {duration_range(estimate, steps)}, beside the synthesis of samples."
     checkpointing = ["Activation checkpointing is on: activations are recomputed in the backward pass to save memory."
                      ] if plan.activation_checkpointing else []
     if trainer.sharded:
         size = f"{needed[0].upper()}{needed[1:]} in rank 0; " if needed else ""
-        return ["Each rank holds its part of what is trained, its gradients and its optimizer state.", *checkpointing,
+        return ["Each rank holds its part of the trained weights, their gradients and the optimizer state.",
+                *checkpointing,
                 f"{size}{taken} The longest clips were tried."]
     splits = [f"To fit into memory: micro-batches of {plan.size(options.batch_size)} clips, "
               f"{plan.splits * options.gradient_accumulation} a step."] if plan.splits > 1 else []
     return [f"{needed[0].upper()}{needed[1:]}; {taken}", *splits, *checkpointing]
 
 
-def duration_range(found: Estimate, steps: int) -> str:
+def duration_range(estimate: Estimate, steps: int) -> str:
     """How long so many steps take, such as `about 12 min` or `8 min to 15 min`: as their clips are short or long."""
-    least, most = (duration(seconds * steps) for seconds in found.seconds_a_step)
+    least, most = (duration(seconds * steps) for seconds in estimate.seconds_a_step)
     return f"about {least}" if least == most else f"{least} to {most}"
 
 
@@ -216,22 +218,22 @@ def unused(options: TrainOptions) -> Iterator[str]:
         yield (f"Adapters of the kind {options.adapter!r} were asked for, but scope {options.scope!r} {what}has none: "
                "none are trained. Choose scope `gated`, or `full` with `--full-trainable adapters`.")
     if options.scope != "full":
-        if named := _set(options, FULL_ONLY):
+        if named := _changed_options(options, FULL_ONLY):
             yield (f"Scope {options.scope!r} changes nothing of the base, so these have no effect: {named}. "
                    "It is for scope `full`.")
         return
-    if named := _set(options, _OF_BASE.get(options.full_trainable, ())):
+    if named := _changed_options(options, _OF_BASE.get(options.full_trainable, ())):
         yield f"Scope 'full' that changes {options.full_trainable!r} trains nothing that these apply to: {named}."
     if options.replay == 0 and options.distillation > 0:
         yield f"Distillation {options.distillation:g} has no effect: it needs replayed clips, and replay is 0."
-    if options.ewc == 0 and (named := _set(options, ("fisher_clips",))):
+    if options.ewc == 0 and (named := _changed_options(options, ("fisher_clips",))):
         yield f"ewc is 0, so this has no effect: {named}."
     if options.replay_datasets.strip() and options.replay_texts.strip():
         yield (f"replay_texts ({options.replay_texts}) is ignored, because replay_datasets is set "
                f"({options.replay_datasets}).")
 
 
-def _set(options: TrainOptions, names: Iterable[str]) -> str:
+def _changed_options(options: TrainOptions, names: Iterable[str]) -> str:
     """Those of `names` whose value is not the schema's, with their values."""
     fields = TrainOptions.model_fields
     return ", ".join(f"{fields[name].title} ({name} {getattr(options, name)})" for name in names
@@ -239,15 +241,15 @@ def _set(options: TrainOptions, names: Iterable[str]) -> str:
 
 
 def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
-    data = trainer.data.cut_from or trainer.data
-    if 0 < data.train_s < LITTLE_S:
-        yield (f"There is little to learn from: {duration(data.train_s)} of speech in {len(data.train)} clips; "
-               f"{duration(LITTLE_S)} is the least that has worked, an hour or more is better.")
+    data = trainer.data.full_data or trainer.data
+    if 0 < data.train_speech_s < MIN_TRAIN_SPEECH_S:
+        yield (f"There is little to learn from: {duration(data.train_speech_s)} of speech in {len(data.train)} clips; "
+               f"{duration(MIN_TRAIN_SPEECH_S)} is the least that has worked, an hour or more is better.")
     processes = max(trainer.group.size, options.processes)  # a trial has one
     uses = options.steps * options.batch_size * processes * options.gradient_accumulation / max(1, len(data.train))
-    if uses > OFTEN:
+    if uses > MAX_EPOCHS:
         yield (f"Each of the {len(data.train)} clips is used {uses:.0f} times in {options.steps} steps: from about "
-               f"{OFTEN} on the model overfits. Use fewer steps, or add recordings.")
+               f"{MAX_EPOCHS} on the model overfits. Use fewer steps, or add recordings.")
     speakers = {item.speaker for item in data.train}
     if len(speakers) == 1:
         yield (f"All {len(data.train)} clips have one speaker, {next(iter(speakers))!r}: the language is learnt in "
@@ -261,7 +263,7 @@ def _rates(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     preset = model_info.preset(trainer.voice.family.name, "train", TrainOptions)
     for name, what in _trained(options).items():
         asked, usual = float(getattr(options, name)), float(getattr(preset, name))
-        if not usual / FAR <= asked <= usual * FAR:
+        if not usual / MAX_LR_RATIO <= asked <= usual * MAX_LR_RATIO:
             many = asked / usual
             ratio = f"{many:.3g} times" if many > 1 else f"1/{1 / many:.3g} of"
             danger = "it may diverge" if many > 1 else "it may learn nothing"
@@ -293,13 +295,15 @@ def _disk(trainer: Trainer, run: Path, options: TrainOptions) -> Iterator[str]:
 
 def checkpoint_bytes(trainer: Trainer) -> int:
     """Of the tensors in a checkpoint: what is trained, its two moments, and the values beside their average."""
-    options, trained = trainer.options, list(trainer.trained.named.values())
+    options, trained = trainer.options, list(trainer.trainables.named.values())
     values = sum(value.nbytes for value in trained)
-    moments = sum(map(_in_8_bits, trained)) if options.optimizer == "adamw8bit" else 2 * values
+    moments = sum(map(_moment_bytes_8bit, trained)) if options.optimizer == "adamw8bit" else 2 * values
     return values + moments + (values if options.ema else 0)
 
 
-def _in_8_bits(value: torch.Tensor) -> int:
+def _moment_bytes_8bit(value: torch.Tensor) -> int:
     """Bytes of bitsandbytes' two moments of `value`, with the scale of each block and the code books."""
     count = value.numel()
-    return 2 * (count + 4 * -(-count // _BLOCK) + 4 * _BOOK) if count >= _IN_8_BITS else 8 * count
+    if count < _MIN_8BIT_ELEMENTS:
+        return 8 * count
+    return 2 * (count + 4 * -(-count // _BLOCK_ELEMENTS) + 4 * _CODE_BOOK_ELEMENTS)

@@ -30,74 +30,78 @@ from core.speech.evaluation import SpeechEvaluator
 from core.speech.scoring import Recogniser
 from core.training import checkpoint, dataloader, parameter_groups, replay
 from core.training.checkpoint import EarlyStopping, TrainerState
-from core.training.checkpoint_evaluation import CheckpointEvaluator
+from core.training.checkpoint_evaluation import TrainingRun
 from core.training.dataloader import TrainingData
-from core.training.distributed import ONE_PROCESS, ProcessGroup
+from core.training.distributed import ONE_PROCESS, Ranks
 from core.training.trainer import Trainer
 from core.workspace import Workspace
 from data.front_end import FrontEnd
 
 
 def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, device: torch.device,
-              group: ProcessGroup = ONE_PROCESS, max_clips: int | None = None) -> CheckpointEvaluator:
+              group: Ranks = ONE_PROCESS, max_clips: int | None = None) -> TrainingRun:
     """Load everything of a new run, or of one that resumes; `max_clips` of the data, for a trial."""
-    run = reporter.directory
+    run_dir = reporter.directory
 
     def warn(message: str) -> None:
         reporter.emit(WarningRaised(message))
 
     # The model: that of the last intact checkpoint, or the untrained extension, on the weights of another run.
-    checkpoint.remove_leftovers(run)
-    saved = checkpoint.last_intact(run, warn)
+    checkpoint.recover_interrupted_save(run_dir)
+    saved = checkpoint.quarantine_damaged(run_dir, warn)
     if saved is None:
         state, voice = None, new_voice(options, workspace, device)
         if options.init_from:
-            voice = init_from(workspace, options.init_from, voice, warn,
-                                         parameter_groups.changed_parts(options))
+            voice = init_from(workspace, options.init_from, voice, warn, parameter_groups.changed_parts(options))
     else:
-        state = checkpoint.load_state(run, saved)
-        check_options(run, saved, options, group.size)
-        check_vocabulary(run, saved, workspace, options.extension)
+        state = checkpoint.load_state(run_dir, saved)
+        check_options(run_dir, saved, options, group.size)
+        check_vocabulary(run_dir, saved, workspace, options.extension)
         keep_base = bool(options.distillation or options.l2_sp or options.ewc or options.init_from)
-        voice = load_checkpoint(workspace, checkpoint.folder_of(run, saved), device, keep_base=keep_base)
+        voice = load_checkpoint(workspace, checkpoint.folder_of(run_dir, saved), device, keep_base=keep_base)
 
     # The data: clips of the new language, and in `full` replayed clips of the base languages.
     data = dataloader.load_training_data(workspace, options.dataset, voice, options.validation_disjoint_by,
-                                         varied=options.augmentation > 0)
+                                         augmented=options.augmentation > 0)
     if max_clips is not None:
         data = dataloader.subset(data, max_clips)
     for note in data.notes:
         warn(note)
-    recogniser = _judge(options, workspace, reporter, voice, data.language, state) if group.rank == 0 else None
-    evaluator = SpeechEvaluator.of(voice, recogniser)
-    clips = replay.gather_replay_clips(options, workspace, voice, evaluator.voices, run, warn,
+    recogniser = None
+    if group.rank == 0:
+        recogniser = _load_recogniser(options, workspace, reporter, voice, data.language, state)
+    speech_evaluator = SpeechEvaluator.of(voice, recogniser)
+    clips = replay.gather_replay_clips(options, workspace, voice, speech_evaluator.voices, run_dir, warn,
                                        progress_callback(reporter),
                                        None if max_clips is None else max_clips // 2)
 
     # The trainer, where its checkpoint left it.
     trainer = Trainer(options, voice, data, clips.replayed, precision.decide(options.precision, device), warn, group)
-    trainer.probe_clips = clips.probe_clips
+    trainer.drift_clips = clips.drift_clips
     if options.compile == "on":
         voice.model.compile()
     early_stopping = EarlyStopping()
     if state is not None:
-        check_data(run, options, state, data)
-        trainer.restore(state)
+        check_data(run_dir, options, state, data)
+        trainer.load_state_dict(state)
         early_stopping = state.early_stopping
         if warning := rounding_warning(state, trainer.precision, compute.numeric_environment(device)):
             warn(warning)
-        if (ranked := checkpoint.read_ranking(run)) != ranked.up_to(state.step):
-            checkpoint.write_ranking(run, ranked.up_to(state.step))
+        if (ranked := checkpoint.read_ranking(run_dir)) != ranked.up_to(state.step):
+            checkpoint.write_ranking(run_dir, ranked.up_to(state.step))
 
     path = workspace.extensions / options.extension / records.EXTENSION
     rows_hash = records.read_record(path, records.ExtensionRecord).rows_hash if path.is_file() else ""
-    record = CheckpointRecord(run.name, 0, options.scope, options.extension, options.dataset, rows_hash, "",
+    record = CheckpointRecord(run_dir.name, 0, options.scope, options.extension, options.dataset, rows_hash, "",
                               voice.origin, options.adapter_rank if voice.adapters else None, options.recogniser,
                               options.recogniser_language)
-    return CheckpointEvaluator(trainer, evaluator, record, reporter, early_stopping)
+    training_run = TrainingRun(trainer, speech_evaluator, record, reporter, early_stopping)
+    if group.rank == 0:  # which alone has the recogniser
+        training_run.check_metric()
+    return training_run
 
 
-def _judge(options: TrainOptions, workspace: Workspace, reporter: Reporter, voice: TTSModel, language: str,
+def _load_recogniser(options: TrainOptions, workspace: Workspace, reporter: Reporter, voice: TTSModel, language: str,
            state: TrainerState | None) -> Recogniser | None:
     """The recogniser; `UserError` where one that was chosen cannot be had.
 
@@ -109,30 +113,30 @@ def _judge(options: TrainOptions, workspace: Workspace, reporter: Reporter, voic
     except UserError as error:
         if state is None:
             raise
-        run = reporter.directory
-        if _may_rank_by_cer(options, state, run):
-            raise UserError(error.message, _restore_hint(options.recogniser, error.hint, run, state.step)) from error
+        run_dir = reporter.directory
+        if _may_rank_by_cer(options, state, run_dir):
+            raise UserError(error.message,
+                            _restore_hint(options.recogniser, error.hint, run_dir, state.step)) from error
         return scoring.replace_unavailable(workspace, voice, lambda message: reporter.emit(WarningRaised(message)),
-                                           options,
-                                          error)
+                                           options, error)
 
 
-def _restore_hint(recogniser: str, hint: str, run: Path, step: int) -> str:
-    """`hint` for a resumed run, which may neither have another recogniser nor call its language otherwise."""
-    way_out = hint.rstrip(".") if recogniser in ("", BUILT_IN) else (
+def _restore_hint(recogniser: str, hint: str, run_dir: Path, step: int) -> str:
+    """`hint` for a resumed run, whose recogniser and its language cannot be changed."""
+    first = hint.rstrip(".") if recogniser in ("", BUILT_IN) else (
         "Put the recogniser back as it was (one of the hub is downloaded again where its folder is deleted) and resume")
-    return f"{way_out}; or start a new run on its weights: {init_from_command(run, step)}."
+    return f"{first}; or start a new run on its weights: {init_from_command(run_dir, step)}."
 
 
-def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run: Path) -> bool:
+def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run_dir: Path) -> bool:
     """Whether a checkpoint of the run that resumes from `state` may still be ranked by character error rate."""
     if options.evaluation_sentences == 0 or options.select_best_by == "speech_loss":
         return False
-    known = checkpoint.read_ranking(run).values
-    if state.step not in known:
+    values = checkpoint.read_ranking(run_dir).values
+    if state.step not in values:
         return True
     ended = state.step >= options.steps or 0 < options.max_minutes * 60 <= state.seconds
-    return not ended and not state.early_stopping.after(state.step, known[state.step]).exhausted(options.patience)
+    return not ended and not state.early_stopping.after(state.step, values[state.step]).should_stop(options.patience)
 
 
 def new_voice(options: TrainOptions, workspace: Workspace, device: torch.device) -> TTSModel:
@@ -145,50 +149,52 @@ def new_voice(options: TrainOptions, workspace: Workspace, device: torch.device)
     return replace(voice, adapters=adapters, scope=options.scope)
 
 
-# Where it runs, how long, and how often it saves.
-_MAY_CHANGE = ("device", "max_minutes", "checkpoint_every", "keep_last", "activation_checkpointing", "compile",
-               "drift_bound", "drift_action", "tracker", "sharding",
-               "wait_for_gpu_gib", "wait_for_idle_gpu", "max_attempts")
-_SHARED_OUT = ("batch_size", "processes")
-_SHAPES = "the adapters in the checkpoint, and their optimizer, are of another kind"
-_ORDER = "the order of the clips follows from it"
-_SCHEDULE = "the learning rate at each step follows from it, and would jump"
-_GROUPS = "the optimizer's parameter groups would be others"
+_CHANGEABLE_ON_RESUME = (
+    "device", "max_minutes", "checkpoint_every", "keep_last", "activation_checkpointing", "compile", "drift_bound",
+    "drift_action", "tracker", "sharding", "wait_for_gpu_gib", "wait_for_idle_gpu", "max_attempts")
+_GLOBAL_BATCH_OPTIONS = ("batch_size", "processes")
+_REASON_ADAPTER_SHAPES = "the adapters in the checkpoint, and their optimizer, are of another kind"
+_REASON_SAMPLE_ORDER = "the order of the clips follows from it"
+_REASON_SCHEDULE = "the learning rate at each step follows from it, and would jump"
+_REASON_PARAMETER_GROUPS = "the optimizer's parameter groups would be others"
 _REASONS: Mapping[str, str] = {
-    "batch_size": _ORDER, "gradient_accumulation": _ORDER, "processes": _ORDER, "seed": _ORDER,
-    "replay": _ORDER, "dataset": _ORDER,
-    "steps": _SCHEDULE, "warmup": _SCHEDULE, "schedule": _SCHEDULE, "min_lr_ratio": _SCHEDULE,
-    "scope": _GROUPS, "weight_decay": _GROUPS, "full_trainable": _GROUPS, "layer_lr_decay": _GROUPS,
+    "batch_size": _REASON_SAMPLE_ORDER, "gradient_accumulation": _REASON_SAMPLE_ORDER,
+    "processes": _REASON_SAMPLE_ORDER, "seed": _REASON_SAMPLE_ORDER,
+    "replay": _REASON_SAMPLE_ORDER, "dataset": _REASON_SAMPLE_ORDER,
+    "steps": _REASON_SCHEDULE, "warmup": _REASON_SCHEDULE, "schedule": _REASON_SCHEDULE,
+    "min_lr_ratio": _REASON_SCHEDULE,
+    "scope": _REASON_PARAMETER_GROUPS, "weight_decay": _REASON_PARAMETER_GROUPS,
+    "full_trainable": _REASON_PARAMETER_GROUPS, "layer_lr_decay": _REASON_PARAMETER_GROUPS,
     "optimizer": "the checkpoint holds the state of the other one",
     "precision": "rounding would be another", "extension": "new rows belong to their vocabulary",
 }
-_ANOTHER = "the steps to come would be those of another run"
+_REASON_OTHER = "the steps to come would be those of another run"
 _SHOWN = 5
 
 
-def check_options(run: Path, step: int, options: TrainOptions, processes: int) -> None:
+def check_options(run_dir: Path, step: int, options: TrainOptions, processes: int) -> None:
     """Raise `UserError` when `options` would make another run of the one whose checkpoint stands in `run`.
 
     `processes`: as many as truly share the steps, also where torchrun started them and the options do not say so.
     """
-    path = checkpoint.folder_of(run, step) / records.CONFIG
+    path = checkpoint.folder_of(run_dir, step) / records.CONFIG
     saved = parse_options(TrainOptions, yaml.safe_load(path.read_text(encoding="utf-8"))["options"])
-    then = checkpoint.processes(run, step)
-    alike = _same_batches(options, processes, saved, then)
+    saved_processes = checkpoint.processes(run_dir, step)
+    same_batches = _same_batches(options, processes, saved, saved_processes)
     changed = [name for name in TrainOptions.model_fields
-               if name not in _MAY_CHANGE and getattr(options, name) != getattr(saved, name)
-               and not (name in _SHARED_OUT and alike)]
+               if name not in _CHANGEABLE_ON_RESUME and getattr(options, name) != getattr(saved, name)
+               and not (name in _GLOBAL_BATCH_OPTIONS and same_batches)]
     if changed:
         differences = "; ".join(f"{name} {getattr(options, name)}, wanted {getattr(saved, name)} ({_reason(name)})"
                          for name in changed)
         raise UserError(
-            f"{run / records.CONFIG} differs from that of the checkpoint of step {step}: {differences}.",
+            f"{run_dir / records.CONFIG} differs from that of the checkpoint of step {step}: {differences}.",
             f"Put these values back and resume, or start a new run with yours on its weights: "
-            f"{init_from_command(run, step)}."
+            f"{init_from_command(run_dir, step)}."
             " Nothing was changed.",
         )
-    if not alike:
-        raise _other_processes(run, step, options, processes, then)
+    if not same_batches:
+        raise _process_count_error(run_dir, step, options, processes, saved_processes)
 
 
 def _same_batches(options: TrainOptions, now: int, saved: TrainOptions, then: int) -> bool:
@@ -197,72 +203,74 @@ def _same_batches(options: TrainOptions, now: int, saved: TrainOptions, then: in
     return options.batch_size * now == saved.batch_size * then and (now == then or not alone)
 
 
-def _other_processes(run: Path, step: int, options: TrainOptions, now: int, then: int) -> UserError:
+def _process_count_error(run_dir: Path, step: int, options: TrainOptions, now: int, then: int) -> UserError:
     """The options are the same, but there are not as many processes as `then`: torchrun started them, or does now."""
     by_torchrun = then != options.processes
     start = ("torchrun", "--nproc-per-node", str(then)) if by_torchrun else ("python",)
-    command = shlex.join((*start, "-m", "scripts.train", "--workspace", str(run.parent.parent), "--resume", run.name))
-    started = f"was started with {_counted(then)}{' by torchrun' if by_torchrun else ''}"
+    workspace = str(run_dir.parent.parent)
+    command = shlex.join((*start, "-m", "scripts.train", "--workspace", workspace, "--resume", run_dir.name))
+    started = f"was started with {_count_processes(then)}{' by torchrun' if by_torchrun else ''}"
     clips = options.batch_size * options.gradient_accumulation
     over = " (over several machines, with as many on all of them together)" if by_torchrun else ""
     return UserError(
-        f"The run {run.name} {started}, for steps of {clips * then} clips; with {_counted(now)} they would be of "
-        f"{clips * now}, and {_ORDER}.",
-        f"Start it as before: {command}{over}; or start a new run on its weights: {init_from_command(run, step)}. "
+        f"The run {run_dir.name} {started}, for steps of {clips * then} clips; with {_count_processes(now)} they would "
+        f"be of "
+        f"{clips * now}, and {_REASON_SAMPLE_ORDER}.",
+        f"Start it as before: {command}{over}; or start a new run on its weights: {init_from_command(run_dir, step)}. "
         "Nothing was changed.")
 
 
-def _counted(processes: int) -> str:
+def _count_processes(processes: int) -> str:
     return "1 process" if processes == 1 else f"{processes} processes"
 
 
-def check_vocabulary(run: Path, step: int, workspace: Workspace, extension: str) -> None:
+def check_vocabulary(run_dir: Path, step: int, workspace: Workspace, extension: str) -> None:
     """Raise `UserError` when the extension of this name is not the one the run began with (if it is still there)."""
     path = workspace.extensions / extension / records.EXTENSION
     if not path.is_file():
         return
     now = records.read_record(path, ExtensionRecord).origin
-    then = records.read_record(checkpoint.folder_of(run, step) / records.CHECKPOINT, CheckpointRecord).origin
+    then = records.read_record(checkpoint.folder_of(run_dir, step) / records.CHECKPOINT, CheckpointRecord).origin
     hint = (f"Put the extension that it started with back and resume, or start a new run on its weights: "
-            f"{init_from_command(run, step)}.")
+            f"{init_from_command(run_dir, step)}.")
     if now.base_hash != then.base_hash:
         raise UserError(f"The extension {extension!r} was made again for another base model: {now.base_hash[:12]} "
                         f"there, {then.base_hash[:12]} in the checkpoint of step {step}.", hint)
     if now.fingerprint != then.fingerprint:
         raise UserError(f"The extension {extension!r} was made again since this run started: "
-                        f"{_difference(path.parent, checkpoint.folder_of(run, step), now, then)}.", hint)
+                        f"{_describe_difference(path.parent, checkpoint.folder_of(run_dir, step), now, then)}.", hint)
 
 
-def check_data(run: Path, options: TrainOptions, state: TrainerState, data: TrainingData) -> None:
+def check_data(run_dir: Path, options: TrainOptions, state: TrainerState, data: TrainingData) -> None:
     """Raise `UserError` when the clips are not the ones that the run began with."""
     if state.data_fingerprint != data.fingerprint:
         raise UserError(f"The dataset {options.dataset!r} is not the one this run began with: its clips, texts or "
                         f"splits are others ({data.fingerprint[:12]}, wanted {state.data_fingerprint[:12]}).",
                         f"Put that dataset back, or start a new run on its weights: "
-                        f"{init_from_command(run, state.step)}.")
-    if state.content_hash and state.content_hash != data.content_hash:
+                        f"{init_from_command(run_dir, state.step)}.")
+    if state.content_hash != data.content_hash:
         raise UserError(
             f"The dataset {options.dataset!r} is the one this run began with, but the model sees other clips of it: "
             f"features or ids changed, or some cannot be read any more ({data.content_hash[:12]}, wanted "
             f"{state.content_hash[:12]}). {' '.join(data.notes)}".rstrip(),
             "Prepare it again with the model that it was prepared with, then resume; or start a new run on its "
-            f"weights: {init_from_command(run, state.step)}.")
+            f"weights: {init_from_command(run_dir, state.step)}.")
 
 
-def rounding_warning(state: TrainerState, precision: Precision, conditions: str) -> str:
-    """What to warn of where `auto` chose another precision, or the run is computed elsewhere; else nothing."""
-    if state.precision not in ("", precision.name):
+def rounding_warning(state: TrainerState, precision: Precision, numeric_environment: str) -> str:
+    """A warning where `auto` chose another precision, or the run resumes on other hardware or versions; else empty."""
+    if state.precision != precision.name:
         return (f"The run computed in {state.precision} up to step {state.step} and resumes in {precision}, which "
-                f"`precision: auto` chooses here: its steps are rounded otherwise than they would have been. To resume "
-                f"as it was, use a machine that computes in {state.precision}.")
-    if state.conditions not in ("", conditions):
-        return (f"The run was computed on {state.conditions} up to step {state.step} and resumes on {conditions}: "
-                "its steps are rounded otherwise than they would have been.")
+                f"`precision: auto` chooses here: results may differ in the last bits. To resume as it was, use "
+                f"a machine that computes in {state.precision}.")
+    if state.numeric_environment != numeric_environment:
+        return (f"The run was computed on {state.numeric_environment} up to step {state.step} and resumes on "
+                f"{numeric_environment}: results may differ in the last bits.")
     return ""
 
 
-def _difference(now_at: Path, then_at: Path, now: Origin, then: Origin) -> str:
-    """Vocabulary or front-end: what of the two is another."""
+def _describe_difference(now_at: Path, then_at: Path, now: Origin, then: Origin) -> str:
+    """How the vocabulary or the front-end of two extensions differ."""
     tokens, before = ({(token.text, token.id) for token in FrontEnd.load(folder / records.FRONT_END).added_tokens()}
                       for folder in (now_at, then_at))
     if tokens == before:
@@ -276,13 +284,13 @@ def _difference(now_at: Path, then_at: Path, now: Origin, then: Origin) -> str:
 
 def _reason(name: str) -> str:
     if name.startswith("adapter") and name not in ("adapter_lr", "adapter_dropout"):
-        return _SHAPES
-    return _REASONS.get(name, _GROUPS if name.endswith("_lr") else _ANOTHER)
+        return _REASON_ADAPTER_SHAPES
+    return _REASONS.get(name, _REASON_PARAMETER_GROUPS if name.endswith("_lr") else _REASON_OTHER)
 
 
-def init_from_command(run: Path, step: int) -> str:
+def init_from_command(run_dir: Path, step: int) -> str:
     """The command of a new run on the weights of this one."""
-    return f"python -m scripts.train --init-from run:{run.name}@{step}"
+    return f"python -m scripts.train --init-from run:{run_dir.name}@{step}"
 
 
 _PEFT_PREFIX = "base_model.model."
@@ -325,9 +333,10 @@ def _copy_changes(folder: Path, voice: TTSModel, reference: str,
                        "changes none. Its rows were trained beside them; only `full` takes both.")
     voice = load_changed_tensors(voice, folder, keep_base=True)
     parts = {voice.model.parameter_group(name)[0] for name in voice.changed}
-    if left := sorted(parts - set(changing)):
+    if untrained := sorted(parts - set(changing)):
         raise UserError(
-            f"{reference} changed {', '.join(left)} of the base; this run trains {', '.join(changing) or 'none of it'} "
+            f"{reference} changed {', '.join(untrained)} of the base; this run trains "
+            f"{', '.join(changing) or 'none of it'} "
             "and would keep no trace of the rest.", "Train with full_trainable `everything`, or as that run did.")
     taken = ", ".join(sorted(parts))
     return voice, f"The {len(voice.changed)} tensors of the base that it changed are copied ({taken})."
@@ -336,47 +345,47 @@ def _copy_changes(folder: Path, voice: TTSModel, reference: str,
 @torch.no_grad()
 def _copy_rows(folder: Path, voice: TTSModel, reference: str) -> str:
     """Copy the rows of the tokens that both have; what was done."""
-    theirs = FrontEnd.load(folder / records.FRONT_END)
+    source = FrontEnd.load(folder / records.FRONT_END)
     rows = tensor_files.read(folder / records.ROWS, "Initialise from another checkpoint.")
-    known = {(token.text, token.language): token.id - theirs.prefix_size for token in theirs.added_tokens()}
+    available = {(token.text, token.language): token.id - source.prefix_size for token in source.added_tokens()}
     wanted = {(token.text, token.language): token.id - voice.front_end.prefix_size
               for token in voice.front_end.added_tokens()}
-    pairs = [(own, known[key]) for key, own in wanted.items() if key in known]
+    pairs = [(row, available[key]) for key, row in wanted.items() if key in available]
     if not pairs:
         raise UserError(f"{reference} and this extension have no new token in common.",
                         "Initialise from a checkpoint of the same language, or train the extension without init_from.")
-    own_at, their_at = (torch.tensor(places) for places in zip(*pairs, strict=True))
+    target_rows, source_rows = (torch.tensor(indices) for indices in zip(*pairs, strict=True))
     for table, parameter in new_rows(voice.model.module, voice.model.text_tables).items():
-        parameter[own_at.to(parameter.device)] = rows[table][their_at].to(parameter)
-    missing = [text for text, language in wanted if (text, language) not in known]
-    if not missing and len(known) == len(wanted):
+        parameter[target_rows.to(parameter.device)] = rows[table][source_rows].to(parameter)
+    missing = [text for text, language in wanted if (text, language) not in available]
+    if not missing and len(available) == len(wanted):
         return f"all {len(pairs)} new rows are copied."
     shown = ", ".join(repr(text) for text in missing[:_SHOWN_TOKENS]) + (" ..." if len(missing) > _SHOWN_TOKENS else "")
-    left = f"{len(missing)} start as the extension has them ({shown})" if missing else "none is missing"
+    others = f"{len(missing)} start as the extension has them ({shown})" if missing else "none is missing"
     return (f"its vocabulary is another: {len(pairs)} of {len(wanted)} new rows are copied by the text of their token, "
-            f"{left}, {len(known) - len(pairs)} of its own are not used.")
+            f"{others}, {len(available) - len(pairs)} of its own are not used.")
 
 
 def _copy_adapters(folder: Path, voice: TTSModel, record: CheckpointRecord) -> str:
     """Copy the adapters where both have them; what was done."""
-    there = (folder / records.ADAPTER / WEIGHTS).is_file()
+    has_adapters = (folder / records.ADAPTER / WEIGHTS).is_file()
     if voice.adapters is None:
-        return "Its adapters are not used, beside which those rows were trained." if there else ""
-    if not there:
+        return "Its adapters are not used, beside which those rows were trained." if has_adapters else ""
+    if not has_adapters:
         return f"It has none of the adapters of scope {voice.scope!r}: these are fresh."
     stored = tensor_files.read(folder / records.ADAPTER / WEIGHTS, "Initialise from another checkpoint.")
     tensors = {name.removeprefix(_PEFT_PREFIX): value for name, value in stored.items()}
-    own = voice.adapters.tensors()
-    if shapes(own) != shapes(tensors):
-        differing = sorted(set(shapes(own).items()) ^ set(shapes(tensors).items()))[0]
+    target = voice.adapters.tensors()
+    if shapes(target) != shapes(tensors):
+        differing = sorted(set(shapes(target).items()) ^ set(shapes(tensors).items()))[0]
         raise UserError(
             f"The adapters of run:{record.run}@{record.step} are not those that this run is to have: they have "
-            f"{len(tensors)} tensors (rank {record.adapter_rank}), {len(own)} are wanted; such as {differing[0]} "
+            f"{len(tensors)} tensors (rank {record.adapter_rank}), {len(target)} are wanted; such as {differing[0]} "
             f"{list(differing[1])}.",
             "Ask for adapters of the same kind and rank as that run, or take the scope `rows`.")
     ratio = _saved_scale(folder) / voice.adapters.scale
     with torch.no_grad():
-        for name, value in own.items():
+        for name, value in target.items():
             value.copy_(tensors[name] * ratio if voice.adapters.carries_scale(name) else tensors[name])
     scaled = f", scaled by {ratio:g} so that they act as before at this run's adapter_scale" if ratio != 1 else ""
     return f"Its adapters are copied, trained in scope {record.scope!r}{scaled}."

@@ -2,7 +2,7 @@
 
 All that decides the next step is in `state`: a trainer that restores it takes the same steps, on a
 CPU to the bit, as one that never stopped. Every loss is a sum over the tokens of all micro-batches
-of all ranks, divided by their number, and what is hidden of a sample follows from the sample's own
+of all ranks, divided by their number, and the input dropout of a sample follows from the sample's own
 seed; so micro-batches and ranks change memory and speed and, but for rounding, not the result.
 """
 
@@ -28,7 +28,7 @@ from core.model.prefix import base_tensors, hash_tensors
 from core.training import checkpoint, dataloader, fsdp, memory_plan, parameter_groups
 from core.training.checkpoint import TrainerState
 from core.training.dataloader import MicroBatch, TrainBatch, TrainingData, TrainLoader, Utterance
-from core.training.distributed import ONE_PROCESS, ProcessGroup
+from core.training.distributed import ONE_PROCESS, Ranks
 from core.training.fsdp import ShardedModel
 from core.training.memory_plan import MicrobatchPlan
 from core.training.parameter_groups import ParameterCounts, ParameterGroup
@@ -37,9 +37,9 @@ from data.batches import TargetPromptPair
 from models.base import LossOptions
 
 _BETAS = (0.9, 0.98)
-_PEAK = "peak"  # of the learning rate of a parameter group
+_INITIAL_LR = "initial_lr"  # key in a parameter group, as of torch's learning-rate schedulers
 _ALLOCATION, _BASE_LOSS, _SCALER = "allocation/", "base_loss/", "scaler"  # in the tensors of a checkpoint
-_SEEDS_RNG, _TORCH_RNG, _CUDA_RNG = "generator/hiding", "generator/torch", "generator/cuda"
+_SEEDS_RNG, _TORCH_RNG, _CUDA_RNG = "generator/input_dropout", "generator/torch", "generator/cuda"
 _MAX_SKIPPED = 3  # batches in a row whose losses or gradients are not finite
 
 
@@ -61,106 +61,112 @@ class StepLosses:
 
 
 class Diverged(UserError):
-    """Several batches in a row were not finite; what is trained is as it was before the first of them."""
+    """Several batches in a row were not finite; the weights are those before the first of them."""
 
 
 class Trainer:
     """Trains `voice` on `data`, and in `full` also on `replayed` clips of the base languages; `warn` takes warnings.
 
-    What is frozen of `voice` is cast to the precision, so it must not be exported or certified afterwards.
+    The frozen tensors of `voice` are cast to the precision, so it must not be exported or certified afterwards.
     """
 
     def __init__(self, options: TrainOptions, voice: TTSModel, data: TrainingData, replayed: tuple[Utterance, ...],
                  precision: Precision, warn: Callable[[str], None] = lambda message: None,
-                 group: ProcessGroup = ONE_PROCESS) -> None:
+                 group: Ranks = ONE_PROCESS) -> None:
         self.options, self.voice, self.data, self.precision, self.group = options, voice, data, precision, group
         self.step, self.seconds, self.step_seconds, self.learning_rate = 0, 0.0, 0.0, 0.0
         self.skipped = 0  # batches that were not finite
-        self.probe_clips: tuple[Utterance, ...] = ()  # clips of base languages that measure the drift
+        self.drift_clips: tuple[Utterance, ...] = ()  # clips of base languages that measure the drift
         self.base_losses: dict[str, float] = {}  # of base languages before the first step, in nats a code
         self._warn = warn
         if voice.adapters:
             voice.adapters.switch(True)  # parameters are open to training only while the adapters act
-        self.trained = self._whole = parameter_groups.trainables(voice, options)
-        precision.cast(voice.model.module, self.trained.named)
-        self._frozen = hash_tensors(self._frozen_tensors())
-        self._learner = voice  # takes the steps; where the model is sharded, it is a copy of `voice`
-        self._sharded: ShardedModel | None = None
+        # With FSDP, `train_model` is the sharded copy that takes the steps, with the parameters `trainables`. In rank 0
+        # `voice`, with `full_trainables`, is a full copy for evaluation and saving. Without FSDP both are one model.
+        self.train_model = voice
+        self.trainables = self.full_trainables = parameter_groups.unfreeze_trainables(voice, options)
+        self.fsdp_model: ShardedModel | None = None
+        precision.cast(voice.model.module, self.trainables.named)
+        self._initial_frozen_hash = hash_tensors(self._frozen_tensors())
         if options.sharding == "full":
             self._shard()
-        self.groups = parameter_groups.parameter_groups(self.trained, options, voice.model)
-        self._names = [name for one in self.groups for name in one.parameters]
+        self.groups = parameter_groups.make_parameter_groups(self.trainables, options, voice.model)
+        self._names = [name for param_group in self.groups for name in param_group.parameters]
         self.optimizer = make_optimizer(self.groups, options, voice.device)
         self.scaler = precision.scaler()
-        self.ema = ExponentialMovingAverage(self.trained.named, options.ema) if options.ema else None
-        regularized = self.trained.base and (options.distillation or options.l2_sp or options.ewc)
-        self.regularizer = WeightRegularizer(self.trained.base, voice.base_values) if regularized else None
+        self.ema = ExponentialMovingAverage(self.trainables.named, options.ema) if options.ema else None
+        regularized = self.trainables.base and (options.distillation or options.l2_sp or options.ewc)
+        self.regularizer = WeightRegularizer(self.trainables.base, voice.base_values) if regularized else None
         self._seeds_rng = torch.Generator().manual_seed(options.seed)
         torch.manual_seed(options.seed + group.rank)  # each rank drops out other activations
-        self._loader = TrainLoader(options, data, replayed, voice.model.max_prompt_length, group.size)
+        self.loader = TrainLoader(options, data, replayed, voice.model.max_prompt_length, group.size)
         if options.ewc and self.regularizer:
             self.regularizer.estimate_importance(voice.model, precision, replayed[:options.fisher_clips])
-        self.use(memory_plan.first_plan(options, sharded=self.sharded))
+        self.set_microbatch_plan(memory_plan.first_plan(options, sharded=self.sharded))
 
     def _shard(self) -> None:
-        """Let each rank hold a part of what is trained; `voice` stays whole in rank 0."""
+        """Shard the trainable parameters over the ranks; rank 0 keeps a full copy in `voice`."""
         sharding_checks.check(self.options, self.group.size, in_float16=self.precision.dtype is torch.float16)
-        self._learner, self._sharded = fsdp.shard_model(
+        self.train_model, self.fsdp_model = fsdp.shard_model(
             self.voice, self.group.mesh(self.voice.device), guided=self.options.guided_attention_weight > 0,
             keep_whole=self.group.rank == 0)
-        self.trained = parameter_groups.trainables(self._learner, self.options)
+        self.trainables = parameter_groups.unfreeze_trainables(self.train_model, self.options)
         if self.group.rank:
-            self._whole = self.trained  # the whole tensors are to be freed
+            self.full_trainables = self.trainables  # so that the full tensors are freed
 
     @property
     def sharded(self) -> bool:
-        """Whether each rank has a part of what is trained; then all ranks take each forward and backward pass."""
-        return self._sharded is not None
+        """Whether the trainable parameters are sharded (FSDP); then all ranks take each forward and backward pass."""
+        return self.fsdp_model is not None
 
-    def use(self, microbatch_plan: MicrobatchPlan) -> None:
-        """Compute the next steps in this way."""
+    def set_microbatch_plan(self, microbatch_plan: MicrobatchPlan) -> None:
+        """Compute the next steps by this plan."""
         self.microbatch_plan = microbatch_plan
-        self._learner.model.set_activation_checkpointing(microbatch_plan.activation_checkpointing)
+        self.train_model.model.set_activation_checkpointing(microbatch_plan.activation_checkpointing)
 
     def train_step(self) -> StepLosses:
-        """Take one optimizer step, and raise `Diverged` where several batches in a row are not finite.
-
-        A step that does not fit into memory is taken again with smaller micro-batches of the same samples, and one
-        whose gradients are too large for float16 with a smaller loss scale.
-        """
-        began, options, group = time.monotonic(), self.options, self.group
-        self._learner.model.module.train()
+        """Take one optimizer step, and raise `Diverged` where several batches in a row are not finite."""
+        start, options, group = time.monotonic(), self.options, self.group
+        self.train_model.model.module.train()
         for param_group in self.optimizer.param_groups:
-            param_group["lr"] = param_group[_PEAK] * learning_rate_factor(self.step, options)
+            param_group["lr"] = param_group[_INITIAL_LR] * learning_rate_factor(self.step, options)
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
-        parameters = list(self.trained.named.values())
+        parameters = list(self.trainables.named.values())
         skipped_in_a_row = 0
         loss: torch.Tensor | None
-        parts: torch.Tensor | None
+        losses_of_pass: torch.Tensor | None
 
-        with self._training_context():
-            batches, rng_state, scale_before = self._draw_batches(), self._rng_state(), dict[str, torch.Tensor]()
+        with self._language_adapters():
+            batches, rng_state = self._next_batches(), self._rng_state()
+            scaler_state_before_retries: dict[str, torch.Tensor] = {}
+            # Repeat until the gradients are finite: out of memory -> smaller micro-batches; float16 overflow ->
+            # smaller loss scale; else skip the batch.
             while True:
                 # The micro-batches of this rank, and the tokens of all ranks, by which the losses are divided.
                 micro_batches = dataloader.split_microbatches(
                     batches, self.microbatch_plan.size(options.batch_size), group.rank, group.size,
                     same_count=self.sharded)
-                targets = [sum(sample.speech_targets for batch in batches for sample in batch.samples),
-                           sum(sample.text_targets for batch in batches for sample in batch.samples)]
+                speech_tokens = sum(sample.speech_targets for batch in batches for sample in batch.samples)
+                text_tokens = sum(sample.text_targets for batch in batches for sample in batch.samples)
 
                 # Forward and backward; the losses stay on the device until the end of the step.
                 self.optimizer.zero_grad(set_to_none=True)
-                sums, out_of_memory = torch.zeros(2, device=self.voice.device), False
+                loss_sums, out_of_memory = torch.zeros(2, device=self.voice.device), False
                 try:
                     with group.reporting_dead_ranks() if self.sharded else nullcontext():
                         for index, micro_batch in enumerate(micro_batches):
-                            loss, parts = self._loss(micro_batch, targets, with_penalty=index == 0)
+                            loss, losses_of_pass = self._loss(micro_batch, speech_tokens, text_tokens,
+                                                              adalora_penalty=index == 0)
                             self.scaler.scale(loss).backward()
-                            sums += parts
+                            loss_sums += losses_of_pass
                 except torch.OutOfMemoryError:
                     out_of_memory = True
-                loss = parts = None  # they would hold the activations of the pass that failed
-                if out_of_memory if self.sharded else group.any(out_of_memory):
+                loss = losses_of_pass = None  # they would hold the activations of the pass that failed
+                # FSDP ranks cannot vote: the others wait within the collectives of the pass that this rank gave up.
+                # There `_use_smaller_micro_batches` raises, which ends the run on all ranks.
+                if not self.sharded:
+                    out_of_memory = group.any_rank(out_of_memory)
+                if out_of_memory:
                     self._use_smaller_micro_batches()
                     self._restore_rng(rng_state)
                     continue
@@ -168,23 +174,23 @@ class Trainer:
                 # Gradients: summed over the ranks, regularized, clipped. Here the device is waited for, once a step.
                 if not self.sharded:  # sharded gradients are reduced within the backward pass
                     group.all_reduce_gradients(parameters)
-                sums = group.all_reduce_sum(sums)
+                loss_sums = group.all_reduce_sum(loss_sums)
                 self.scaler.unscale_(self.optimizer)
                 if self.regularizer is not None:
                     self.regularizer.add_gradients(options.l2_sp, options.ewc)
                 norm = fsdp.full_value(nn.utils.clip_grad_norm_(parameters, options.max_grad_norm))
-                speech, text, gradient_norm = torch.cat([sums, norm[None].to(sums)]).tolist()
-                losses = StepLosses(speech, text, gradient_norm, sum(targets))
+                speech, text, gradient_norm = torch.cat([loss_sums, norm[None].to(loss_sums)]).tolist()
+                losses = StepLosses(speech, text, gradient_norm, speech_tokens + text_tokens)
                 if losses.finite:
                     break
 
                 # Not finite: the same samples with a smaller loss scale, or else the next batch.
                 self.optimizer.zero_grad(set_to_none=True)
-                scale_before = scale_before or self._scaler_state()
+                scaler_state_before_retries = scaler_state_before_retries or self._scaler_state()
                 if self._lower_loss_scale(losses):
                     self._restore_rng(rng_state)
                     continue
-                self._restore_scaler(scale_before)  # no scale was small enough
+                self._restore_scaler(scaler_state_before_retries)  # no scale was small enough
                 skipped_in_a_row += 1
                 self.skipped += 1
                 clips = ", ".join(name for batch in batches for name in batch.clips)
@@ -196,7 +202,7 @@ class Trainer:
                         "to them.")
                 self._warn(f"A batch of step {self.step + 1} was skipped: {losses}. Its clips: {clips}. "
                            f"Skipped so far: {self.skipped}.")
-                batches, rng_state, scale_before = self._draw_batches(), self._rng_state(), {}
+                batches, rng_state, scaler_state_before_retries = self._next_batches(), self._rng_state(), {}
 
             self.scaler.step(self.optimizer)
             self.scaler.update()
@@ -204,65 +210,61 @@ class Trainer:
                 self._allocation.follow(self.step + 1)
         if self.ema is not None:
             self.ema.update()
-        self._learner.model.module.eval()
+        self.train_model.model.module.eval()
         self.step += 1
-        self.step_seconds = time.monotonic() - began
+        self.step_seconds = time.monotonic() - start
         self.seconds += self.step_seconds
         return losses
 
-    def _loss(self, batch: MicroBatch, targets: Sequence[int], *, with_penalty: bool
+    def _loss(self, batch: MicroBatch, speech_tokens: int, text_tokens: int, *, adalora_penalty: bool
               ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The loss of a micro-batch, and its speech and text losses (2,), detached; all as shares of the `targets`.
+        """The loss of a micro-batch, and its speech and text losses (2,), detached; all divided by the step's tokens.
 
-        `with_penalty`: with what AdaLoRA adds once a step.
+        `adalora_penalty`: with AdaLoRA's orthogonality penalty, which is added once a step.
         """
-        options, (speech_targets, text_targets) = self.options, targets
-        model = self._sharded or self._learner.model
+        options = self.options
+        model = self.fsdp_model or self.train_model.model
         loss_options = LossOptions(options.text_dropout, options.code_dropout,
                                    attention=options.guided_attention_weight > 0)
         keep_casts = not self.sharded  # a sharded model frees its layers, and casts of them with them
         teacher = {}
         if batch.replayed and options.distillation > 0:
             # An autocast of its own, because casts of weights are kept within one.
-            with self.teacher_weights(), self.precision.autocast(keep_casts=keep_casts):
+            with self.initial_weights(), self.precision.autocast(keep_casts=keep_casts):
                 teacher["teacher"] = model.predictions(batch.samples, replace(loss_options, attention=False),
                                                        batch.seeds)
         with self.precision.autocast(keep_casts=keep_casts):
             losses = model.losses(batch.samples, loss_options, batch.seeds, **teacher)
         assert losses.speech_count == sum(sample.speech_targets for sample in batch.samples)
-        speech, text = losses.speech_sum / speech_targets, losses.text_sum / text_targets
+        speech, text = losses.speech_sum / speech_tokens, losses.text_sum / text_tokens
         loss = speech + options.text_loss_weight * text
         if losses.attention_sum is not None:
-            loss = loss + options.guided_attention_weight * losses.attention_sum / speech_targets
+            loss = loss + options.guided_attention_weight * losses.attention_sum / speech_tokens
         if losses.speech_divergence is not None and losses.text_divergence is not None:
-            divergence = (losses.speech_divergence / speech_targets
-                          + options.text_loss_weight * losses.text_divergence / text_targets)
+            divergence = (losses.speech_divergence / speech_tokens
+                          + options.text_loss_weight * losses.text_divergence / text_tokens)
             loss = loss + options.distillation * divergence
-        if with_penalty and self._allocation is not None:
+        if adalora_penalty and self._allocation is not None:
             loss = loss + self._allocation.penalty() / self.group.size
         if self.sharded:  # whose gradients are averaged over the ranks, not summed
             loss = loss * (self.group.size * batch.weight)
         return loss, torch.stack([speech, text]).detach() * batch.weight
 
-    def next_batches(self) -> list[TrainBatch]:
-        """The next batch, and in `full` one of replayed clips."""
-        return self._loader.next_batches()
-
-    def _draw_batches(self) -> list[TrainBatch]:
+    def _next_batches(self) -> list[TrainBatch]:
         """The batches of a step, with a seed for each sample."""
-        batches = [batch for _ in range(self.options.gradient_accumulation) for batch in self.next_batches()]
+        batches = [batch for _ in range(self.options.gradient_accumulation) for batch in self.loader.next_batches()]
         count = sum(len(batch.samples) for batch in batches)
         seeds = iter(torch.randint(2**62, (count,), generator=self._seeds_rng).tolist())
         return [replace(batch, seeds=[next(seeds) for _ in batch.samples]) for batch in batches]
 
     def _use_smaller_micro_batches(self) -> None:
-        """After a step ran out of memory: compute the next ones in a way that takes less."""
+        """After a step ran out of memory: take the smaller memory plan; `UserError` where there is none."""
         self.optimizer.zero_grad(set_to_none=True)
         if self.voice.device.type == "cuda":
             torch.cuda.empty_cache()
         smaller, message = memory_plan.plan_after_out_of_memory(self.microbatch_plan, self.options, self.step + 1,
                                                                 sharded=self.sharded)
-        self.use(smaller)
+        self.set_microbatch_plan(smaller)
         self._warn(message)
 
     def _lower_loss_scale(self, losses: StepLosses) -> bool:
@@ -276,93 +278,93 @@ class Trainer:
         self.scaler.update()
         return before > 1.0 and self.scaler.get_scale() < before  # it is unchanged where the norm alone is not finite
 
-    def by_length(self) -> list[TargetPromptPair]:
-        """The training clips from the shortest to the longest, for trial passes."""
-        return self._loader.by_length()
+    def profile_forward_backward(self, pairs: Sequence[TargetPromptPair]) -> None:
+        """Take one forward and backward pass over these clips, and wait for the device, so that it can be measured.
 
-    def trial_pass(self, draws: Sequence[TargetPromptPair]) -> None:
-        """A forward and backward pass over these clips that leaves no trace; where the model is sharded, by all ranks.
-
-        It ends when the device is done.
+        Gradients and random generators are left as they were. Where the model is sharded, all ranks call it.
         """
-        samples = self._loader.trial_samples(draws)
-        targets = [sum(sample.speech_targets for sample in samples), sum(sample.text_targets for sample in samples)]
+        samples = self.loader.trial_samples(pairs)
+        speech_tokens = sum(sample.speech_targets for sample in samples)
+        text_tokens = sum(sample.text_targets for sample in samples)
         rng_state = self._rng_state()
-        self._learner.model.module.train()
+        self.train_model.model.module.train()
         try:
-            with self._training_context(), self.group.reporting_dead_ranks():
-                loss, parts = self._loss(MicroBatch(samples, range(len(samples))), targets, with_penalty=True)
+            with self._language_adapters(), self.group.reporting_dead_ranks():
+                loss, detached = self._loss(MicroBatch(samples, range(len(samples))), speech_tokens, text_tokens,
+                                            adalora_penalty=True)
                 loss.backward()
-                parts.tolist()
+                detached.tolist()  # waits for the device
         finally:
-            self._learner.model.module.eval()
+            self.train_model.model.module.eval()
             self.optimizer.zero_grad(set_to_none=True)
             self._restore_rng(rng_state)
 
     @contextmanager
-    def _training_context(self) -> Iterator[None]:
-        """Context of forward and backward passes: the adapters act, and leave casting to autocast."""
+    def _language_adapters(self) -> Iterator[None]:
+        """Context of training passes: the adapters of the language are on, and leave casting to autocast."""
         adapters = self.voice.adapters
         cast = adapters.uncast() if adapters and self.precision.dtype is not torch.float32 else nullcontext()
         with self.voice.adapters_for(self.data.language), cast:
             yield
 
-    def teacher_weights(self) -> AbstractContextManager[object]:
+    def initial_weights(self) -> AbstractContextManager[object]:
         """Context in which the model is the base that the run began with; for passes without gradients."""
         stack = ExitStack()
         if self.regularizer is not None:
-            stack.enter_context(self.regularizer.swapped_in())
+            stack.enter_context(self.regularizer.initial_weights())
         if self.voice.adapters is not None:
             stack.enter_context(self.voice.adapters.enabled(False))
         return stack
 
     @contextmanager
-    def as_base(self) -> Iterator[TTSModel]:
-        """Context in which the model is the base alone, also of a run that began on the weights of another."""
-        named = self._whole.base
+    def base_weights(self) -> Iterator[TTSModel]:
+        """Context in which `voice` has the weights of the base model, and its adapters are off; that voice.
+
+        They differ from `initial_weights` in a run that starts from the weights of another one (`init_from`).
+        """
+        named = self.full_trainables.base
         values = {name: value.to(named[name]) for name, value in self.voice.base_values.items()}
         adapters = self.voice.adapters
         with swap_weights({name: named[name] for name in values}, values), \
                 adapters.enabled(False) if adapters else nullcontext():
             yield replace(self.voice, adapters=None)
 
-    def averaged(self) -> AbstractContextManager[None]:
-        """Context in which `voice` is what is measured, saved and spoken with: the average, where there is one.
+    def ema_weights(self) -> AbstractContextManager[None]:
+        """Context in which `voice` has the weights that are evaluated and saved: the EMA, where there is one.
 
-        All ranks enter it: what is sharded is gathered into the `voice` of rank 0.
+        All ranks enter it: with FSDP they gather these weights into the `voice` of rank 0, which keeps them.
         """
         if self.sharded:
-            fsdp.copy_full_tensors(self.ema.values if self.ema else self.trained.named,
-                                   self._whole.named if self.group.rank == 0 else None)
+            fsdp.copy_full_tensors(self.ema.values if self.ema else self.trainables.named,
+                                   self.full_trainables.named if self.group.rank == 0 else None)
             return nullcontext()
-        return self.ema.swapped_in() if self.ema else nullcontext()
+        return self.ema.average_parameters() if self.ema else nullcontext()
 
     @property
     def counts(self) -> ParameterCounts:
-        """What is trained and what is frozen, in numbers."""
-        return parameter_groups.count_parameters(self.voice, self.trained)
+        """The numbers of trainable and frozen parameters."""
+        return parameter_groups.count_parameters(self.voice, self.trainables)
 
-    @property
-    def frozen_hash(self) -> str:
-        """The base's hash while all that is frozen is to the bit what it was after casting, else another one."""
-        seen = hash_tensors(self._frozen_tensors())
-        return self.voice.base_hash if seen == self._frozen else seen
+    def compute_frozen_hash(self) -> str:
+        """The base's hash while every frozen tensor is bit for bit what it was after casting, else another one."""
+        frozen_hash = hash_tensors(self._frozen_tensors())
+        return self.voice.base_hash if frozen_hash == self._initial_frozen_hash else frozen_hash
 
     def _frozen_tensors(self) -> dict[str, torch.Tensor]:
         """The base's tensors that this run does not train."""
         return {name: value for name, value in base_tensors(self.voice.model.module).items()
-                if name not in self.trained.base}
+                if name not in self.trainables.base}
 
     @property
     def optimizer_bytes(self) -> int:
         """Memory that the optimizer will take in this process and has not yet."""
-        return 0 if self.optimizer.state else 2 * fsdp.local_bytes(self.trained.named.values())
+        return 0 if self.optimizer.state else 2 * fsdp.local_bytes(self.trainables.named.values())
 
     @property
     def _allocation(self) -> RankAllocation | None:
         return self.voice.adapters.allocation if self.voice.adapters else None
 
-    def state(self) -> TrainerState:
+    def state_dict(self) -> TrainerState:
         """Everything the next step depends on, beside the rows and adapters themselves; whole in rank 0 alone."""
         rng_state = self._rng_state()
         tensors = checkpoint.optimizer_tensors(self.optimizer, self._names) | rng_state | self.group.gather(rng_state)
@@ -370,17 +372,17 @@ class Trainer:
         tensors |= {_BASE_LOSS + language: torch.tensor(loss, dtype=torch.float64)
                     for language, loss in self.base_losses.items()}
         if self.ema:
-            tensors |= self.ema.state()
+            tensors |= self.ema.state_dict()
         tensors |= self._scaler_state()
         if allocation := self._allocation:
             tensors |= {_ALLOCATION + name: value for name, value in allocation.state().items()}
         tensors = fsdp.gather_tensors(tensors, keep=self.group.rank == 0)
         plan = MicrobatchPlan() if self.sharded else self.microbatch_plan  # a run may resume without sharding
-        return TrainerState(self.step, self.seconds, *self._loader.positions, self.data.fingerprint, tensors, plan,
-                            processes=self.group.size, precision=self.precision.name,
-                            conditions=compute.numeric_environment(self.voice.device))
+        return TrainerState(self.step, self.seconds, *self.loader.positions, self.data.fingerprint, tensors, plan,
+                            self.group.size, self.precision.name,
+                            compute.numeric_environment(self.voice.device), self.data.content_hash)
 
-    def restore(self, state: TrainerState) -> None:
+    def load_state_dict(self, state: TrainerState) -> None:
         """Continue from where `state` was taken; rows and adapters are those of its checkpoint already."""
         self.step, self.seconds = state.step, state.seconds
         checkpoint.restore_optimizer(self.optimizer, self._names, state.tensors)
@@ -388,14 +390,15 @@ class Trainer:
         self.base_losses = {name.removeprefix(_BASE_LOSS): value.item() for name, value in state.tensors.items()
                             if name.startswith(_BASE_LOSS)}
         if self.ema:
-            self.ema.restore(state.tensors)
-        self._loader.move_to(state.order, state.replay)
-        self._restore_rng({**state.tensors, **self.group.own(state.tensors)})
+            self.ema.load_state_dict(state.tensors)
+        self.loader.move_to(state.order, state.replay)
+        self._restore_rng({**state.tensors, **self.group.for_rank(state.tensors)})
         self._restore_scaler(state.tensors)
         if allocation := self._allocation:
             allocation.restore({name.removeprefix(_ALLOCATION): value for name, value in state.tensors.items()
                                 if name.startswith(_ALLOCATION)})
-        self.use(memory_plan.first_plan(self.options, sharded=self.sharded, before=state.microbatch_plan))
+        self.set_microbatch_plan(memory_plan.first_plan(self.options, sharded=self.sharded,
+                                                        before=state.microbatch_plan))
 
     def _rng_state(self) -> dict[str, torch.Tensor]:
         """The generators that a step draws from: one for the samples' seeds, and torch's for dropout."""
@@ -425,12 +428,12 @@ class Trainer:
 
 def make_optimizer(groups: Sequence[ParameterGroup], options: TrainOptions,
                    device: torch.device) -> torch.optim.Optimizer:
-    """AdamW over the groups, each with its own rate and decay; fused on CUDA, where that is faster.
+    """AdamW over the groups, each with its own learning rate and weight decay; fused on CUDA, where that is faster.
 
     bitsandbytes' one has moments in 8 bits (Dettmers et al. 2022, arXiv:2110.02861).
     """
-    param_groups = [{"params": list(group.parameters.values()), "lr": group.rate, _PEAK: group.rate,
-                     "weight_decay": group.decay} for group in groups]
+    param_groups = [{"params": list(group.parameters.values()), "lr": group.lr, _INITIAL_LR: group.lr,
+                     "weight_decay": group.weight_decay} for group in groups]
     if options.optimizer == "adamw8bit":
         try:
             from bitsandbytes.optim import AdamW8bit  # an optional package
@@ -443,14 +446,14 @@ def make_optimizer(groups: Sequence[ParameterGroup], options: TrainOptions,
 
 
 def learning_rate_factor(step: int, options: TrainOptions) -> float:
-    """Share of the peak rate at `step` (from 0): linear warmup, then the schedule down to the floor.
+    """Factor of the peak learning rate at `step` (from 0): linear warmup, then the schedule down to the minimum.
 
-    It follows the steps alone, never the clock, so that a resumed run is the same run.
+    It depends on the step alone, never on the clock, so that a resumed run is the same run.
     """
     if step < options.warmup:
         return (step + 1) / options.warmup
     if options.schedule == "constant":
         return 1.0
     share = min(1.0, (step - options.warmup) / max(1, options.steps - options.warmup))
-    left = 1 - share if options.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * share))
-    return options.min_lr_ratio + (1 - options.min_lr_ratio) * left
+    decay = 1 - share if options.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * share))
+    return options.min_lr_ratio + (1 - options.min_lr_ratio) * decay

@@ -47,7 +47,7 @@ def _exchange(parameters: Mapping[str, torch.Tensor], values: Mapping[str, torch
 
 
 class WeightRegularizer:
-    """The values that `parameters` of the base had before training, and what pulls them back to these."""
+    """The values that `parameters` of the base had before training, and the gradients that pull them back to these."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], values: Mapping[str, torch.Tensor]) -> None:
         """`values` are the base's for those that have changed already, as in a resumed run."""
@@ -56,8 +56,8 @@ class WeightRegularizer:
                         .clone() for name, value in parameters.items()}
         self.importance: dict[str, torch.Tensor] = {}
 
-    def swapped_in(self) -> AbstractContextManager[None]:
-        """Context in which the base is what it was; for passes without gradients."""
+    def initial_weights(self) -> AbstractContextManager[None]:
+        """Context in which the parameters have the values of the start of the run; for passes without gradients."""
         return swap_weights(self._parameters, self._values)
 
     def estimate_importance(self, model: SpeechModel, precision: Precision, clips: Sequence[Utterance]) -> None:
@@ -66,7 +66,7 @@ class WeightRegularizer:
             raise UserError("The importance of the base's weights (ewc) is estimated on replayed clips; there are "
                             "none.", "Set ewc to 0, or replay clips: see the options of replay.")
         sums = {name: torch.zeros_like(value) for name, value in self._parameters.items()}
-        with self.swapped_in():
+        with self.initial_weights():
             for item in clips:
                 with precision.autocast():
                     losses = model.losses([dataloader.make_sample(item, item, model.max_prompt_length)], LossOptions())
@@ -89,10 +89,7 @@ class WeightRegularizer:
 
 
 class ExponentialMovingAverage:
-    """The averages of `parameters`, by name; they are measured, saved and exported in place of what is trained.
-
-    The early steps count for little: the decay begins small and rises to `decay`.
-    """
+    """The averages of `parameters`, by name; they are evaluated, saved and exported in place of the trained values."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float) -> None:
         self._parameters, self._decay = parameters, decay
@@ -103,20 +100,21 @@ class ExponentialMovingAverage:
     def update(self) -> None:
         """Take in the values after a step."""
         self.steps += 1
+        # EMA warm-up as tf.train.ExponentialMovingAverage(num_updates).
         decay = min(self._decay, self.steps / (self.steps + 9))
         torch._foreach_lerp_([*self.values.values()], [*self._parameters.values()], 1 - decay)  # one launch for all
 
-    def swapped_in(self) -> AbstractContextManager[None]:
-        """Context in which the model has the averages."""
+    def average_parameters(self) -> AbstractContextManager[None]:
+        """Context in which the parameters have the averages."""
         return swap_weights(self._parameters, self.values)
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """The number of steps, and the values that are trained. The model files hold the average."""
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The number of updates, and the trained values. The model files hold the average."""
         trained = {_TRAINED + name: value.detach().clone() for name, value in self._parameters.items()}
         return {_STEPS: torch.tensor(self.steps), **trained}
 
     @torch.no_grad()
-    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take the averages from the model, and the trained values from `state`."""
         self.steps = int(state[_STEPS])
         for name, value in self._parameters.items():

@@ -66,7 +66,7 @@ class World:
 
     def probes(self) -> list[replay.ProbeSample]:
         base = self.base()
-        clips = replay.load(base, base.family.load_voices(base.base_folder)).probe_clips
+        clips = replay.load(base, base.family.load_voices(base.base_folder)).drift_clips
         return replay.probes(clips, base.model.max_prompt_length)
 
 

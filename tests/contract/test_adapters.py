@@ -41,14 +41,14 @@ def test_new_rows_train_beside_every_kind_and_nothing_of_the_base_moves(
         trainer.train_step()
     after = module.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
-    assert changed == set(trainer.trained.named)
+    assert changed == set(trainer.trainables.named)
     for table in trainer.voice.model.text_tables:
-        rows = trainer.trained.rows[f"{table}.new"]
+        rows = trainer.trainables.rows[f"{table}.new"]
         assert rows.requires_grad
         assert rows.grad is not None
         assert (before[f"{table}.new"] != after[f"{table}.new"]).any()
     assert (before["text_head.new"] != after["text_head.new"]).any(-1).all()
-    assert trainer.frozen_hash == trainer.voice.base_hash
+    assert trainer.compute_frozen_hash() == trainer.voice.base_hash
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,7 +113,7 @@ def test_a_batch_that_does_not_divide_into_its_rows_is_an_error(world: World) ->
     trainer = trained(world, 1)
     assert trainer.voice.adapters is not None
     with trainer.voice.adapters.enabled_for_rows([True, False]), pytest.raises(ValueError, match="rows for 2 switches"):
-        trainer.voice.model.losses(trainer.next_batches()[0].samples, LossOptions())
+        trainer.voice.model.losses(trainer.loader.next_batches()[0].samples, LossOptions())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -125,8 +125,8 @@ def test_what_is_saved_is_what_was_trained_and_peft_reads_it(world: World, kind:
     again = world.extension()
     adapters = Adapters.load(again.model.module, tmp_path)
     assert all(torch.equal(value, adapters.tensors()[name]) for name, value in voice.adapters.tensors().items())
-    sample = trainer.next_batches()[0].samples[0]
-    rows = trainer.trained.rows
+    sample = trainer.loader.next_batches()[0].samples[0]
+    rows = trainer.trainables.rows
     with torch.no_grad():
         for table in again.model.text_tables:
             again.model.module.get_parameter(f"{table}.new").copy_(rows[f"{table}.new"])
@@ -150,9 +150,9 @@ def test_folded_weights_speak_like_the_adapters(world: World, kind: str) -> None
     folded, base = voice.adapters.merged_weights(), base_tensors(voice.model.module)
     assert {name for name in base if name.endswith("_proj.weight")} < set(folded) < set(base)
     with torch.no_grad():
-        for name, value in {**folded, **trainer.trained.rows}.items():
+        for name, value in {**folded, **trainer.trainables.rows}.items():
             plain.model.module.get_parameter(name).copy_(value)
-    sample = trainer.next_batches()[0].samples[0]
+    sample = trainer.loader.next_batches()[0].samples[0]
     with voice.adapters_for("am"):
         wanted = voice.model.probe(sample).speech_logits
     torch.testing.assert_close(plain.model.probe(sample).speech_logits, wanted, rtol=1e-3, atol=1e-4)
@@ -165,7 +165,7 @@ def test_every_kind_speaks_with_packed_weights(world: World, kind: str, form: st
     trainer.voice.adapters.save(tmp_path)
     again = world.extension()
     adapters = Adapters.load(again.model.module, tmp_path)
-    sample = trainer.next_batches()[0].samples[0]
+    sample = trainer.loader.next_batches()[0].samples[0]
     with adapters.enabled(True):
         wanted = again.model.probe(sample).speech_logits
         again.model.quantize_(form)
@@ -182,20 +182,20 @@ def test_every_kind_goes_on_from_its_state_as_if_it_had_not_stopped(world: World
     first = trained(world, 4, adapter=kind)
     assert first.voice.adapters is not None
     first.voice.adapters.save(tmp_path)
-    state, rows = first.state(), {name: value.detach().clone() for name, value in first.trained.rows.items()}
+    state, rows = first.state_dict(), {name: value.detach().clone() for name, value in first.trainables.rows.items()}
     again = world.trainer(**options)
     assert again.voice.adapters is not None
     kept = Adapters.load(world.extension().model.module, tmp_path).tensors()
     with torch.no_grad():
         for name, value in again.voice.adapters.tensors().items():
             value.copy_(kept[name])
-        for name, value in again.trained.rows.items():
+        for name, value in again.trainables.rows.items():
             value.copy_(rows[name])
-    again.restore(state)
+    again.load_state_dict(state)
     for _ in range(5):
         again.train_step()
-    for name, value in whole.trained.named.items():
-        assert torch.equal(value, again.trained.named[name]), name
+    for name, value in whole.trainables.named.items():
+        assert torch.equal(value, again.trainables.named[name]), name
 
 
 def test_adalora_shares_its_ranks_out_until_the_budget_is_met(world: World) -> None:

@@ -54,7 +54,7 @@ def exported(world: Workspace) -> Path:
 
 
 def probes(model: TTSModel) -> list[replay.ProbeSample]:
-    clips = replay.load(model, model.family.load_voices(model.base_folder)).probe_clips
+    clips = replay.load(model, model.family.load_voices(model.base_folder)).drift_clips
     found = replay.probes(clips, model.model.max_prompt_length)
     new = replace(found[0].sample, text_ids=model.front_end.encode("ሀለመ ሰረቀ", "am"))
     return [*found, replay.ProbeSample("am", "ሀለመ ሰረቀ", new)]

@@ -44,7 +44,7 @@ class Cramped:
 
 
 def trained(trainer: Trainer) -> dict[str, torch.Tensor]:
-    return {name: value.detach().clone() for name, value in trainer.trained.named.items()}
+    return {name: value.detach().clone() for name, value in trainer.trainables.named.items()}
 
 
 def test_a_step_without_memory_is_taken_again_in_smaller_passes(world: World) -> None:
@@ -58,7 +58,7 @@ def test_a_step_without_memory_is_taken_again_in_smaller_passes(world: World) ->
         assert seen.speech == pytest.approx(step.speech, rel=1e-5)
         assert seen.gradient_norm == pytest.approx(step.gradient_norm, rel=1e-4)
     for name, value in trained(roomy).items():
-        torch.testing.assert_close(cramped.trained.named[name], value, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(cramped.trainables.named[name], value, rtol=1e-3, atol=1e-5)
     assert cramped.voice.model.asked == [6, 3, *[2] * 9]
     assert [warning.partition(" from here on")[0] for warning in warnings] == [
         f"Out of memory at step 1: micro-batches of {now} clips instead of {before}"
@@ -84,13 +84,13 @@ def test_the_setting_and_the_scale_of_the_loss_are_in_the_checkpoint(world: Worl
     trainer.train_step()
     voice, options = trainer.voice, trainer.options
     record = CheckpointRecord("run", 1, options.scope, options.extension, options.dataset, "", "", voice.origin)
-    checkpoint.save(tmp_path, record, voice, options, trainer.state())
+    checkpoint.save(tmp_path, record, voice, options, trainer.state_dict())
     state = checkpoint.load_state(tmp_path, 1)
     again = world.trainer(torch.float16, **EVEN)
-    again.restore(state)
+    again.load_state_dict(state)
     assert again.microbatch_plan == trainer.microbatch_plan == MicrobatchPlan(splits=2)
-    assert torch.equal(again.state().tensors["scaler"], trainer.state().tensors["scaler"])
-    assert float(trainer.state().tensors["scaler"][1]) == 1  # steps since the scale last changed
+    assert torch.equal(again.state_dict().tensors["scaler"], trainer.state_dict().tensors["scaler"])
+    assert float(trainer.state_dict().tensors["scaler"][1]) == 1  # steps since the scale last changed
 
 
 def test_gradients_too_large_for_float16_take_the_step_again_with_a_smaller_scale(world: World) -> None:
@@ -98,11 +98,11 @@ def test_gradients_too_large_for_float16_take_the_step_again_with_a_smaller_scal
     usual = world.trainer(torch.float16, **options)
     wanted = usual.train_step()
     steep = world.trainer(torch.float16, **options)
-    state = steep.state()
+    state = steep.state_dict()
     state.tensors["scaler"][0] = 2.0**60  # type: ignore[index]
-    steep.restore(state)
+    steep.load_state_dict(state)
     seen = steep.train_step()
-    assert float(steep.state().tensors["scaler"][0]) < 2.0**60
+    assert float(steep.state_dict().tensors["scaler"][0]) < 2.0**60
     assert (seen.speech, seen.text, steep.step) == (wanted.speech, wanted.text, 1)
     assert seen.gradient_norm == pytest.approx(wanted.gradient_norm, rel=0.02)
 
@@ -116,7 +116,7 @@ def test_what_is_found_out_before_a_run_changes_nothing(world: World) -> None:
         found = run_plan.estimate(probed)
         seen.append(probed.train_step())
     assert seen == wanted
-    assert all(torch.equal(value, probed.trained.named[name]) for name, value in trained(plain).items())
+    assert all(torch.equal(value, probed.trainables.named[name]) for name, value in trained(plain).items())
     assert found.fits
     assert found.microbatch_plan == MicrobatchPlan()
     assert 0 < found.seconds_a_step[0] <= found.seconds_a_step[1]
@@ -162,12 +162,12 @@ def test_the_time_of_a_step_is_that_of_whole_batches_of_short_and_long_clips_wit
     passes: list[list[int]] = []
     now = 0.0
 
-    def trial_pass(draws: Sequence[TargetPromptPair]) -> None:
+    def profile_forward_backward(draws: Sequence[TargetPromptPair]) -> None:
         nonlocal now
         passes.append([trainer.data.train[draw.target].order_clip.length for draw in draws])
         now += sum(1.0 + length / 1000 for length in passes[-1]) + (3600.0 if len(passes) == 1 else 0.0)
 
-    monkeypatch.setattr(trainer, "trial_pass", trial_pass)
+    monkeypatch.setattr(trainer, "profile_forward_backward", profile_forward_backward)
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     short, long = run_plan._time_step(trainer)
     assert {len(clips) for clips in passes} == {2}

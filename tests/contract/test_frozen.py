@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,6 @@ import torch
 from hypothesis import HealthCheck, Phase, given, note, seed, settings
 from hypothesis import strategies as st
 
-from config.errors import UserError
 from config.schema import TrainOptions
 from core.model.precision import Precision
 from core.model.prefix import base_tensors, hash_tensors
@@ -89,30 +87,29 @@ def trainer_of(world: World, chosen: dict[str, object], dtype: torch.dtype) -> T
 
 def measured(trainer: Trainer) -> None:
     """The drift guard: base languages measured, with the average in place, and judged."""
-    found = checkpoint_evaluation.validation_samples(trainer.voice, trainer.data, trainer.probe_clips)
-    with trainer.averaged():
+    found = checkpoint_evaluation.validation_samples(trainer.voice, trainer.data, trainer.drift_clips)
+    with trainer.ema_weights():
         losses = {language: one.speech_loss for language, one in checkpoint_evaluation.measure_losses(
             trainer.voice, found, 2, trainer.precision).items() if language != "am"}
     before = {language: loss - 1.0 for language, loss in losses.items()}
-    with suppress(UserError):  # the guard's stop
-        checkpoint_evaluation.check_drift(before, losses, trainer.options, trainer.step)
+    checkpoint_evaluation.drift_warning(before, losses, trainer.options.drift_bound, trainer.step)
 
 
 def act(trainer: Trainer, action: str) -> None:
     if action == "step":
         trainer.train_step()
     elif action == "try":
-        trainer.trial_pass(trainer.by_length()[-2:])
+        trainer.profile_forward_backward(trainer.loader.by_length()[-2:])
     elif action == "halve":
-        trainer.use(MicrobatchPlan(2, trainer.microbatch_plan.activation_checkpointing))
+        trainer.set_microbatch_plan(MicrobatchPlan(2, trainer.microbatch_plan.activation_checkpointing))
     elif action == "go on":
-        trainer.restore(trainer.state())
+        trainer.load_state_dict(trainer.state_dict())
     elif action == "guard":
         measured(trainer)
     else:
-        model, samples = trainer.voice.model, trainer.next_batches()[0].samples
+        model, samples = trainer.voice.model, trainer.loader.next_batches()[0].samples
         adapters_for = trainer.voice.adapters_for_batch(["en", "am"])
-        with trainer.averaged(), adapters_for, trainer.precision.autocast(), torch.no_grad():
+        with trainer.ema_weights(), adapters_for, trainer.precision.autocast(), torch.no_grad():
             model.module.tfmr(torch.zeros(2, 3, model.module.config.decoder.width))
         with trainer.voice.adapters_for("en"), trainer.precision.autocast(), torch.no_grad():
             model.losses(samples, LossOptions())
@@ -146,9 +143,9 @@ def test_no_random_sequence_moves_a_frozen_tensor(
 
 def check(world: World, chosen: dict[str, object], dtype: torch.dtype, actions: list[str]) -> None:
     trainer = trainer_of(world, chosen, dtype)
-    trainer.probe_clips = clips(world)[4:6]
+    trainer.drift_clips = clips(world)[4:6]
     module, tables = trainer.voice.model.module, trainer.voice.model.text_tables
-    frozen = {name for name in base_tensors(module) if name not in trainer.trained.base}
+    frozen = {name for name in base_tensors(module) if name not in trainer.trainables.base}
     assert {f"{table}.weight" for table in tables} <= frozen
     before = {name: value.clone() for name, value in base_tensors(module).items() if name in frozen}
     try:
@@ -159,6 +156,6 @@ def check(world: World, chosen: dict[str, object], dtype: torch.dtype, actions: 
     after = base_tensors(module)
     assert [name for name in before if not torch.equal(before[name], after[name])] == []
     assert hash_tensors({name: after[name] for name in frozen}) == hash_tensors(before)
-    assert trainer.frozen_hash == trainer.voice.base_hash
+    assert trainer.compute_frozen_hash() == trainer.voice.base_hash
     held = {id(value) for group in trainer.optimizer.param_groups for value in group["params"]}
-    assert held == {id(value) for value in trainer.trained.named.values()}
+    assert held == {id(value) for value in trainer.trainables.named.values()}

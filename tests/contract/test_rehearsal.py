@@ -59,8 +59,8 @@ def test_what_the_base_speaks_is_kept_and_what_it_cannot_end_is_left_out(
     assert len(asked) == 7
     assert seen == [0, 3, 6]
     assert told == ["The base model spoke 6 of 7 sentences for replay and drift; 1 could not be read, or did not end."]
-    spoken = [item.speech_codes[0] for item in (*found.probe_clips, *found.replayed)]
-    assert len(found.probe_clips) == 3
+    spoken = [item.speech_codes[0] for item in (*found.drift_clips, *found.replayed)]
+    assert len(found.drift_clips) == 3
     assert 2 <= len(found.replayed) <= 3
     assert 3 not in spoken
     again = replay.gather_replay_clips(options, world.workspace, voice, voices, tmp_path, told.append)
@@ -104,7 +104,7 @@ def test_a_persons_own_clips_are_rehearsed_and_held_out_ones_measure(
                                                         replay_texts="/no/such/file"),
                              workspace, voice, {}, tmp_path, told.append)
     assert {item.id for item in found.replayed} == {clip.id for clip in clips if clip.split == "train"}
-    assert {item.id for item in found.probe_clips} == {clip.id for clip in clips if clip.split == "held_out"} != set()
+    assert {item.id for item in found.drift_clips} == {clip.id for clip in clips if clip.split == "held_out"} != set()
     assert {item.language for item in found.replayed} == {"en"}
     assert told == ["Clips of mine, mine that are not used: 1 have characters that the model "
                     "does not know, such as digits: spell them out."]
@@ -143,8 +143,8 @@ def test_given_texts_are_spoken_although_the_model_comes_with_clips(
     options = train_options(**FULL, replay_texts=texts(tmp_path / "texts.txt", [f"en\t{text}" for text in ENGLISH]))
     found = replay.gather_replay_clips(options, world.workspace, voice, voice.family.load_voices(voice.base_folder),
                                           tmp_path, print)
-    assert {item.text for item in (*found.replayed, *found.probe_clips)} <= set(ENGLISH)
-    assert {item.id[:7] for item in (*found.replayed, *found.probe_clips)} == {"spoken-"}
+    assert {item.text for item in (*found.replayed, *found.drift_clips)} <= set(ENGLISH)
+    assert {item.id[:7] for item in (*found.replayed, *found.drift_clips)} == {"spoken-"}
 
 
 def test_a_resumed_run_that_lost_what_the_base_spoke_is_refused(
@@ -169,5 +169,5 @@ def test_texts_that_cannot_be_read_are_told_by_line(voice: TTSModel, world: Worl
 def test_nothing_is_gathered_outside_of_full(voice: TTSModel, world: World, tmp_path: Path) -> None:
     found = replay.gather_replay_clips(train_options(replay_datasets="none"), world.workspace, voice, {}, tmp_path,
                                           print)
-    assert (found.replayed, found.probe_clips) == ((), ())
+    assert (found.replayed, found.drift_clips) == ((), ())
     assert list(tmp_path.iterdir()) == []

@@ -38,18 +38,18 @@ def test_a_batch_without_gradients_leaves_the_scale_as_it_was(world: World) -> N
 
     trainer = world.trainer(torch.float16, wrap=wrap, batch_size=2)
     trainer.train_step()
-    state = trainer.state()
+    state = trainer.state_dict()
     state.tensors["scaler"][0] = 8.0  # type: ignore[index]  # so that few passes reach the smallest
-    trainer.restore(state)
-    before = trainer.state().tensors["scaler"]
+    trainer.load_state_dict(state)
+    before = trainer.state_dict().tensors["scaler"]
     held[0].broken = True
     with pytest.raises(Diverged, match="gradient norm nan"):
         trainer.train_step()
     assert held[0].passes >= 3 * 4  # each of the three batches was tried at every scale
-    assert torch.equal(trainer.state().tensors["scaler"], before)
+    assert torch.equal(trainer.state_dict().tensors["scaler"], before)
     held[0].broken = False
     trainer.train_step()
-    assert trainer.state().tensors["scaler"].tolist() == [before[0], before[1] + 1]
+    assert trainer.state_dict().tensors["scaler"].tolist() == [before[0], before[1] + 1]
 
 
 def test_a_norm_alone_that_is_no_number_is_not_tried_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,8 @@ def test_one_batch_overfits(world: World, monkeypatch: pytest.MonkeyPatch) -> No
     trainer = world.trainer(batch_size=4, adapter_rank=32, adapter_dropout=0.0, text_dropout=0.0, code_dropout=0.0,
                             guided_attention_weight=0.0, text_loss_weight=1.0, row_lr=5e-3, adapter_lr=5e-3,
                             weight_decay=0.01, schedule="constant", warmup=0)
-    batches = trainer.next_batches()
-    monkeypatch.setattr(trainer, "next_batches", lambda: batches)
+    batches = trainer.loader.next_batches()
+    monkeypatch.setattr(trainer.loader, "next_batches", lambda: batches)
     losses = [trainer.train_step() for _ in range(300)]
     assert losses[-1].speech < 0.05 * losses[0].speech
     assert losses[-1].text < 0.2 * losses[0].text
@@ -40,14 +40,14 @@ def test_the_prefix_and_all_frozen_tensors_do_not_move(world: World, scope: str,
     after = base_tensors(module)
     assert before.keys() == after.keys() == base.keys()
     assert [name for name in before if not torch.equal(before[name], after[name])] == []
-    assert trainer.frozen_hash == world.base().base_hash
+    assert trainer.compute_frozen_hash() == world.base().base_hash
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_a_frozen_tensor_that_moved_is_told(world: World, dtype: torch.dtype) -> None:
     trainer = world.trainer(dtype)
     next(iter(base_tensors(trainer.voice.model.module).values())).view(-1)[0] += 1.0
-    assert trainer.frozen_hash != world.base().base_hash
+    assert trainer.compute_frozen_hash() != world.base().base_hash
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -59,12 +59,12 @@ def test_only_what_is_trained_is_float32_and_has_gradient_and_state(
     for _ in range(2):
         trainer.train_step()
     named = dict(trainer.voice.model.module.named_parameters())
-    assert {name for name, value in named.items() if value.grad is not None} == set(trainer.trained.named)
-    assert {name for name, value in named.items() if value.requires_grad} == set(trainer.trained.named)
-    assert all(value.dtype == torch.float32 for value in trainer.trained.named.values())
+    assert {name for name, value in named.items() if value.grad is not None} == set(trainer.trainables.named)
+    assert {name for name, value in named.items() if value.requires_grad} == set(trainer.trainables.named)
+    assert all(value.dtype == torch.float32 for value in trainer.trainables.named.values())
     assert {value.dtype for value in base_tensors(trainer.voice.model.module).values()} == {dtype}
     held = [value for group in optimizer.param_groups for value in group["params"]]
-    assert set(map(id, held)) == set(map(id, trainer.trained.named.values()))
+    assert set(map(id, held)) == set(map(id, trainer.trainables.named.values()))
     assert all(moment.dtype == torch.float32 for state in optimizer.state.values() for moment in state.values())
 
 
@@ -107,7 +107,7 @@ def test_what_changes_is_what_the_plan_counts(world: World, scope: str) -> None:
         trainer.train_step()
     after = module.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
-    assert changed == set(trainer.trained.named)
+    assert changed == set(trainer.trainables.named)
     assert sum(after[name].numel() for name in changed) == counts.row_parameters + counts.adapter_parameters
     assert sum(value.numel() for value in after.values()) == (
         counts.row_parameters + counts.adapter_parameters + counts.base_parameters)
@@ -137,7 +137,7 @@ def test_adapters_do_change_the_new_language(world: World) -> None:
     trainer = world.trainer(scope="gated", **HARD)
     for _ in range(6):
         trainer.train_step()
-    sample = trainer.next_batches()[0].samples[0]
+    sample = trainer.loader.next_batches()[0].samples[0]
     with trainer.voice.adapters_for("am"):
         spoken = trainer.voice.model.probe(sample).speech_logits
     with trainer.voice.adapters_for("en"):
@@ -158,7 +158,7 @@ def test_full_drifts_on_base_languages(world: World) -> None:
 
 def test_a_sample_costs_the_same_alone_and_in_company(world: World) -> None:
     trainer = world.trainer()
-    model, samples = trainer.voice.model, trainer.next_batches()[0].samples
+    model, samples = trainer.voice.model, trainer.loader.next_batches()[0].samples
     model.module.eval()
     with torch.no_grad():
         together = model.losses(samples, LossOptions())
@@ -175,9 +175,9 @@ def test_how_a_step_is_cut_changes_memory_and_not_the_gradient(world: World) -> 
     for splits in (1, 3, 4):  # micro-batches of 6, 2, and of 2 and 1 clips
         trainer = world.trainer(text_dropout=0.5, code_dropout=0.5, adapter_dropout=0.0, batch_size=6,
                                 gradient_accumulation=2, max_grad_norm=1e3)
-        trainer.use(MicrobatchPlan(splits))
+        trainer.set_microbatch_plan(MicrobatchPlan(splits))
         trainer.train_step()
-        gradients.append({name: value.grad.clone() for name, value in trainer.trained.named.items()})
+        gradients.append({name: value.grad.clone() for name, value in trainer.trainables.named.items()})
     for others in gradients[1:]:
         for name, value in gradients[0].items():
             torch.testing.assert_close(value, others[name], rtol=1e-4, atol=1e-6)
@@ -192,14 +192,14 @@ def test_recomputed_activations_change_nothing_to_the_bit(world: World, scope: s
     saving = world.trainer(dtype, activation_checkpointing="on", **options)
     assert saving.microbatch_plan.activation_checkpointing
     assert [saving.train_step() for _ in range(4)] == wanted
-    for name, value in plain.trained.named.items():
-        assert torch.equal(value, saving.trained.named[name])
+    for name, value in plain.trainables.named.items():
+        assert torch.equal(value, saving.trainables.named[name])
 
 
 def test_losses_are_those_of_the_logits(world: World) -> None:
     """Position i predicts token i + 1, and the last code predicts a stop."""
     trainer = world.trainer()
-    sample = trainer.next_batches()[0].samples[0]
+    sample = trainer.loader.next_batches()[0].samples[0]
     model = trainer.voice.model
     model.module.eval()
     with torch.no_grad():

@@ -18,7 +18,7 @@ from core.jobs.reporter import StopRequested
 from core.model.loading import load_checkpoint
 from core.model.precision import Precision
 from core.training import checkpoint, dataloader, distributed, setup
-from core.training.distributed import ONE_PROCESS, ProcessGroup
+from core.training.distributed import ONE_PROCESS, AbortedByRank0, Ranks
 from core.training.memory_plan import MicrobatchPlan
 from core.training.trainer import Trainer
 from core.workspace import Workspace
@@ -51,7 +51,7 @@ def test_two_processes_give_the_losses_of_one_with_twice_the_batch(world: Worksp
         torch.testing.assert_close(tensors[1][name], value, rtol=1e-2, atol=1e-4)
 
 
-def shared_trainer(world: Workspace, group: ProcessGroup, most: list[int], warnings: list[str],
+def shared_trainer(world: Workspace, group: Ranks, most: list[int], warnings: list[str],
                    **changes: object) -> Trainer:
     """A trainer without dropout, whose process has memory for micro-batches of `most[0]` clips."""
     options = train_options(**{**SAME, **changes})
@@ -71,8 +71,8 @@ def shared_trainer(world: Workspace, group: ProcessGroup, most: list[int], warni
 def short_of_memory(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
     """A rank of two: the second has memory for single clips from the first step on, and for none at the third."""
     torch.set_num_threads(1)
-    distributed.connect(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
-    group, most, warnings = ProcessGroup(rank, 2), [1 if rank else 100], list[str]()
+    distributed.init_process_group(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
+    group, most, warnings = Ranks(rank, 2), [1 if rank else 100], list[str]()
     trainer = shared_trainer(Workspace.open(path), group, most, warnings, batch_size=3)
     steps = [trainer.train_step() for _ in range(2)]
     most[0] = 0 if rank else 100
@@ -101,8 +101,8 @@ def test_a_process_that_runs_out_of_memory_makes_all_halve_their_micro_batches(w
 def not_finite(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
     """A rank of two; at the second step the loss of rank 1 alone is not finite."""
     torch.set_num_threads(1)
-    distributed.connect(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
-    group, warnings = ProcessGroup(rank, 2), list[str]()
+    distributed.init_process_group(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
+    group, warnings = Ranks(rank, 2), list[str]()
     trainer = shared_trainer(Workspace.open(path), group, [100], warnings, batch_size=3, gradient_accumulation=1)
     losses, calls = trainer._loss, iter(range(100))
 
@@ -125,27 +125,29 @@ def test_a_loss_that_is_not_finite_on_one_rank_skips_the_batch_on_all(world: Wor
 
 def agree(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
     """A rank of two: what each collective gives, and how an error of rank 0 ends the other."""
-    distributed.connect(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
-    group, ended = ProcessGroup(rank, 2), list[str]()
+    distributed.init_process_group(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
+    group, ended = Ranks(rank, 2), list[str]()
     unused, reached = (torch.nn.Parameter(torch.zeros(3)) for _ in range(2))
     if rank:
         reached.grad = torch.ones(3)
     group.all_reduce_gradients([unused, reached])
-    seen = [group.broadcast(rank + 5), group.any(bool(rank)), group.any(False), group.run_on_main(lambda: rank + 7),
+    seen = [group.broadcast(rank + 5), group.any_rank(bool(rank)), group.any_rank(False),
+            group.run_on_rank0(lambda: rank + 7),
             group.all_reduce_sum(torch.tensor([rank + 1.0])).tolist(), unused.grad is None, reached.grad.tolist(),
-            group.own(group.gather({"x": torch.tensor([rank])}) or {"rank-1/x": torch.tensor([1])}).keys() == {"x"}]
+            group.for_rank(group.gather({"x": torch.tensor([rank])})
+                           or {"rank-1/x": torch.tensor([1])}).keys() == {"x"}]
 
     def fail() -> None:
         raise UserError("made up", "a hint")
 
-    for part in ("run_on_main", "main_first"):
+    for part in ("run_on_rank0", "rank0_first"):
         try:
-            if part == "run_on_main":
-                group.run_on_main(fail)
+            if part == "run_on_rank0":
+                group.run_on_rank0(fail)
             else:
-                with group.main_first():
+                with group.rank0_first():
                     fail()
-        except (UserError, StopRequested) as error:
+        except (UserError, AbortedByRank0) as error:
             ended.append(f"{type(error).__name__}: {error}")
     results.put((rank, seen, ended))
     group.close()
@@ -156,7 +158,7 @@ def test_what_rank_0_alone_knows_is_known_to_all(world: Workspace) -> None:
     assert first[:-1] == second[:-1] == [5, True, False, 7, [3.0], True, [1.0, 1.0, 1.0]]
     assert second[-1]
     assert errors == ["UserError: made up"] * 2
-    assert stops == ["StopRequested: made up"] * 2
+    assert stops == ["AbortedByRank0: made up"] * 2
 
 
 def test_a_run_of_one_process_uses_no_collective(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,8 +169,8 @@ def test_a_run_of_one_process_uses_no_collective(world: Workspace, monkeypatch: 
         monkeypatch.setattr(torch.distributed, name, unwanted)
     trainer = shared_trainer(world, ONE_PROCESS, [100], [])
     trainer.train_step()
-    trainer.state()
-    assert ONE_PROCESS.run_on_main(lambda: 3) == 3
+    trainer.state_dict()
+    assert ONE_PROCESS.run_on_rank0(lambda: 3) == 3
 
 
 def test_a_shared_run_goes_on_as_if_it_had_not_stopped(world: Workspace) -> None:

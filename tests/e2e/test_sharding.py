@@ -20,7 +20,7 @@ from core.jobs.reporter import StopRequested
 from core.model.precision import Precision
 from core.training import checkpoint, dataloader, distributed, fsdp, setup
 from core.training.dataloader import TrainBatch, split_microbatches
-from core.training.distributed import ONE_PROCESS, ProcessGroup
+from core.training.distributed import ONE_PROCESS, Ranks
 from core.training.trainer import Trainer
 from core.workspace import Workspace
 from tests.processes import free_port, two_do
@@ -79,15 +79,15 @@ def test_a_sharded_run_is_the_run_of_one_process_and_goes_on_in_one(world: Works
 def short_of_memory(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
     """A process of two: after a step the second runs out of memory, while the first waits for its part of a layer."""
     torch.set_num_threads(1)
-    distributed.connect(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
+    distributed.init_process_group(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
     options = train_options(**{**FULL, "batch_size": 3, "processes": 2, "sharding": "full", "replay": 0.0})
-    trainer = trainer_of(Workspace.open(path), options, ProcessGroup(rank, 2))
+    trainer = trainer_of(Workspace.open(path), options, Ranks(rank, 2))
     trainer.train_step()
     moments = [value for state in trainer.optimizer.state.values() for value in state.values()]
-    held = fsdp.local_bytes(value for value in (*trainer.trained.named.values(), *moments) if value.ndim)
-    whole = sum(value.nbytes for value in (*trainer.trained.named.values(), *moments) if value.ndim)
+    held = fsdp.local_bytes(value for value in (*trainer.trainables.named.values(), *moments) if value.ndim)
+    whole = sum(value.nbytes for value in (*trainer.trainables.named.values(), *moments) if value.ndim)
     if rank:
-        trainer._learner.model.losses = no_memory  # what the passes call
+        trainer.train_model.model.losses = no_memory  # what the passes call
     try:
         trainer.train_step()
         fault = ""
@@ -107,7 +107,7 @@ def test_each_process_holds_half_and_a_shortage_ends_all_with_words(world: Works
     assert first + second == whole
     assert max(first, second) < 0.55 * whole
     assert "Out of memory at step 2. A sharded run cannot make its micro-batches smaller" in short
-    assert "Another process of this training ended" in waited
+    assert "Another rank exited" in waited
 
 
 def test_everything_that_is_trained_is_in_parts_and_a_step_is_the_same(
@@ -115,29 +115,29 @@ def test_everything_that_is_trained_is_in_parts_and_a_step_is_the_same(
     """With a single process, whose part is the whole, because several take long to start."""
     monkeypatch.setattr(sharding_checks, "check", lambda *given, **named: None)  # which refuses one process
     options = train_options(**{**FULL, "batch_size": 6, "sharding": "full", "replay": 0.0})
-    distributed.connect(f"tcp://127.0.0.1:{free_port()}", 0, 1, CPU)
+    distributed.init_process_group(f"tcp://127.0.0.1:{free_port()}", 0, 1, CPU)
     try:
-        trainer, alone = trainer_of(world, options, ProcessGroup()), trainer_of(world, options, ONE_PROCESS)
+        trainer, alone = trainer_of(world, options, Ranks()), trainer_of(world, options, ONE_PROCESS)
         assert all(isinstance(value, DTensor) and value.placements == (Shard(0),)
-                   for value in trainer.trained.named.values())
+                   for value in trainer.trainables.named.values())
         assert trainer.microbatch_plan.activation_checkpointing  # who shards is short of memory
-        trainer.trial_pass(trainer.by_length()[-2:])  # which leaves no trace
+        trainer.profile_forward_backward(trainer.loader.by_length()[-2:])  # which leaves no trace
         mine, wanted = (one.train_step() for one in (trainer, alone))
         assert (mine.speech, mine.text, mine.gradient_norm) == pytest.approx(
             (wanted.speech, wanted.text, wanted.gradient_norm), rel=1e-5)
         moments = [value for state in trainer.optimizer.state.values() for value in state.values() if value.ndim]
         assert moments
         assert all(isinstance(value, DTensor) for value in moments)
-        with trainer.averaged():
+        with trainer.ema_weights():
             whole = dict(trainer.voice.model.module.named_parameters())
-            for name, value in alone.trained.named.items():
+            for name, value in alone.trainables.named.items():
                 assert not isinstance(whole[name], DTensor)
                 torch.testing.assert_close(whole[name], value, rtol=1e-5, atol=1e-7)
     finally:
         torch.distributed.destroy_process_group()
 
 
-def trainer_of(world: Workspace, options: TrainOptions, group: ProcessGroup) -> Trainer:
+def trainer_of(world: Workspace, options: TrainOptions, group: Ranks) -> Trainer:
     if group is ONE_PROCESS:
         options = options.model_copy(update={"sharding": "none"})
     voice = setup.new_voice(options, world, CPU)

@@ -17,7 +17,7 @@ from tests.worlds import extended_world, train_options
 def planned(processes: int = 1, clips: int = 10) -> SimpleNamespace:
     """As much of a trainer as the advice looks at."""
     train = tuple(SimpleNamespace(speaker=f"s{index % 2}") for index in range(clips))
-    data = TrainingData("am", "", train, train, (), (), train_s=3600.0)  # type: ignore[arg-type]
+    data = TrainingData("am", "", train, train, (), (), train_speech_s=3600.0)  # type: ignore[arg-type]
     voice = SimpleNamespace(family=SimpleNamespace(name="tiny"))
     return SimpleNamespace(data=data, voice=voice, group=SimpleNamespace(size=processes))
 
@@ -57,9 +57,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 def test_the_disk_is_asked_for_what_a_checkpoint_holds(world: Workspace, changes: dict[str, float]) -> None:
     trainer = made(world, **changes)
     trainer.train_step()
-    tensors = {name: value for name, value in trainer.state().tensors.items()
+    tensors = {name: value for name, value in trainer.state_dict().tensors.items()
                if value.ndim and name.startswith(("optimizer/", "trained/"))}
-    held = [*tensors.values(), *trainer.trained.named.values()]
+    held = [*tensors.values(), *trainer.trainables.named.values()]
     assert run_plan.checkpoint_bytes(trainer) == sum(value.nbytes for value in held)
 
 

@@ -225,20 +225,20 @@ def voice(made: Workspace) -> TTSModel:
 
 
 def test_what_is_not_asked_for_changes_nothing_of_the_data(made: Workspace, voice: TTSModel) -> None:
-    plain, varied = (dataloader.load_training_data(made, "demo-am", voice, varied=each) for each in (False, True))
+    plain, augmented = (dataloader.load_training_data(made, "demo-am", voice, augmented=each) for each in (False, True))
     assert not plain.variants
-    assert plain.content_hash == replace(varied, variants={}).content_hash
-    assert plain.content_hash != varied.content_hash
-    assert plain.fingerprint == varied.fingerprint
+    assert plain.content_hash == replace(augmented, variants={}).content_hash
+    assert plain.content_hash != augmented.content_hash
+    assert plain.fingerprint == augmented.fingerprint
     options = train_options()
     for epoch in range(3):
-        assert all(dataloader.choose_variant(varied, at, options, epoch) is varied.train[at] for at in range(12))
+        assert all(dataloader.choose_variant(augmented, at, options, epoch) is augmented.train[at] for at in range(12))
 
 
 def test_training_opens_no_audio_and_variants_keep_the_text(
         made: Workspace, voice: TTSModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data.acoustics.audio.read", lambda *given: pytest.fail(str(given)))
-    data = dataloader.load_training_data(made, "demo-am", voice, varied=True)
+    data = dataloader.load_training_data(made, "demo-am", voice, augmented=True)
     assert {item.id for item in data.train} == set(data.variants)
     pairs = [(item, one) for item in data.train for one in data.variants[item.id]]
     assert all(np.array_equal(one.text_ids, item.text_ids) for item, one in pairs)
@@ -247,7 +247,7 @@ def test_training_opens_no_audio_and_variants_keep_the_text(
 
 
 def test_each_epoch_chooses_anew_the_asked_share_and_the_same_each_time(made: Workspace, voice: TTSModel) -> None:
-    data = dataloader.load_training_data(made, "demo-am", voice, varied=True)
+    data = dataloader.load_training_data(made, "demo-am", voice, augmented=True)
     options = train_options(augmentation=0.5)
     chosen = {(at, epoch): dataloader.choose_variant(data, at, options,
                                                      epoch) for epoch in range(100) for at in range(12)}
@@ -263,19 +263,20 @@ def test_each_epoch_chooses_anew_the_asked_share_and_the_same_each_time(made: Wo
 
 
 def test_the_order_is_that_of_a_run_without_and_prompts_are_as_recorded(made: Workspace, voice: TTSModel) -> None:
-    data = dataloader.load_training_data(made, "demo-am", voice, varied=True)
-    plain, varied = (dataloader.TrainLoader(train_options(augmentation=share), data, (), voice.model.max_prompt_length)
+    data = dataloader.load_training_data(made, "demo-am", voice, augmented=True)
+    plain, augmented = (dataloader.TrainLoader(train_options(augmentation=share), data, (),
+                                               voice.model.max_prompt_length)
                      for share in (0.0, 1.0))
     differing = 0
     for _ in range(7):
-        [one], [other] = plain.next_batches(), varied.next_batches()
+        [one], [other] = plain.next_batches(), augmented.next_batches()
         assert one.clips == other.clips
         for mine, theirs in zip(one.samples, other.samples, strict=True):
             assert np.array_equal(mine.prompt_codes, theirs.prompt_codes)
             assert np.array_equal(mine.speaker_embedding, theirs.speaker_embedding)
             differing += not np.array_equal(mine.speech_codes, theirs.speech_codes)
     assert differing > 0.8 * 7 * 4
-    trial = varied.trial_samples(varied.by_length()[-1:])[0]  # the longest that is ever heard, text counted
+    trial = augmented.trial_samples(augmented.by_length()[-1:])[0]  # the longest that is ever heard, text counted
     assert len(trial.speech_codes) + len(trial.text_ids) == max(
         one.order_clip.length for item in data.train for one in (item, *data.variants[item.id]))
 
@@ -283,11 +284,11 @@ def test_the_order_is_that_of_a_run_without_and_prompts_are_as_recorded(made: Wo
 def followed(world: Workspace, name: str, stop_after: int | None = None, **changes: object) -> Listener:
     """A run to its last step, or to a stop, without its certificate."""
     listener = Listener(world.runs / name, stop_after)
-    evaluator, _ = train.prepare_run(train_options(evaluation_sentences=0, steps=5, validate_every=2,
+    run, _ = train.prepare_run(train_options(evaluation_sentences=0, steps=5, validate_every=2,
                                                     checkpoint_every=9,
                                               **changes), world, listener)
     try:
-        train.train_loop(evaluator)
+        train.train_loop(run)
     except StopRequested:
         assert stop_after is not None
     return listener

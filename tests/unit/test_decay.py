@@ -21,22 +21,22 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 def moved_by_decay_alone(trainer: Trainer) -> set[str]:
     """The kinds of adapters' tensors that a step without gradients moves; rows never are."""
-    before = {name: value.detach().clone() for name, value in trainer.trained.named.items()}
-    for value in trainer.trained.named.values():
+    before = {name: value.detach().clone() for name, value in trainer.trainables.named.items()}
+    for value in trainer.trainables.named.values():
         value.grad = torch.zeros_like(value)
     trainer.optimizer.step()
-    moved = {name for name, value in trainer.trained.named.items() if not torch.equal(value, before[name])}
-    assert moved <= set(trainer.trained.adapters)
+    moved = {name for name, value in trainer.trainables.named.items() if not torch.equal(value, before[name])}
+    assert moved <= set(trainer.trainables.adapters)
     return {name.partition(".lora_")[2].partition(".")[0] for name in moved}
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora", "adalora"])
 def test_of_adapters_the_factors_alone_are_decayed(world: Workspace, kind: str) -> None:
     trainer = made(world, adapter=kind, **DECAYED)
-    magnitudes = [name for name in trainer.trained.adapters if "magnitude" in name]
+    magnitudes = [name for name in trainer.trainables.adapters if "magnitude" in name]
     assert bool(magnitudes) == (kind == "dora")
     with torch.no_grad():
-        for value in trainer.trained.adapters.values():
+        for value in trainer.trainables.adapters.values():
             value += 1.0
     assert moved_by_decay_alone(trainer) == {"A", "B"} | ({"E"} if kind == "adalora" else set())
     assert list(parameter_groups.learning_rates(trainer.groups, trainer.optimizer)) == ["rows", "adapters"]

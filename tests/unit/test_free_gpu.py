@@ -13,7 +13,7 @@ from config.schema import TrainOptions
 from core.jobs import gpus, queue
 from core.jobs.directory import Job, create_job
 from core.jobs.events import Event, WarningRaised
-from core.jobs.gpus import FreeGpu, Gpu
+from core.jobs.gpus import Gpu, GpuWait
 from core.jobs.locks import FileLock, is_held
 from core.jobs.queue import wait_for_turn
 from core.jobs.reporter import Reporter, StopRequested
@@ -60,8 +60,8 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_waits_until_there_is_room_and_takes_that_gpu(workspace: Workspace) -> None:
     one = job(workspace, wait_for_gpu_gib=20)
     looks = in_turn((gpu(0, 3.0), gpu(1, 10.0)), (gpu(0, 4.0), gpu(1, 11.5)), (gpu(0, 3.0), gpu(1, 21.0)))
-    wish = FreeGpu(one, Told(one), looks)
-    first, second, third = wish.obstacle(), wish.obstacle(), wish.obstacle()
+    wish = GpuWait(one, Told(one), looks)
+    first, second, third = wish.try_reserve(), wish.try_reserve(), wish.try_reserve()
     assert "20 GiB of free memory: GPU 0 has 3.0 of 24.0 GiB free" in first
     assert (second, third) == (first, "")  # said once, though the numbers changed
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-1"
@@ -76,9 +76,9 @@ def test_an_idle_gpu_has_no_load_and_nobody_elses_memory(seen: Gpu, good: bool) 
 def test_as_many_are_waited_for_as_there_are_processes(workspace: Workspace) -> None:
     one = job(workspace, wait_for_gpu_gib=20, processes=2)
     looks = in_turn((gpu(0, 23), gpu(1, 1)), (gpu(0, 22), gpu(1, 23)))
-    wish = FreeGpu(one, Told(one), looks)
-    assert "2 GPUs" in wish.obstacle()
-    assert wish.obstacle() == ""
+    wish = GpuWait(one, Told(one), looks)
+    assert "2 GPUs" in wish.try_reserve()
+    assert wish.try_reserve() == ""
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-0"
 
 
@@ -86,7 +86,7 @@ def test_a_stop_ends_the_wait_and_gives_the_device_back(workspace: Workspace) ->
     one = job(workspace, wait_for_idle_gpu=True)
     told = Told(one, patience=3)
     with pytest.raises(StopRequested):
-        wait_for_turn(one, told, FreeGpu(one, told, lambda: (gpu(0, 2.0),)).obstacle)
+        wait_for_turn(one, told, GpuWait(one, told, lambda: (gpu(0, 2.0),)).try_reserve)
     assert not is_held(workspace.devices / "cuda.lock")
     assert os.listdir(workspace.devices / "cuda") == []
 
@@ -135,7 +135,7 @@ def test_who_waits_for_a_gpu_lets_others_pass_and_comes_before_later_ones(worksp
     queued.until(lambda: os.listdir(queued.queue) != [])
     queued.add(second)
     queued.until(lambda: queued.had == [second.id])
-    holder = FileLock.take(queued.lock, patience_s=PATIENCE_S)  # which is asked for now and then
+    holder = FileLock.take(queued.lock, timeout_s=PATIENCE_S)  # which is asked for now and then
     assert holder is not None
     busy[0] = ""
     queued.add(third)
@@ -164,7 +164,7 @@ def test_what_is_not_ready_at_one_look_keeps_its_turn(workspace: Workspace, queu
 def test_where_it_cannot_wait_it_says_so_and_begins(workspace: Workspace, device: str, words: str) -> None:
     one = job(workspace, device, wait_for_gpu_gib=20)
     told = Told(one)
-    assert FreeGpu(one, told, lambda: ()).obstacle() == ""
+    assert GpuWait(one, told, lambda: ()).try_reserve() == ""
     [said] = told.events
     assert isinstance(said, WarningRaised)
     assert words in said.message
@@ -177,5 +177,5 @@ def test_who_did_not_ask_does_not_wait(workspace: Workspace) -> None:
 
     one = job(workspace)
     told = Told(one)
-    assert FreeGpu(one, told, look).obstacle() == ""
+    assert GpuWait(one, told, look).try_reserve() == ""
     assert told.events == []

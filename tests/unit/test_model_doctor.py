@@ -500,7 +500,7 @@ def same_speech(base: object, restored: object) -> None:
     from core.training import replay
     from models.base import Sampling
 
-    clips = replay.load(base, base.family.load_voices(base.base_folder)).probe_clips  # type: ignore[attr-defined,arg-type]
+    clips = replay.load(base, base.family.load_voices(base.base_folder)).drift_clips  # type: ignore[attr-defined,arg-type]
     samples = replay.probes(clips, base.model.max_prompt_length)  # type: ignore[attr-defined]
     assert samples
     for item in samples:

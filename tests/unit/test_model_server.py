@@ -195,13 +195,13 @@ def test_what_is_printed_is_in_the_log_of_its_job(workspace: Workspace, page: lo
 def test_pages_that_are_gone_are_cleared_away(workspace: Workspace) -> None:
     first = app_instances.register_app(workspace, 60.0)
     second = app_instances.register_app(workspace, 90.0)
-    assert app_instances.model_keep_s(app_instances.running_apps(workspace)) == 90.0
+    assert app_instances.model_idle_timeout_s(app_instances.running_apps(workspace)) == 90.0
     second.close()
-    assert app_instances.model_keep_s(app_instances.running_apps(workspace)) == 60.0
+    assert app_instances.model_idle_timeout_s(app_instances.running_apps(workspace)) == 60.0
     first.close()
     assert app_instances.running_apps(workspace) == ()
     third = app_instances.register_app(workspace, 0.0, "http://127.0.0.1:7861/")
     assert app_instances.app_addresses(app_instances.running_apps(workspace)) == ("http://127.0.0.1:7861/",)
     assert [path.name for path in Path(third.path).parent.iterdir()] == [third.path.name]
-    assert app_instances.model_keep_s(app_instances.running_apps(workspace)) == 0.0
+    assert app_instances.model_idle_timeout_s(app_instances.running_apps(workspace)) == 0.0
     third.close()

@@ -153,7 +153,7 @@ def test_a_batch_that_is_no_number_is_skipped_and_counted(world: Workspace, monk
     assert "A batch of step 2 was skipped: speech loss nan" in warnings[0]
     assert "Skipped so far: 3" in warnings[2]
     again = made(world)
-    again.restore(trainer.state())
+    again.load_state_dict(trainer.state_dict())
     assert again.skipped == 3
 
 
@@ -168,24 +168,24 @@ def test_with_a_scaled_loss_too_the_batch_after_a_skipped_one_is_learnt(
 
     monkeypatch.setattr(trainer.voice.model, "losses", broken)
     trainer.train_step()
-    before = trainer.state().tensors["scaler"]
+    before = trainer.state_dict().tensors["scaler"]
     due.append(True)
     trainer.train_step()
     assert (trainer.step, trainer.skipped) == (2, 1)
-    after = trainer.state().tensors["scaler"]
+    after = trainer.state_dict().tensors["scaler"]
     assert (after[0], after[1]) == (before[0], before[1] + 1)
 
 
 def test_a_skipped_batch_leaves_no_trace(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = made(world)
     trainer.train_step()
-    before = {name: value.detach().clone() for name, value in trainer.trained.named.items()}
+    before = {name: value.detach().clone() for name, value in trainer.trainables.named.items()}
     moments = [value.clone() for state in trainer.optimizer.state.values() for value in state.values()]
     failing(trainer, monkeypatch, {0, 1, 2})
     with pytest.raises(Diverged, match="diverged at step 2: .* 3 batches in a row"):
         trainer.train_step()
     assert trainer.step == 1
-    assert all(torch.equal(value, trainer.trained.named[name]) for name, value in before.items())
+    assert all(torch.equal(value, trainer.trainables.named[name]) for name, value in before.items())
     after = [value for state in trainer.optimizer.state.values() for value in state.values()]
     assert all(torch.equal(one, other) for one, other in zip(moments, after, strict=True))
 
@@ -215,7 +215,7 @@ def test_an_average_follows_and_changes_places() -> None:
         wanted = decay * wanted + (1 - decay) * step
     assert average.values["w"].item() == pytest.approx(wanted, rel=1e-5)
     assert 185 < wanted < 195  # about ten steps behind
-    with average.swapped_in():
+    with average.average_parameters():
         assert value.item() == pytest.approx(wanted, rel=1e-5)
     assert value.item() == 199.0
 
@@ -226,20 +226,20 @@ def test_the_average_is_of_what_is_trained_alone_and_is_what_is_saved(world: Wor
         trainer.train_step()
     average = trainer.ema
     assert average is not None
-    assert set(average.values) == set(trainer.trained.named)
-    trained = {name: value.detach().clone() for name, value in trainer.trained.named.items()}
+    assert set(average.values) == set(trainer.trainables.named)
+    trained = {name: value.detach().clone() for name, value in trainer.trainables.named.items()}
     averages = {name: value.clone() for name, value in average.values.items()}
     assert not torch.equal(trained["text_emb.new"], averages["text_emb.new"])
-    state = trainer.state()
+    state = trainer.state_dict()
     state = replace(state, tensors={name: value.clone() for name, value in state.tensors.items()})  # as from a file
-    with trainer.averaged():
-        assert all(torch.equal(value, averages[name]) for name, value in trainer.trained.named.items())
+    with trainer.ema_weights():
+        assert all(torch.equal(value, averages[name]) for name, value in trainer.trainables.named.items())
     again = made(world, ema=0.5, scope="gated", adapter_dropout=0.0)
     with torch.no_grad():
-        for name, value in again.trained.named.items():
+        for name, value in again.trainables.named.items():
             value.copy_(averages[name])  # as they stand in the model's files
-    again.restore(state)
-    assert all(torch.equal(value, trained[name]) for name, value in again.trained.named.items())
+    again.load_state_dict(state)
+    assert all(torch.equal(value, trained[name]) for name, value in again.trainables.named.items())
     for one in (trainer, again):
         one.train_step()
     assert again.ema is not None

@@ -63,4 +63,4 @@ def test_a_worker_left_waiting_is_told_of_and_tried_again(tmp_path: Path) -> Non
     state = control.read_state(job)
     assert state.status == "failed"
     assert "Another process of this training ended" in state.message
-    assert worker._crashed(job)
+    assert worker._should_retry(job)

@@ -135,7 +135,7 @@ def installed_models(workspace: Workspace) -> Workspace:
 
 @pytest.mark.parametrize(("options", "message", "hint"), [
     (SynthesizeOptions(text="ሰላም", language="am"), r"base:tiny does not speak Amharic \(am\)", "en, fr"),
-    (SynthesizeOptions(text=" "), "There is no text to speak", "--text"),
+    (SynthesizeOptions(text=" "), "There is no text to synthesize", "--text"),
     (SynthesizeOptions(text="hello", voice="bob"), "'bob' is neither a voice of base:tiny", "anna"),
     (CompareOptions(finetuned="export:first", texts=(("am", "ሰላም"), ("so", "nabad"))),
      r"export:first does not speak Somali \(so\)", "am, en, fr"),

@@ -167,9 +167,9 @@ def test_how_many_processes_there_were_is_saved_with_the_generators_of_each(worl
         return {f"rank-{rank}/{name}": value.clone() for rank in (1, 2)
                 for name, value in tensors.items()}
 
-    evaluator, _ = train.prepare_run(train_options(**CHANGES), world, Listener(world.runs / "shared"))
-    evaluator.trainer.group = SimpleNamespace(rank=0, size=3, gather=gather, run_on_main=lambda work: work())
-    evaluator.save()
+    training_run, _ = train.prepare_run(train_options(**CHANGES), world, Listener(world.runs / "shared"))
+    training_run.trainer.group = SimpleNamespace(rank=0, size=3, gather=gather, run_on_rank0=lambda work: work())
+    training_run.save()
     run = world.runs / "shared"
     state = checkpoint.load_state(run, 0)
     assert (checkpoint.processes(run, 0), state.processes) == (3, 3)
@@ -179,7 +179,7 @@ def test_how_many_processes_there_were_is_saved_with_the_generators_of_each(worl
 def test_a_checkpoint_that_is_saved_again_is_never_gone(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     run = world.runs / "one"
     folder, rename = checkpoint.folder_of(run, 2), Path.rename
-    evaluator, _ = train.prepare_run(train_options(**CHANGES), world, Listener(run))
+    training_run, _ = train.prepare_run(train_options(**CHANGES), world, Listener(run))
 
     def broken(path: Path, target: Path) -> Path:
         if path.name == ".writing-step-000002":
@@ -188,13 +188,13 @@ def test_a_checkpoint_that_is_saved_again_is_never_gone(world: Workspace, monkey
 
     monkeypatch.setattr(Path, "rename", broken)
     with pytest.raises(UserError, match=r"could not be saved in .*The checkpoint of step 2 is intact"):
-        evaluator.save()
+        training_run.save()
     monkeypatch.undo()
     assert records.find_damage(folder) is None
     folder.rename(folder.with_name(".replaced-step-000002"))  # killed there
-    checkpoint.remove_leftovers(run)
+    checkpoint.recover_interrupted_save(run)
     assert records.find_damage(folder) is None
-    evaluator.save()
+    training_run.save()
     assert records.find_damage(folder) is None
     assert not list(folder.parent.glob(".*step*"))
 
@@ -204,13 +204,13 @@ def test_a_checkpoint_that_is_saved_again_is_never_gone(world: Workspace, monkey
 def test_a_run_whose_measured_checkpoints_are_damaged_says_what_to_do(
         world: Workspace, damaged: tuple[int, ...], way: str) -> None:
     run = world.runs / "one"
-    evaluator, _ = train.prepare_run(train_options(**CHANGES), world, Listener(run))
+    training_run, _ = train.prepare_run(train_options(**CHANGES), world, Listener(run))
     if 4 in damaged:
         shutil.copytree(checkpoint.folder_of(run, 2), checkpoint.folder_of(run, 4))
     checkpoint.write_ranking(run, checkpoint.Ranking("loss").with_value(damaged[0], 1.0))
     (checkpoint.folder_of(run, damaged[0]) / "training.json").write_text("{}")
     with pytest.raises(UserError, match="every checkpoint of it that was evaluated is damaged") as caught:
-        train.certify_best(evaluator.trainer, world, Listener(run))
+        train.certify_best(training_run.trainer, world, Listener(run))
     assert way in caught.value.hint
 
 
@@ -218,22 +218,21 @@ def test_another_precision_of_auto_is_said(world: Workspace) -> None:
     state = checkpoint.load_state(world.runs / "one", 2)
     now = Precision("cuda", torch.float16, "compute capability 7.5")
     assert state.precision == "float32"
-    here = state.conditions
+    here = state.numeric_environment
     assert setup.rounding_warning(state, Precision("cpu", torch.float32, "asked for"), here) == ""
-    assert setup.rounding_warning(replace(state, precision=""), now, here) == ""  # of before it was saved
     said = setup.rounding_warning(state, now, "")
     assert "computed in float32 up to step 2 and resumes in float16 (compute capability 7.5)" in said
     shared_by(world, 1, precision="bfloat16")
-    (warned,) = [event.message for event in resumed(world).of("warning") if "rounded otherwise" in event.message]
+    (warned,) = [event.message for event in resumed(world).of("warning") if "in the last bits" in event.message]
     assert "computed in bfloat16 up to step 2 and resumes in float32" in warned
 
 
 def test_another_machine_number_of_threads_or_torch_is_said(
     world: Workspace, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert not [event for event in resumed(world).of("warning") if "rounded otherwise" in event.message]
+    assert not [event for event in resumed(world).of("warning") if "in the last bits" in event.message]
     monkeypatch.setattr(compute, "numeric_environment", lambda device: "Another, 64 threads, torch 2.8.0")
-    (warned,) = [event.message for event in resumed(world).of("warning") if "rounded otherwise" in event.message]
+    (warned,) = [event.message for event in resumed(world).of("warning") if "in the last bits" in event.message]
     assert "up to step 3 and resumes on Another, 64 threads, torch 2.8.0" in warned
     assert f"{torch.get_num_threads()} thread" in warned
     assert torch.__version__ in warned
@@ -318,16 +317,16 @@ def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world:
         setup.init_from(world, "run:full", fresh(world, scope="full"), said.append, ("heads",))
     options = train_options(**{**changes, "init_from": "run:full", "steps": 5})
     listener = Listener(world.runs / "second")
-    evaluator, _ = train.prepare_run(options, world, listener)
-    trainer, base = evaluator.trainer, load_base(world, "tiny", CPU)
+    training_run, _ = train.prepare_run(options, world, listener)
+    trainer, base = training_run.trainer, load_base(world, "tiny", CPU)
     base_now = base.model.module.state_dict()
     held = trainer.voice.model.module.state_dict()
-    with trainer.as_base() as seen:
+    with trainer.base_weights() as seen:
         assert seen.adapters is None
         assert all(torch.equal(held[name], base_now[name]) for name in there.changed)
     assert all(torch.equal(held[name], theirs[name]) for name in there.changed)
-    evaluator.catch_up(due=False)
-    found = checkpoint_evaluation.validation_samples(trainer.voice, trainer.data, trainer.probe_clips)
+    training_run.evaluate_base()
+    found = checkpoint_evaluation.validation_samples(trainer.voice, trainer.data, trainer.drift_clips)
     wanted = checkpoint_evaluation.measure_losses(base, {code: found[code] for code in ("en", "fr")}, 4,
                                                   trainer.precision)
     assert trainer.base_losses == {code: one.speech_loss for code, one in wanted.items()}

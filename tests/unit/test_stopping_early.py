@@ -65,6 +65,13 @@ def test_patience_ends_the_run_with_the_best_step(world: Workspace, monkeypatch:
     assert checkpoint.load_state(listener.directory, 6).early_stopping == EarlyStopping(6, 4, 3.0, 2)
 
 
+def test_a_run_whose_last_step_exhausts_the_patience_did_not_stop_early(world: Workspace,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = run(world, monkeypatch, patience=2, steps=6)
+    assert listener.of("step")[-1].step == 6
+    assert not [event for event in listener.of("warning") if "Stopped early" in event.message]
+
+
 @pytest.mark.parametrize("stop", [1, 2, 3, 5])
 def test_a_resumed_run_stops_where_the_whole_one_does(world: Workspace, monkeypatch: pytest.MonkeyPatch,
                                                        stop: int) -> None:
@@ -77,12 +84,12 @@ def test_a_resumed_run_stops_where_the_whole_one_does(world: Workspace, monkeypa
 def test_a_step_counts_once_and_a_tie_is_no_better() -> None:
     patience = EarlyStopping().after(4, 2.0).after(4, 2.0).after(8, 2.0)
     assert patience == EarlyStopping(8, 4, 2.0, 1)
-    assert patience.exhausted(1)
-    assert not patience.exhausted(0)
+    assert patience.should_stop(1)
+    assert not patience.should_stop(0)
 
 
 def test_loss_chooses_where_that_is_asked_for(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.training.checkpoint_evaluation.CheckpointEvaluator._speak", lambda self, language: 0.1)
+    monkeypatch.setattr("core.training.checkpoint_evaluation.TrainingRun._synthesize", lambda self, language: 0.1)
     listener = run(world, monkeypatch, validate_every=0, checkpoint_every=4, evaluation_sentences=2)
     assert checkpoint.read_ranking(listener.directory).values == {4: 3.0, 8: 2.0}
     assert [event.errors for event in listener.of("evaluated")] == [{"am": 0.1}] * 2
@@ -140,7 +147,7 @@ def test_a_kill_between_saving_and_ranking_loses_no_value(world: Workspace, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("core.training.checkpoint_evaluation.CheckpointEvaluator._rank", killed)
+        patch.setattr("core.training.checkpoint_evaluation.TrainingRun._rank", killed)
         with pytest.raises(KeyboardInterrupt):
             run(world, patch)
     assert checkpoint_steps(world.runs / "one") == [1]

@@ -28,7 +28,8 @@ def test_a_run_says_what_it_will_train_before_the_first_step(world: Workspace) -
     events = started(world).events
     plan = next(event for event in events if event.kind == "plan")
     assert events.index(plan) < next(index for index, event in enumerate(events) if event.kind == "step")
-    assert plan.lines[0].startswith("11 new rows of 57; 0 of 46 old rows; adapters of 4.2 k beside 30.6 k frozen")
+    assert plan.lines[0] == ("Trains 11 new embedding rows and adapters of 4.2 k parameters; 30.6 k parameters "
+                             "frozen.")
     assert plan.counts["old_rows_trained"] == 0
 
 
@@ -69,7 +70,7 @@ def test_the_best_checkpoint_is_chosen_by_judged_speech_and_not_by_loss(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     losses, errors = iter([3.0, 2.0]), iter([0.2, 0.9])
     measured_as(monkeypatch, losses)
-    monkeypatch.setattr("core.training.checkpoint_evaluation.CheckpointEvaluator._speak", lambda self,
+    monkeypatch.setattr("core.training.checkpoint_evaluation.TrainingRun._synthesize", lambda self,
                         language: next(errors))
     ranked = checkpoint.read_ranking(started(world).directory)
     assert (ranked.metric, ranked.best, ranked.values) == ("character error rate", 4, {4: 0.2, 8: 0.9})

@@ -25,7 +25,7 @@ def test_a_kill_while_samples_are_made_loses_nothing(world: Workspace, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("core.training.checkpoint_evaluation.CheckpointEvaluator.evaluate", killed)
+        patch.setattr("core.training.checkpoint_evaluation.TrainingRun.evaluate_checkpoint", killed)
         with pytest.raises(KeyboardInterrupt):
             train.run(train_options(), world, Listener(world.runs / "one"))
     assert checkpoint_steps(world.runs / "one") == [4]

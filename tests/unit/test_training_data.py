@@ -149,10 +149,10 @@ def test_a_dataset_of_a_known_or_an_unknown_language_is_refused(world: Workspace
 def test_probes_are_never_rehearsed_and_cover_every_base_language(world: Workspace) -> None:
     base = load_base(world, "tiny", CPU)
     found = replay.load(base, base.family.load_voices(base.base_folder))
-    probed = {item.id for item in found.probe_clips}
+    probed = {item.id for item in found.drift_clips}
     assert not probed & {item.id for item in found.replayed}
-    assert {item.language for item in found.probe_clips} == {"en", "fr"}
-    for item in replay.probes(found.probe_clips, base.model.max_prompt_length):
+    assert {item.language for item in found.drift_clips} == {"en", "fr"}
+    for item in replay.probes(found.drift_clips, base.model.max_prompt_length):
         assert len(item.sample.prompt_codes) > 0
 
 

@@ -100,7 +100,7 @@ def test_a_waiting_worker_has_not_loaded_torch(workspace: Workspace):
 def in_process(workspace: Workspace, verb: worker.VerbFunction) -> tuple[int, list[Event], JobState]:
     job = train(workspace, "quick")
     heard: list[Event] = []
-    code = worker.run(job, control.enqueue(job), listener=heard.append, verbs={"train": verb})
+    code = worker.run_job(job, control.enqueue(job), listener=heard.append, verbs={"train": verb})
     return code, heard, control.read_state(job)
 
 
@@ -151,7 +151,7 @@ def test_a_journal_that_cannot_be_written_ends_the_job_with_words(workspace: Wor
     lock = control.enqueue(job)
     job.journal.unlink()
     job.journal.symlink_to("/dev/full")
-    assert worker.run(job, lock, verbs={"train": verb}) == worker.FAILED
+    assert worker.run_job(job, lock, verbs={"train": verb}) == worker.FAILED
     assert "No space left on device" in capfd.readouterr().err
     assert not locks.is_held(job.lock)
 
@@ -161,7 +161,7 @@ def test_options_that_no_longer_fit_fail_with_the_field(workspace: Workspace):
     config = job.directory / "config.yaml"
     config.write_text(config.read_text().replace("steps:", "iterations:"))
     job = load_job(workspace, job.id)
-    assert worker.run(job, control.enqueue(job), verbs={"train": lambda *_: {}}) == worker.FAILED
+    assert worker.run_job(job, control.enqueue(job), verbs={"train": lambda *_: {}}) == worker.FAILED
     assert "iterations" in control.read_state(job).message
 
 

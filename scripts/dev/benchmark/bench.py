@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
 from core.model import precision
-from core.training import memory_plan
 from scripts.dev.benchmark.reference import PublishedPackage
 from scripts.dev.benchmark.sizes import BenchmarkSizes
 
@@ -33,6 +35,15 @@ class Bench:
 
     def tidy(self) -> None:
         """Free the memory of a part, here and in the package."""
-        memory_plan.release_memory()
+        release_memory()
         if self.reference is not None:
             self.reference.ask("drop")
+
+
+def release_memory() -> None:
+    """Hand memory that nothing uses any more back to the system, which an allocator else keeps for the next time."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):  # of glibc
+        library.malloc_trim(0)

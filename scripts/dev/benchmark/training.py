@@ -29,7 +29,7 @@ from models.chatterbox import codec, t3
 from models.chatterbox.family import BASE_CODE_LIMIT, CODES_PER_TOKEN
 from models.language_model import LanguageModel
 from models.registry import family
-from scripts.dev.benchmark.bench import Bench
+from scripts.dev.benchmark.bench import Bench, release_memory
 from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound
 from scripts.dev.benchmark.sizes import TEXT_ROWS, fill_randomly, shallower
 from scripts.dev.benchmark.timing import Measure, MeasurementStats, measure_interleaved
@@ -58,7 +58,7 @@ def measure(bench: Bench) -> BenchmarkResults:
     for scope in SCOPES:
         bench.say(f"Training: {scope}")
         rows += _scope(bench, scope)
-        memory_plan.release_memory()
+        release_memory()
     return BenchmarkResults((*rows, *beside))
 
 
