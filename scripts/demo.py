@@ -58,16 +58,16 @@ def run(workspace: Workspace, *, as_json: bool = False) -> int:
 
 
 def report_table(report: dict[str, Any]) -> str:
-    """The character error rates as a Markdown table, then a line of verdicts and one of seconds."""
+    """The character error rates as a Markdown table, then a line of checks and one of seconds."""
     rows = ["| language | before | after | original recordings | sentences |", "|---|---|---|---|---|"]
     for error in report["errors"]:
         rates = ["not measured" if error[name] is None else f"{100 * error[name]:.1f}%"
-                 for name in ("before", "after", "original")]
+                 for name in ("before", "after", "recordings_cer")]
         rows.append(f"| {error['language']}{' (new)' if error['new'] else ''} | {' | '.join(rates)} "
                     f"| {error['sentences']} |")
-    verdicts = ", ".join(f"{name} {result}" for name, result in report["verdicts"].items())
+    checks = ", ".join(f"{name} {result}" for name, result in report["verdicts"].items())
     stages = ", ".join(f"{verb} {seconds:.0f}" for verb, seconds in report["seconds"].items())
-    return "\n".join([*rows, "", f"Checks: {verdicts}.", f"Seconds: {stages}; {report['total_seconds']:.0f} in all."])
+    return "\n".join([*rows, "", f"Checks: {checks}.", f"Seconds: {stages}; {report['total_seconds']:.0f} in all."])
 
 
 if __name__ == "__main__":
