@@ -45,7 +45,7 @@ def run(workspace: Workspace, *, as_json: bool = False) -> int:
     report: dict[str, Any] = {
         "run": proof.run, "step": proof.step, "scope": proof.scope,
         "errors": [dataclasses.asdict(error) for error in proof.errors],
-        "verdicts": {check.name: check.result for check in proof.checks},
+        "checks": {check.name: check.result for check in proof.checks},
         "seconds": seconds, "total_seconds": round(sum(seconds.values()), 1),
     }
     path = workspace.path / "demo" / "report.json"
@@ -65,7 +65,7 @@ def report_table(report: dict[str, Any]) -> str:
                  for name in ("before", "after", "recordings_cer")]
         rows.append(f"| {error['language']}{' (new)' if error['new'] else ''} | {' | '.join(rates)} "
                     f"| {error['sentences']} |")
-    checks = ", ".join(f"{name} {result}" for name, result in report["verdicts"].items())
+    checks = ", ".join(f"{name} {result}" for name, result in report["checks"].items())
     stages = ", ".join(f"{verb} {seconds:.0f}" for verb, seconds in report["seconds"].items())
     return "\n".join([*rows, "", f"Checks: {checks}.", f"Seconds: {stages}; {report['total_seconds']:.0f} in all."])
 
