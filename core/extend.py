@@ -66,12 +66,11 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
         {"new rows": count, "old rows": old_rows, "tables": len(made.rows)}))
     if made.fallen_back and not made.spelled:
         reporter.emit(WarningRaised(f"None of the {len(made.fallen_back)} new tokens is spelled by tokens of the base: "
-                                    f"{options.initialisation!r} is bit-identical to 'mean' here."))
+                                    f"{options.initialisation!r} gives the same rows as 'mean' here."))
     elif made.fallen_back:
         listed = ", ".join(made.fallen_back[:_MAX_LISTED]) + (" ..." if len(made.fallen_back) > _MAX_LISTED else "")
         reporter.emit(WarningRaised(f"{len(made.fallen_back)} tokens have no spelling in the base and start from the "
-                                    f"mean: "
-                                    f"{listed}"))
+                                    f"mean: {listed}"))
     check_stop(reporter)
 
     target, state = resolve_inside(workspace.extensions, options.extension), "already there"

@@ -163,7 +163,7 @@ def test_a_failed_check_blocks_the_export_unless_it_is_named(world: Workspace, e
         for check in proof.checks if check.name != "export_reloads"))
     monkeypatch.setattr(certify, "find_certificate", lambda *_arguments: failed)
     listener = Listener(world.runs / "export-failed")
-    message = r"failed checks, so it is not exported: prefix_rows: wanted \w+, seen something else"
+    message = r"failed checks, so it is not exported: prefix_rows: wanted \w+, got something else"
     with pytest.raises(UserError, match=message) as caught:
         export.run(ExportOptions(run=f"run:{RUN}", export="blocked"), world, listener)
     assert "--override prefix_rows" in caught.value.hint

@@ -48,7 +48,7 @@ def test_what_the_base_speaks_is_kept_and_what_it_cannot_end_is_left_out(
         return made
 
     monkeypatch.setattr(type(voice.model), "generate", generate)
-    monkeypatch.setattr(type(voice.family), "replay", lambda self, folder: [])
+    monkeypatch.setattr(type(voice.family), "load_replay_clips", lambda self, folder: [])
     lines = [f"en\t{text}" for text in (*ENGLISH, *ENGLISH[:3])]
     options = train_options(**FULL, replay_texts=texts(tmp_path / "texts.txt", [*lines, ""]))
     voices, told = voice.family.load_voices(voice.base_folder), []

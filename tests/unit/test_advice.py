@@ -65,5 +65,5 @@ def test_the_disk_is_asked_for_what_a_checkpoint_holds(world: Workspace, changes
 
 def test_the_bytes_of_moments_in_8_bits() -> None:
     """What tests/unit/test_optimization.py saves of bitsandbytes: from 4,096 numbers on, a byte each."""
-    assert run_plan._in_8_bits(torch.zeros(4095)) == 2 * 4 * 4095
-    assert run_plan._in_8_bits(torch.zeros(64, 256)) == 2 * (64 * 256 + 4 * 64 + 4 * 256)
+    assert run_plan._moment_bytes_8bit(torch.zeros(4095)) == 2 * 4 * 4095
+    assert run_plan._moment_bytes_8bit(torch.zeros(64, 256)) == 2 * (64 * 256 + 4 * 64 + 4 * 256)

@@ -61,7 +61,7 @@ def test_the_record_counts_the_rows_that_the_base_can_spell(world: Workspace) ->
         record = records.read_record(world.extension(strategy) / records.EXTENSION, ExtensionRecord)
         assert (record.from_spelling, result["from_spelling"], result["from_mean"]) == (spelled, spelled, 10 - spelled)
         warned = [event.message for event in told.of("warning")]
-        assert ["the same start as 'mean'" in message for message in warned] == [True] * (strategy == "neighbours")
+        assert ["the same rows as 'mean'" in message for message in warned] == [True] * (strategy == "neighbours")
 
 
 def test_another_extension_under_the_same_name_is_refused(world: Workspace) -> None:

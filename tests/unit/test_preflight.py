@@ -72,7 +72,7 @@ def base_that_speaks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         asked.append(len(ids))
         return [Generated(np.arange(8) % 27, "limit") for _ in ids]
 
-    monkeypatch.setattr(Tiny, "replay", lambda self, folder: [])
+    monkeypatch.setattr(Tiny, "load_replay_clips", lambda self, folder: [])
     monkeypatch.setattr(LanguageModel, "generate", generate)
     return asked
 

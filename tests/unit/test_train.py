@@ -194,7 +194,7 @@ def test_clips_that_cannot_be_used_are_counted_and_named(world: Workspace) -> No
 
 def test_a_language_no_judge_knows_is_chosen_by_loss_and_said(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.tiny.family.Tiny.recogniser", lambda self, folder: None)
+    monkeypatch.setattr("models.tiny.family.Tiny.load_recogniser", lambda self, folder: None)
     listener = started(world)
     assert "No recogniser for 'am'" in listener.of("warning")[0].message
     assert checkpoint.read_ranking(listener.directory).metric == "validation speech loss"

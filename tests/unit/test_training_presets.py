@@ -112,8 +112,9 @@ def test_the_driver_is_read_as_it_writes() -> None:
     text = ("0, GPU-11aa, NVIDIA GeForce RTX 4090, 24564, 23028, 3\n"
             "1, GPU-22bb, Tesla T4, 15360, 100, [N/A]\nNo devices were found\n")
     first, second = gpus.parse_nvidia_smi(text)
-    assert (first.name, round(first.total_gib), first.free_mib, first.load) == ("NVIDIA GeForce RTX 4090", 24, 23028, 3)
-    assert second.load is None
+    assert (first.name, round(first.total_gib), first.free_mib, first.utilization_percent) == (
+        "NVIDIA GeForce RTX 4090", 24, 23028, 3)
+    assert second.utilization_percent is None
     assert gpus.visible_gpus((first, second), {}) == (first, second)
     assert gpus.visible_gpus((first, second), {"CUDA_VISIBLE_DEVICES": "1,0"}) == (second, first)
     assert gpus.visible_gpus((first, second), {"CUDA_VISIBLE_DEVICES": "GPU-22"}) == (second,)
