@@ -81,7 +81,7 @@ def watch_and_reload(page: Page, take: Take) -> None:
 def answers_while_it_trains(page: Page) -> None:
     """The page answers while training holds the processor."""
     open_tab(page, "Train")
-    expect(page.locator("#run-status")).to_contain_text("new rows of")
+    expect(page.locator("#run-status")).to_contain_text("new embedding rows")
     assert times_gradio(page, 6) <= ANSWER_TIMES_GRADIO
 
 
