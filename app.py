@@ -5,27 +5,41 @@ from __future__ import annotations
 import argparse
 import errno
 import inspect
+import json
 import logging
 import os
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from config.errors import UserError
 from core.jobs import app_instances
+from core.jobs.state import JobBoard
+from core.jobs.unattended import IdleCommand, RestartOffer
+from core.machine import MachineCheck, Platform, detect_platform
+from core.sources import allowed
 from core.workspace import Workspace
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _LAST_PORT = 65535
 PASSWORD_VARIABLE = "LISAN_PASSWORD"
+IDLE_VARIABLE = "LISAN_WHEN_IDLE"
+IDLE_COUNTDOWN_S = 60.0
 
 
 def import_gradio() -> None:
-    """Import Gradio in half the time, with its telemetry off.
+    """Import Gradio in half the time, with its telemetry off and without what its variables would open.
+
+    `GRADIO_ALLOWED_PATHS`, `GRADIO_SHARE` and others change what is served and to whom; that is for our own flags.
 
     At each import Gradio parses its own source and rewrites its `.pyi` stubs: 1.2 of 2.2 seconds of processor time
     where this was measured. It leaves out classes whose source file is not found, so during the import none is.
     """
+    for name in [name for name in os.environ if name.startswith("GRADIO_")]:
+        del os.environ[name]
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     find_source = inspect.getfile
@@ -49,11 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         auth = sign_in(given.host, given.share, given.auth, given.no_password)
         port = usable_port(given.host, given.port)
         workspace = Workspace.open(given.workspace)
+        board = JobBoard(workspace)
+        idle = IdleCommand(given.when_idle, IDLE_COUNTDOWN_S, lambda: bool(board.queue()), _say) if given.when_idle \
+            else None
+        allowed.limit_to(given.sources)
     except UserError as error:
         sys.stderr.write(f"{error.message}\n{error.hint}\n")
         return 2
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
-    return serve(workspace, given, port, auth)
+    return serve(workspace, given, port, auth, idle)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -65,10 +83,27 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--auth", metavar="USER:PASSWORD",
                         help=f"require this sign-in (or set {PASSWORD_VARIABLE}, which the process list does not show)")
     parser.add_argument("--no-password", action="store_true", help="allow anyone who can reach the address")
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME",
+                        help="another name under which the page is reached, such as that of a proxy; may be repeated")
+    parser.add_argument("--max-upload", type=float, metavar="GB",
+                        help="largest upload (default: the free disk space less 1 GB)")
+    parser.add_argument("--sources", action="append", default=[], metavar="FOLDER",
+                        help="let people at the page read this folder and the workspace alone, and no address of this "
+                             "machine or its network; may be repeated")
     parser.add_argument("--share", action="store_true", help="create a public link on Gradio's servers; needs --auth")
     parser.add_argument("--keep-models", type=float, default=5.0, metavar="MINUTES",
                         help="how long models stay loaded after a synthesis while no other job needs the device; 0 "
                              "loads them each time (default: %(default)s)")
+    parser.add_argument("--resume-after", type=float, default=30.0, metavar="SECONDS",
+                        help="jobs that were alive when the machine went down are resumed after this countdown, which "
+                             "the page can end; below 0 they are not (default: %(default)s)")
+    parser.add_argument("--when-idle", metavar="COMMAND", default=os.environ.get(IDLE_VARIABLE, ""),
+                        help="run this command when the queue becomes empty, after a countdown of a minute that the "
+                             f"page can end; no shell reads it (or set {IDLE_VARIABLE})")
+    parser.add_argument("--root-path", metavar="PREFIX", default=os.environ.get("GRADIO_ROOT_PATH", ""),
+                        help="where a proxy serves the page: a path such as /lisan, or the whole address where the "
+                             "proxy does not send X-Forwarded-Host and X-Forwarded-Proto")
+    parser.add_argument("--no-check", action="store_true", help="do not check the machine at the start")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     return parser
 
@@ -91,19 +126,32 @@ def sign_in(host: str, share: bool, auth: str | None, no_password: bool) -> tupl
     return None
 
 
-def serve(workspace: Workspace, given: argparse.Namespace, port: int, auth: tuple[str, str] | None) -> int:
+def serve(workspace: Workspace, given: argparse.Namespace, port: int, auth: tuple[str, str] | None,
+          idle: IdleCommand | None) -> int:
     """Build the page and serve it until interrupted."""
     import_gradio()
-    from ui import layout, media
+    from ui import layout, media, web_surface
 
-    blocks = layout.build(workspace)
+    uploads = workspace.cache / "incoming"
+    os.environ["GRADIO_TEMP_DIR"] = str(uploads)
+    web_surface.remove_old_uploads(uploads)
+    try:
+        access = web_surface.access(given.host, port, given.allow_host, given.share, os.environ)
+    except UserError as error:
+        sys.stderr.write(f"{error.message}\n{error.hint}\n")
+        return 2
+    findings: list[MachineCheck] = []
+    restart = RestartOffer(workspace, JobBoard(workspace).states()) if given.resume_after >= 0 else None
+    blocks = layout.build(workspace, restart, idle, findings)
+    guarded = web_surface.GuardedApp(access, media.routes(workspace), uploads,
+                                     None if given.max_upload is None else int(given.max_upload * 1e9))
     try:
         blocks.launch(
-            server_name=given.host, server_port=port, auth=auth, share=given.share,
+            _app=guarded, server_name=given.host, server_port=port, auth=auth, share=given.share,
             inbrowser=given.open, prevent_thread_lock=True, quiet=True, ssr_mode=False, mcp_server=False,
             footer_links=[], run_history=False, enable_monitoring=False, show_error=True,
-            allowed_paths=[], app_kwargs={"routes": media.routes(workspace)},
-            theme=layout.build_theme(), head=layout.head(),
+            allowed_paths=[], state_session_capacity=web_surface.SESSIONS,
+            theme=layout.build_theme(), head=layout.head(), root_path=given.root_path,
         )
     except OSError as error:
         sys.stderr.write(f"The page could not be served on {given.host}:{port}: {error}\n")
@@ -115,10 +163,55 @@ def serve(workspace: Workspace, given: argparse.Namespace, port: int, auth: tupl
     if others:
         where = ", ".join(app_instances.app_addresses(others))
         sys.stdout.write(f"This workspace is also open in {len(others)} other apps: {where}. All show the same jobs.\n")
+    if platform := detect_platform(port):
+        _say(address_line(platform, given.host))
+    if restart and restart.interrupted.jobs:
+        names = ", ".join(state.id for state in restart.interrupted.jobs)
+        _say(f"Alive when the machine went down: {names}. Resumed in {given.resume_after:.0f} s, unless the page ends "
+             "the countdown.")
+        restart.begin(given.resume_after)
+    for state, reason in restart.interrupted.kept_back if restart else ():
+        _say(f"{state.id} is not resumed by itself: {reason}")
+    if not given.no_check:
+        threading.Thread(target=check_machine, args=(workspace, findings), name="check", daemon=True).start()
+    if idle:
+        _say(f"When the queue is empty this command runs: {idle.text}")
+        idle.watch()
     sys.stdout.flush()
     code = _until_interrupted(blocks)
-    presence.close()
+    presence.release()
     return code
+
+
+def check_machine(workspace: Workspace, findings: list[MachineCheck]) -> None:
+    """Fill `findings` with what `scripts.doctor --start` does not like, and say it.
+
+    It runs in a process of its own: it may load torch, which this one must not.
+    """
+    command = [sys.executable, "-m", "scripts.doctor", "--start", "--json", "--workspace", str(workspace.path)]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    try:
+        rows = json.loads(done.stdout.splitlines()[-1])["checks"]
+    except (IndexError, ValueError, KeyError):
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        rows = [{"name": "Check of the machine", "result": "warn", "found": lines[-1], "hint": "Run make doctor."}]
+    found = [MachineCheck(**row) for row in rows if row["result"] != "ok"]
+    for one in found:
+        _say(f"{one.name}: {one.found}\n  {one.hint}")
+    findings.extend(found)
+
+
+def address_line(platform: Platform, host: str) -> str:
+    """Where a browser finds the page on a rented machine, and what differs there."""
+    where = f"{platform.name}: open {platform.address}" if platform.address else f"{platform.name}."
+    closed = (f"\nIts proxy cannot reach {host}: start the app with --host 0.0.0.0 and a sign-in ({PASSWORD_VARIABLE})."
+              if platform.listens_on_all and host in LOOPBACK else "")
+    return f"{where}\n{platform.note}{closed}"
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def usable_port(host: str, port: int) -> int:

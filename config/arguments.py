@@ -6,15 +6,15 @@ A field marked `json_schema_extra={"positional": True}` is given as a word inste
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
-import annotated_types
 from pydantic.fields import FieldInfo
 
 from config.schema import Options
+
+_LIMITS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,15 @@ def add_arguments(parser: argparse._ActionsContainer, model: type[Options]) -> N
 
 def given_values(namespace: argparse.Namespace, model: type[Options]) -> dict[str, object]:
     """The values that were given as flags, nested as in `model`."""
-    values: dict[str, object] = {}
+    values: dict[str, Any] = {}
     for flag in flags(model):
         value = getattr(namespace, flag.destination, None)
         if value is not None:
-            _put(values, flag.path, value)
+            *groups, name = flag.path
+            inner = values
+            for group in groups:
+                inner = inner.setdefault(group, {})
+            inner[name] = value
     return values
 
 
@@ -102,13 +106,8 @@ def to_arguments(options: Options) -> list[str]:
     return words + arguments
 
 
-def command_line(verb: str, options: Options) -> str:
-    """The command that does the same as the page's button; all but its workspace."""
-    return shlex.join(["python", "-m", f"scripts.{verb}", *to_arguments(options)])
-
-
 def _shape(flag: Flag) -> dict[str, Any]:
-    """How argparse reads the value: a choice, a switch, a list (the flag repeated), or a word."""
+    """How argparse reads the value: a choice, a switch, a list (several words, or the flag repeated), or a word."""
     annotation = flag.field.annotation
     if get_origin(annotation) is Literal:
         choices = get_args(annotation)
@@ -116,38 +115,21 @@ def _shape(flag: Flag) -> dict[str, Any]:
     if annotation is bool:
         return {"action": argparse.BooleanOptionalAction}
     if get_origin(annotation) is tuple:
-        parts = get_args(get_args(annotation)[0])
-        if parts:
+        item = get_args(annotation)[0]
+        if get_origin(item) is tuple:
+            parts = get_args(item)
             metavar = tuple(f"PART{number + 1}" for number in range(len(parts)))
             return {"action": "append", "nargs": len(parts), "metavar": metavar}
-        return {"action": "append", "metavar": flag.path[-1].upper()}
+        return {"action": "extend", "nargs": "+", "metavar": flag.path[-1].upper()}
     return {"metavar": flag.path[-1], "nargs": "?"} if flag.positional else {"metavar": flag.path[-1].upper()}
 
 
 def _help(flag: Flag) -> str:
     default = flag.field.get_default(call_default_factory=True)
     shown = "none" if default in ((), "") else default
-    limits = [text for limit in flag.field.metadata if (text := _limit(limit))]
+    limits = [f"{words} {bound}" for limit in flag.field.metadata for name, words in _LIMITS.items()
+              if (bound := getattr(limit, name, None)) is not None]
     bounds = f", {' and '.join(limits)}" if limits else ""
     return f"{flag.field.description} (default: {shown}{bounds})".replace("%", "%%")
 
 
-def _limit(limit: object) -> str:
-    match limit:
-        case annotated_types.Ge(ge=bound):
-            return f"at least {bound}"
-        case annotated_types.Gt(gt=bound):
-            return f"more than {bound}"
-        case annotated_types.Le(le=bound):
-            return f"at most {bound}"
-        case annotated_types.Lt(lt=bound):
-            return f"less than {bound}"
-    return ""
-
-
-def _put(values: dict[str, object], path: tuple[str, ...], value: object) -> None:
-    for part in path[:-1]:
-        inner = values.setdefault(part, {})
-        assert isinstance(inner, dict)
-        values = inner
-    values[path[-1]] = value

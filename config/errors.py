@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+REQUIREMENTS = "requirements-languages.txt"
+
 
 class UserError(Exception):
     """A fault in what the user gave, with the thing, the value seen and wanted, and a hint.
@@ -21,3 +23,20 @@ def join_names(names: Sequence[str], most: int = 12, otherwise: str = "none") ->
     """The first `most` names, and how many more there are; `otherwise` where there are none."""
     more = len(names) - most
     return (", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")) or otherwise
+
+
+class MissingTool(UserError):
+    """A language needs a package or model that is not installed."""
+
+
+def missing_package(language: str, package: str, install: str) -> MissingTool:
+    """`package` is not installed; `install` is what pip needs."""
+    return MissingTool(
+        f"{language} text needs the package {package}, which is not installed.",
+        f"Install it: python -m pip install {install} (it is in {REQUIREMENTS}), then start again.",
+    )
+
+
+def missing_model(language: str, package: str, reason: object, hint: str) -> MissingTool:
+    """`package` is installed, its model is not."""
+    return MissingTool(f"{language} text needs the model of {package}, which could not be loaded: {reason}.", hint)

@@ -41,8 +41,8 @@ def language_name(code: str) -> str:
 def code_of(name: str) -> str:
     """The code of the language with the English `name`; empty if there is none."""
     wanted = name.strip().lower()
-    own = next((code for code, known in NAMES.items() if known.lower() == wanted), "")
-    return own or next((code for code, entry in _registry().items() if entry.name.lower() == wanted), "")
+    usual = next((code for code, known in NAMES.items() if known.lower() == wanted), "")
+    return usual or next((code for code, entry in _registry().items() if entry.name.lower() == wanted), "")
 
 
 def doubt(code: str) -> str:
@@ -76,12 +76,12 @@ def _near(language: str) -> list[str]:
     import langcodes
     from rapidfuzz.distance import OSA
 
-    known = _registry()
+    registry = _registry()
     here = language.upper() in _entries("region")
     found = [langcodes.Language.get(f"und-{language}").maximize().language or ""] if here else []
-    found += sorted((code for code, entry in known.items() if not entry.usual and OSA.distance(code, language) == 1),
+    found += sorted((code for code, entry in registry.items() if not entry.usual and OSA.distance(code, language) == 1),
                     key=lambda code: (code not in NAMES, len(code), code[0] != language[0], code))
-    return [f"{code} ({language_name(code)})" for code in dict.fromkeys(found) if code in known][:_NEAR]
+    return [f"{code} ({language_name(code)})" for code in dict.fromkeys(found) if code in registry][:_NEAR]
 
 
 def _registry() -> Mapping[str, _Entry]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
+from config import foreign
 from config.errors import UserError
 from config.schema import Options
 
 SomeOptions = TypeVar("SomeOptions", bound=Options)
+Record = TypeVar("Record")
 
 
 def parse_options(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions:
@@ -25,8 +28,19 @@ def parse_options(model: type[SomeOptions], values: Mapping[str, object]) -> Som
         raise UserError("Options that cannot be used: " + "; ".join(faults) + ".", "Mend these values.") from error
 
 
+def read_record(path: Path, kind: type[Record], hint: str) -> Record:
+    """The dataclass `kind` from the JSON in `path`; `UserError` with `hint` when it is missing or damaged."""
+    try:
+        return TypeAdapter(kind).validate_json(foreign.read_bytes(path))
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        raise UserError(f"{path} could not be read: {faults}.", hint) from error
+    except OSError as error:
+        raise UserError(f"{path} could not be read: {error.strerror}.", hint) from error
+
+
 def plain_fault(message: str, given: object) -> str:
     """What is wrong with a value, without the library's words; a value that was not given is called so."""
-    said = message.removeprefix("Value error, ").removeprefix("Input ")
+    problem = message.removeprefix("Value error, ").removeprefix("Input ")
     shown = "nothing was given" if given in (None, "") else f"given: {given!r}"
-    return f"{said} ({shown})"
+    return f"{problem} ({shown})"

@@ -7,6 +7,7 @@ help texts.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -31,8 +32,16 @@ def _safe_name(value: str) -> str:
     return value
 
 
-def _safe_name_or_nothing(value: str) -> str:
-    return _safe_name(value) if value else value
+def _model(value: str) -> str:
+    """A name, or a reference to a run or an export, which is taken with all its languages."""
+    kind, colon, name = value.partition(":")
+    if not colon:
+        return _safe_name(value)
+    if kind not in ("base", "run", "export"):
+        raise ValueError(f"{value!r} names no model: give a name, `run:ID`, `run:ID@STEP` or `export:NAME`")
+    for part in name.split("@", 1) if kind == "run" else (name,):
+        _safe_name(part)
+    return value
 
 
 def _text(value: object) -> object:
@@ -44,9 +53,9 @@ def _language(value: str) -> str:
     """A language code in lower case, such as `am` or `pt-br`."""
     code = value.strip().lower().replace("_", "-")
     if not _CODE.fullmatch(code):
-        known = code_of(code)
+        code_of_name = code_of(code)
         raise ValueError(f"{value!r} is no language code: write its two or three letters, such as "
-                         f"{f'`{known}`' if known else '`am`'}; a region may follow, as in `pt-br`")
+                         f"{f'`{code_of_name}`' if code_of_name else '`am`'}; a region may follow, as in `pt-br`")
     return code
 
 
@@ -90,10 +99,6 @@ def _recogniser(value: str) -> str:
     return str(Path(value).expanduser().absolute())
 
 
-def _recogniser_or_nothing(value: str) -> str:
-    return _recogniser(value) if value.strip() else ""
-
-
 _WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 
 
@@ -106,50 +111,33 @@ def _place(value: str) -> str:
 
 
 def _absolute(value: str) -> str:
-    return str(Path(value.strip()).expanduser().absolute()) if value.strip() else ""
+    return str(Path(value.strip()).expanduser().absolute())
 
 
-LanguageCode = Annotated[str, AfterValidator(_language)]
-"""A code of a language, in lower case."""
+def _or_nothing(check: Callable[[str], str]) -> AfterValidator:
+    return AfterValidator(lambda value: check(value) if value.strip() else "")
 
-LanguageOrNothing = Annotated[str, AfterValidator(lambda value: _language(value) if value.strip() else "")]
-"""A `LanguageCode`, or nothing where none need be known."""
-
-Name = Annotated[str, AfterValidator(_safe_name)]
-"""A name that becomes a folder in the workspace."""
-
-NameOrNothing = Annotated[str, BeforeValidator(_text), AfterValidator(_safe_name_or_nothing)]
-"""A `Name`, or nothing for one that is made up."""
-
-Source = Annotated[str, AfterValidator(_source)]
-"""Where a dataset comes from."""
-
-Recording = Annotated[str, AfterValidator(_recording)]
-"""Where long recordings come from."""
-
-SampleRate = Annotated[int, AfterValidator(_rate)]
-"""Samples a second, or 0."""
-
-Recogniser = Annotated[str, AfterValidator(_recogniser)]
-"""A speech recogniser."""
-
-RecogniserOrNothing = Annotated[str, AfterValidator(_recogniser_or_nothing)]
-"""A speech recogniser; empty: the model's own."""
 
 TextOrNothing = Annotated[str, BeforeValidator(_text)]
-"""A text; an empty choice of the page is none."""
-
-Place = Annotated[str, AfterValidator(_place)]
-"""A name in the workspace, or an absolute path."""
-
-AbsolutePath = Annotated[str, AfterValidator(_absolute)]
-"""A path on this machine, or nothing."""
+LanguageCode = Annotated[str, AfterValidator(_language)]  # in lower case
+LanguageOrNothing = Annotated[str, _or_nothing(_language)]
+Name = Annotated[str, AfterValidator(_safe_name)]  # of a folder in the workspace
+ModelName = Annotated[str, AfterValidator(_model)]  # a model to build upon
+NameOrNothing = Annotated[TextOrNothing, _or_nothing(_safe_name)]
+Source = Annotated[str, AfterValidator(_source)]  # of a dataset
+Recording = Annotated[str, AfterValidator(_recording)]  # a source of long recordings
+SampleRate = Annotated[int, AfterValidator(_rate)]  # Hz, or 0
+Recogniser = Annotated[str, AfterValidator(_recogniser)]
+RecogniserOrNothing = Annotated[str, _or_nothing(_recogniser)]  # empty: the model's own
+Place = Annotated[str, _or_nothing(_place)]  # a name in the workspace, or an absolute path
+AbsolutePath = Annotated[str, _or_nothing(_absolute)]
 
 Scope = Literal["rows", "gated", "full"]
 AdapterKind = Literal["lora", "dora", "adalora"]
 FullChanges = Literal["everything", "layers", "heads", "adapters"]
 Initialisation = Literal["random", "mean", "neighbours", "romanised", "factored", "fitted"]
 SpeakingPrecision = Literal["auto", "float32", "bfloat16", "int8"]
+UnknownCharacters = Literal["refuse", "leave_out", "unk"]
 Device = Literal["auto", "cpu", "cuda"]
 
 
@@ -166,7 +154,8 @@ class DownloadOptions(Options):
     variant: NameOrNothing = Field("", title="Variant", description="Checkpoint of the family, such as `multilingual-v3`; empty is the recommended one.")
     folder: str = Field("", title="Folder", description="Local folder with the files, used instead of the Hub. Files are linked where possible, else copied, never moved.")
     save_as: NameOrNothing = Field("", title="Name in the workspace", description="Name of the model in the workspace; empty is family and variant.")
-    revision: str = Field("main", min_length=1, max_length=200, title="Revision", description="Branch, tag or commit of the repository on the Hub.")
+    revision: str = Field("", max_length=200, title="Revision", description="Branch, tag or commit of the repository on the Hub; empty is the tested one, where there is one, else `main`.")
+    accept_licence: tuple[str, ...] = Field((), title="Accept licence", description="Names of the licences that you accept; a model whose parts come under several is downloaded only when all are named.")
 
 
 class DoctorOptions(Options):
@@ -185,12 +174,13 @@ class TokenizerOptions(Options):
     """Learn pieces on a dataset's texts and append them to the base tokenizer."""
 
     part: Literal["all", "train", "merge", "report"] = Field("all", title="Part", description="`train` learns pieces, `merge` appends them to the base tokenizer, `report` checks the result; `all` does the three.", json_schema_extra={"positional": True})
-    model: Name = Field("tiny", title="Model", description="Base model whose tokenizer is extended.")
+    model: ModelName = Field("tiny", title="Model", description="Base model whose tokenizer is extended. A finished run or export (`run:ID`, `export:NAME`, or its name alone) is a base for the next language.")
     dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset whose training texts are used.")
     tokenizer: Name = Field("tiny-am", title="Tokenizer name", description="Name of the merged tokenizer.")
+    variant_of: LanguageOrNothing = Field("", title="Variant of", description="A language of the model that the dataset's language is a variant of (a dialect, a voice, a domain, under a separate code such as `en-studio`): it keeps that language's tokens and gets a tag, and the language itself stays untouched. Empty: a new language.")
     algorithm: Literal["bpe", "sentencepiece"] = Field("bpe", title="Algorithm", description="Training algorithm: `bpe` (Hugging Face tokenizers) or `sentencepiece`.")
     merges: int = Field(0, ge=0, le=20000, title="Merges", description="Vocabulary size: tokens beyond single characters. Every character of the texts is always a token.")
-    rules: NameOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations as spoken: `am`, `om`, `ti`, a language code that num2words supports, or your own; empty keeps the text.")
+    rules: NameOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations as spoken: `am`, `om`, `ti`, a language code that ICU or num2words counts in, or your own; empty keeps the text.")
     tokenizer_file: AbsolutePath = Field("", title="Custom tokenizer", description="Tokenizer file (JSON of BPE or Unigram, or a SentencePiece model) whose pieces are used instead of learning new ones; only its pieces are used, not its ids.")
     byte_fallback: bool = Field(False, title="Byte fallback", description="Encode characters that the recordings lack as bytes instead of refusing them. Adds 256 rows, which no training text uses.")
 
@@ -204,7 +194,7 @@ def _sizes(values: tuple[int, ...]) -> tuple[int, ...]:
 class CompareTokenizersOptions(Options):
     """Compare tokenizers of several sizes on a dataset's texts, and map its characters."""
 
-    model: Name = Field("tiny", title="Model", description="Base model whose tokenizer would be extended.")
+    model: ModelName = Field("tiny", title="Model", description="Base model whose tokenizer would be extended. A finished run or export (`run:ID`, `export:NAME`, or its name alone) is a base for the next language.")
     dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset whose texts the candidates are trained on.")
     rules: NameOrNothing = Field("", title="Text rules", description="Text rules, as for the tokenizer; empty uses those of the language's newest tokenizer, `none` keeps the text.")
     sizes: Annotated[tuple[int, ...], AfterValidator(_sizes)] = Field((50, 200, 800), title="Sizes", description="Number of pieces longer than one character of each candidate; characters alone are always compared.")
@@ -217,7 +207,7 @@ class CompareTokenizersOptions(Options):
 class ExtendOptions(Options):
     """Append embedding rows for the new tokens to the base model."""
 
-    model: Name = Field("tiny", title="Model", description="Base model to extend.")
+    model: ModelName = Field("tiny", title="Model", description="Base model to extend. A finished run or export (`run:ID`, `export:NAME`, or its name alone) is a base for the next language.")
     tokenizer: Name = Field("tiny-am", title="Tokenizer", description="Merged tokenizer that begins with the model's own.")
     extension: Name = Field("tiny-am", title="Extension name", description="Name of the extended model.")
     initialisation: Initialisation = Field("romanised", title="New-token initialisation", description="`random`: like the base rows; `mean` of all base rows with noise; mean of the `neighbours` (base tokens of the same text), of the `romanised` spelling, or `factored` (consonant plus vowel, for syllabaries); `fitted`: romanised, then a short fit to the model's own states, without audio.")
@@ -294,7 +284,7 @@ class PrepareOptions(Options):
     licence: str = Field("", max_length=200, title="Licence", description="Licence of the recordings, such as `CC-BY-4.0`; shown with the dataset and with every export trained on it.")
     held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips held out from training where the source defines no split.")
     split_disjoint_by: Literal["source", "speaker"] = Field("source", title="Held-out split by", description="Held-out and training clips share no `source` (sentence or recording), or no `speaker` either. A split of the source is kept.")
-    model: Name = Field("tiny", title="Model", description="Base model that extracts the features.")
+    model: ModelName = Field("tiny", title="Model", description="Base model that extracts the features.")
     variants: int = Field(0, ge=0, le=10, title="Augmented variants", description="Variants of each training clip in speed, pitch and noise, for augmentation in training. Each takes as long to extract as the clip. 0 adds none and keeps existing ones.")
     variant_speed: float = Field(0.1, ge=0.0, le=0.1, title="Variant speed", description="Largest relative change of speed at the same pitch; 0 keeps the speed.")
     variant_pitch: float = Field(0.5, ge=0.0, le=0.5, title="Variant pitch (semitones)", description="Largest change of pitch at the same speed; 0 keeps the pitch.")
@@ -308,7 +298,7 @@ class ReviseOptions(Options):
 
     dataset: Name = Field("amharic-demo", title="Dataset", description="The reviewed dataset.")
     save_as: Name = Field("amharic-demo-2", title="Save as", description="Name of the new version.")
-    model: Name = Field("tiny", title="Model", description="Base model that extracts the features of fixed clips.")
+    model: ModelName = Field("tiny", title="Model", description="Base model that extracts the features of fixed clips.")
     device: Device = Field("auto", title="Device", description="Device for feature extraction; `auto` uses CUDA when available.")
 
 
@@ -381,6 +371,7 @@ class TrainOptions(Options):
     validate_every: int = Field(0, ge=0, le=1_000_000, title="Validate every (steps)", description="Steps between validations without samples; 0 validates at checkpoints only. If the best is selected by loss, a better step is saved at once.", json_schema_extra=_CHECKPOINTS)
     validation_disjoint_by: Literal["source", "speaker"] = Field("source", title="Validation split by", description="Exclude held-out clips from validation that share the `source` (recording) or the `speaker` with a training clip.", json_schema_extra=_CHECKPOINTS)
     patience: int = Field(0, ge=0, le=1000, title="Early-stopping patience", description="Stop after this many validations without improvement; 0 never stops.", json_schema_extra=_CHECKPOINTS)
+    min_improvement: float = Field(0.0, ge=0.0, le=10.0, title="Minimum improvement", description="For early stopping, an improvement counts if it is larger: nats a code, or a share of letters where the best is selected by CER (0.005 is half a point).", json_schema_extra=_CHECKPOINTS)
     seed: int = Field(0, ge=0, title="Seed", description="Seed of data order, dropout and samples.", json_schema_extra=_HARDWARE)
     tracker: Literal["none", "trackio", "wandb"] = Field("none", title="Experiment tracker", description="Also log to `trackio` or `wandb` (must be installed), beside the run's journal and TensorBoard files.", json_schema_extra=_HARDWARE)
     wait_for_gpu_gib: float = Field(0.0, ge=0.0, le=1000.0, title="Wait for GPU memory (GiB)", description="Wait in the queue until a GPU has this much free memory; later jobs may run first. 0 does not wait. Ignored on a CPU.", json_schema_extra=_HARDWARE)
@@ -397,20 +388,75 @@ class SamplingOptions(Options):
     """Sampling of speech codes; empty fields take the model's defaults."""
 
     temperature: float | None = Field(None, ge=0.0, le=2.0, title="Temperature", description="0 is greedy decoding; empty is the model's default (0.2 built-in, 0.8 Chatterbox).")
+    top_k: int | None = Field(None, ge=0, le=10_000, title="Top-k", description="Sample from this many most probable codes; 0 is off; empty is the model's default (0).")
     top_p: float | None = Field(None, gt=0.0, le=1.0, title="Top-p", description="Nucleus sampling: smallest set of codes with this probability; empty is the model's default (1).")
     min_p: float | None = Field(None, ge=0.0, le=1.0, title="Min-p", description="Exclude codes below this share of the highest probability; empty is the model's default (0.05).")
-    repetition_penalty: float | None = Field(None, ge=1.0, le=3.0, title="Repetition penalty", description="Above 1, repeated codes become less likely; empty is the model's default (1 built-in, 2 Chatterbox).")
+    repetition_penalty: float | None = Field(None, ge=1.0, le=10.0, title="Repetition penalty", description="Above 1, repeated codes become less likely; empty is the model's default (1 built-in, 2 Chatterbox).")
     guidance: float | None = Field(None, ge=0.0, le=3.0, title="Guidance scale (CFG)", description="Weight w of classifier-free guidance, cond + w * (cond - uncond); 0 is off and faster; empty is the model's default (0.5).")
     seed: int = Field(0, ge=0, title="Seed", description="Same seed, text, voice and device: same audio.")
 
 
+EMOTIONS = ("happy", "angry", "sad", "afraid", "disgusted", "melancholic", "surprised", "calm")
+"""The emotions of IndexTTS2, in its order."""
+
+
+def _one_emotion(value: str, given: ValidationInfo) -> str:
+    """Refuse a clip beside weights."""
+    if value and (weighted := [name for name in EMOTIONS if given.data.get(name)]):
+        raise ValueError(f"an emotion is taken from a clip or from weights, not both, and {', '.join(weighted)} has a "
+                         "weight: clear the weights or the clip")
+    return value
+
+
+def _sum_of_emotions(value: bool, given: ValidationInfo) -> bool:
+    """Refuse weights that are more than the whole."""
+    total = sum(given.data.get(name, 0.0) for name in EMOTIONS)
+    if not value and total > 1 + 1e-6:
+        raise ValueError(f"the weights of the emotions sum to {total:g}, and at most 1 is wanted: lower them, or let "
+                         "them be balanced")
+    return value
+
+
+def _one_duration(value: float | None, given: ValidationInfo) -> float | None:
+    """Refuse a rate beside a duration."""
+    if value and given.data.get("duration_s"):
+        raise ValueError("a duration and a speaking rate are given, and one of them is wanted")
+    return value
+
+
+class EmotionOptions(Options):
+    """Another emotion than that of the reference recording, for the families with this control (IndexTTS2)."""
+
+    happy: float = Field(0.0, ge=0.0, le=1.0, title="Happy", description="Weight of this emotion; the sum is at most 1, and the rest is the emotion of the reference recording. IndexTTS2 only.")
+    angry: float = Field(0.0, ge=0.0, le=1.0, title="Angry", description="As for happy.")
+    sad: float = Field(0.0, ge=0.0, le=1.0, title="Sad", description="As for happy.")
+    afraid: float = Field(0.0, ge=0.0, le=1.0, title="Afraid", description="As for happy.")
+    disgusted: float = Field(0.0, ge=0.0, le=1.0, title="Disgusted", description="As for happy.")
+    melancholic: float = Field(0.0, ge=0.0, le=1.0, title="Melancholic", description="As for happy.")
+    surprised: float = Field(0.0, ge=0.0, le=1.0, title="Surprised", description="As for happy.")
+    calm: float = Field(0.0, ge=0.0, le=1.0, title="Calm", description="As for happy.")
+    emotion_balanced: Annotated[bool, AfterValidator(_sum_of_emotions)] = Field(False, validate_default=True, title="Balance the weights", description="Scale the weights as the published page does: some emotions are toned down, and the sum becomes at most 0.8. IndexTTS2 only.")
+    emotion_clip: Annotated[AbsolutePath, AfterValidator(_one_emotion)] = Field("", title="Emotion clip", description="Path of a recording whose emotion is taken, of any speaker, in place of weights. IndexTTS2 only.")
+    emotion_strength: float = Field(1.0, ge=0.0, le=1.0, title="Emotion strength", description="Strength of the clip or the weights; 0 is the emotion of the reference recording. IndexTTS2 only.")
+
+    @property
+    def weights(self) -> tuple[float, ...] | None:
+        """In the order of `EMOTIONS`; None where all are 0."""
+        found = tuple(getattr(self, name) for name in EMOTIONS)
+        return found if any(found) else None
+
+
 class SoundOptions(Options):
-    """Decoding of codes to audio, for the families with these controls (Chatterbox)."""
+    """How the speech sounds, for the families with these controls; empty fields take the model's defaults."""
 
     exaggeration: float = Field(0.5, ge=0.0, le=2.0, title="Exaggeration", description="Expressiveness; 0.5 is neutral. Chatterbox only.")
-    flow_steps: int = Field(10, ge=1, le=100, title="Flow steps", description="Steps of the flow-matching decoder; fewer are faster and coarser, 4 or 5 are usable. Chatterbox only.")
-    flow_prompt_s: float = Field(10.0, ge=1.0, le=10.0, title="Timbre prompt (s)", description="Length of the reference recording used for the timbre; shorter is faster and less similar. Chatterbox only.")
+    flow_steps: int | None = Field(None, ge=1, le=100, title="Flow steps", description="Steps of the flow-matching decoder; fewer are faster and coarser, 4 or 5 are usable with Chatterbox; empty is the model's default (10 Chatterbox, 25 IndexTTS2).")
+    flow_prompt_s: float | None = Field(None, ge=1.0, le=15.0, title="Timbre prompt (s)", description="Length of the reference recording used for the timbre; shorter is faster and less similar; empty is the model's default and its maximum (10 Chatterbox, 15 IndexTTS2).")
     watermark: bool = Field(True, title="Watermark", description="Add an inaudible watermark (Perth). Chatterbox only.")
+    duration_s: float | None = Field(None, ge=0.2, le=36.0, title="Duration (s)", description="Wanted duration of each sentence; empty leaves it to the model. IndexTTS2 only: 2.5 stretches the sound; whether the base model of 2.0 follows it is not proven.")
+    speaking_rate: Annotated[float | None, AfterValidator(_one_duration)] = Field(None, ge=1.0, le=50.0, title="Speaking rate (characters/s)", description="Wanted speed, in place of a duration: about 15 characters a second in English, 4 in Chinese; empty leaves it to the model. IndexTTS2 only: 2.5 stretches the sound; whether the base model of 2.0 follows it is not proven.")
+    position_scheme: Literal["aligned", "published"] = Field("aligned", title="Code positions", description="Positions of the decoded codes: `aligned` as in training, or one higher as the `published` code decodes. Only the published weights can tell which sounds better. IndexTTS2 only; in 2.5 both have the positions of training.")
+    emotion: EmotionOptions = Field(default_factory=EmotionOptions, title="Emotion", description="Another emotion than that of the reference recording.")
 
 
 class SynthesizeOptions(Options):
@@ -421,8 +467,9 @@ class SynthesizeOptions(Options):
     language: LanguageCode = Field("en", title="Language", description="Language code of the text.")
     voice: str = Field("", title="Voice", description="A voice of the model, or the path of a reference recording; empty is the model's first voice.")
     sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="Sampling of speech codes.")
-    sound: SoundOptions = Field(default_factory=SoundOptions, title="Vocoder", description="Decoding of codes to audio.")
+    sound: SoundOptions = Field(default_factory=SoundOptions, title="Sound", description="How the speech sounds.")
     precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is bfloat16 for large models where the hardware supports it; `int8` is fastest on a CPU and less accurate.")
+    unknown: UnknownCharacters = Field("refuse", title="Unknown characters", description="Characters that the tokenizer lacks: `refuse` the text, `leave_out` the characters, or `unk` to send [UNK] for each, as the published packages do. What is not refused is named in a warning.")
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
 
 
@@ -434,7 +481,45 @@ class CompareOptions(Options):
     texts: tuple[tuple[str, str], ...] = Field((), title="Texts", description="Pairs of language and text; empty uses a held-out sentence of each language.")
     voice: str = Field("", title="Voice", description="A voice of the model, or the path of a reference recording; empty is the model's first voice.")
     sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="Sampling of speech codes.")
-    sound: SoundOptions = Field(default_factory=SoundOptions, title="Vocoder", description="Decoding of codes to audio.")
+    sound: SoundOptions = Field(default_factory=SoundOptions, title="Sound", description="How the speech sounds.")
+    precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is bfloat16 for large models where the hardware supports it; `int8` is fastest on a CPU and less accurate.")
+    unknown: UnknownCharacters = Field("refuse", title="Unknown characters", description="Characters that the tokenizer lacks: `refuse` the text, `leave_out` the characters, or `unk` to send [UNK] for each, as the published packages do. What is not refused is named in a warning.")
+    device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+
+
+def _evaluated_models(values: tuple[str, ...]) -> tuple[str, ...]:
+    """References that an evaluation takes, each once; folders as absolute paths, as the worker runs in another one."""
+    found = []
+    for value in (word.strip() for word in values):
+        kind, _, name = value.partition(":")
+        if kind == "folder" and name:
+            value = f"folder:{Path(name).expanduser().absolute()}"
+        elif value != "recordings" and (kind not in ("base", "run", "export", "codec") or not name):
+            raise ValueError(f"{value!r} cannot be evaluated: write base:NAME, base:NAME+romanised, run:ID, run:ID@STEP, "
+                             "export:NAME, codec:NAME, folder:PATH or recordings")
+        found.append(value)
+    return tuple(dict.fromkeys(found))
+
+
+def _sentence_list(value: str) -> str:
+    """`held-out`, `shipped`, or an absolute path."""
+    value = value.strip()
+    return value if value in ("held-out", "shipped") else _absolute(value)
+
+
+class EvaluateOptions(Options):
+    """Measure models on the same sentences, with intervals and paired tests, and write a report."""
+
+    models: Annotated[tuple[str, ...], AfterValidator(_evaluated_models)] = Field((), title="Models", description="What is measured: `base:NAME`, `run:ID` (its best checkpoint), `run:ID@STEP`, `export:NAME`; with `+romanised` a language that the model lacks is read in Latin letters; `recordings`, `codec:NAME` (recordings through a model's codec) and `folder:PATH` (sound files with a .txt of the same name) are references.")
+    languages: tuple[LanguageCode, ...] = Field((), title="Languages", description="Language codes; empty is every language that the models speak and that there are sentences of.")
+    sentences: Annotated[str, AfterValidator(_sentence_list)] = Field("held-out", title="Sentences", description="`held-out` sentences of the dataset and the base model; the `shipped` sentences of 23 languages; or a text file: language code, tab, sentence per line.")
+    dataset: NameOrNothing = Field("", title="Dataset", description="Dataset whose held-out clips are sentences and recordings; empty is that of the first run or export.")
+    count: int = Field(20, ge=1, le=10_000, title="Sentences per language", description="Spread evenly over the list.")
+    voices: tuple[str, ...] = Field((), title="Voices", description="Voices of the models, or paths of reference recordings; each sentence is spoken in each. Empty: in the model's own voice that is most like the recording of the sentence.")
+    seeds: Annotated[tuple[int, ...], Field(min_length=1)] = Field((0,), title="Seeds", description="Each sentence is spoken with each seed.")
+    recogniser: RecogniserOrNothing = Field("", title="Recogniser (ASR)", description="Recogniser that scores the new language: empty is that of the training or the model's own; else OWNER/NAME on the Hub, a folder, or `built-in`.")
+    recogniser_language: str = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language where it is not the code, such as `amh` for MMS.")
+    sound: SoundOptions = Field(default_factory=SoundOptions, title="Sound", description="How the speech sounds.")
     precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is bfloat16 for large models where the hardware supports it; `int8` is fastest on a CPU and less accurate.")
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from config import foreign
 from config.errors import UserError
 from config.loading import plain_fault
 
@@ -109,9 +111,10 @@ class Years(RulesPart):
 class Numbers(RulesPart):
     """How digits become words."""
 
-    engine: Literal["keep", "grammar", "num2words"] = "keep"
-    library: str = Field("", description="for num2words: name and version that the rules were made with")
-    language: str = Field("", description="for num2words: its code of the language")
+    engine: Literal["keep", "grammar", "num2words", "icu"] = "keep"
+    library: str = Field("", description="for num2words and icu: name and version that the rules were made with")
+    language: str = Field("", description="for num2words and icu: its code of the language")
+    amend: Table = Field({}, description="for icu: what it says, and what is said instead")
     grammar: Grammar | None = None
     ordinals: Ordinals = Ordinals()
     years: Years = Years()
@@ -131,8 +134,8 @@ class Numbers(RulesPart):
     def _whole(self) -> Numbers:
         if self.engine == "grammar" and self.grammar is None:
             raise ValueError("grammar: it is empty, and the engine needs it")
-        if self.engine == "num2words" and not self.language:
-            raise ValueError("language: the engine num2words needs a code")
+        if self.engine in ("num2words", "icu") and not self.language:
+            raise ValueError(f"language: the engine {self.engine} needs a code")
         if self.thousands == self.decimal:
             raise ValueError("thousands and decimal are the same sign")
         _check_template(self.range, "range", ("first", "last"))
@@ -259,6 +262,8 @@ class TextRules(RulesPart):
     characters: Table = Field({}, description="signs and spellings that are made one, before all else")
     words: Table = Field({}, description="whole words, as written: what is said")
     abbreviations: Table = Field({}, description="dots and slashes are one; `*` at the end: the word goes on")
+    replaced_prefixes: tuple[str, ...] = Field(
+        (), description="what an abbreviation's words begin with, and an attached prefix stands instead of")
     join_initials: bool = Field(False, description="letters with dots between them are one word")
     native_digits: bool = Field(True, description="digits of any script, and Ge'ez numerals, as 0 to 9")
     dates: Dates = Dates()
@@ -293,13 +298,16 @@ class TextRules(RulesPart):
         return (json.dumps(values, ensure_ascii=False, indent=1) + "\n").encode("utf-8")
 
 
+MOST_LINES = 20_000  # of rules; more take longer to check than a person waits
+
+
 class _StrictLoader(yaml.BaseLoader):
     """YAML in which every value is text (`no` is not false, 007 is not 7) and a repeated key is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        doubled = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
-        if doubled is not None:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if len(set(keys)) < len(keys):
+            doubled = next(key for key, count in Counter(keys).items() if count > 1)
             raise yaml.constructor.ConstructorError(None, None, f"{doubled!r} is given twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
@@ -308,8 +316,11 @@ def parse_rules(content: str | bytes, where: str) -> TextRules:
     """Rules from YAML or JSON; `UserError` lists every fault with its place in `where`."""
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+        if (lines := text.count("\n")) > MOST_LINES:
+            raise ValueError(f"it has {lines} lines, at most {MOST_LINES} are read")
+        foreign.check_yaml(text)
         values = yaml.load(text, _StrictLoader)
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except (ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
         place = getattr(error, "problem_mark", None)
         line = f", line {place.line + 1}" if place else ""
         problem = getattr(error, "problem", None) or str(error)

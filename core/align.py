@@ -29,8 +29,10 @@ from data.acoustics.voice_activity import detect_voice
 from data.ctc_alignment import CTCAligner
 from data.durable_files import hash_file
 from data.importers import is_audio, sidecars
+from data.sound_files import write_denoised
 
 _COUNTS = "work/sentences"  # of each recording, how many sentences its text has and how many were not found
+_NOISY_DB = 20.0  # of voice over noise; below, a recogniser may find nothing
 _SAMPLE = 20_000  # characters from which the script is detected
 
 
@@ -58,12 +60,25 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
         found = [one for one in found if one.name in texts]
         sample = " ".join(sentence for sentences in texts.values() for sentence in sentences)[:_SAMPLE]
         listener = recognisers.load_ctc_model(options.recogniser, options.revision, options.language,
-                                             options.recogniser_language, sample, options.device, workspace, reporter)
+                                              options.recogniser_language, sample, options.device, workspace, reporter)
 
         def find_clips(recording: LongRecording, folder: Path, progress: Callable[[float], None]) -> RecordingClips:
             sentences = reference_text.spell_sentences(texts[recording.name],
                                                        lambda word: listener.encode(verbalize(word)))
             match = aligned(sentences, listener, recording.path, progress)
+            voice, reasons = None, []
+            if 2 * match.missing > len(sentences):
+                voice = detect_voice(recording.path)
+                ratio = voice.signal_to_noise_db
+                if ratio is not None and ratio < _NOISY_DB:
+                    as_it_is = match.missing
+                    copy = folder / "work" / f"{recording.key}-denoised.wav"
+                    write_denoised(recording.path, voice.noise, copy)
+                    match = min(match, aligned(sentences, listener, copy, progress), key=lambda one: one.missing)
+                    copy.unlink()
+                    reasons = [f"{as_it_is} of {pluralize(len(sentences), 'sentence')} were not found in it as it is. "
+                               f"Noise is the likely reason: the voice is only {ratio:.0f} dB above it. In a denoised "
+                               f"copy, made for the search alone, {len(sentences) - match.missing} were found."]
             counts = folder / _COUNTS / f"{recording.key}.json"
             counts.parent.mkdir(parents=True, exist_ok=True)
             counts.write_text(json.dumps({"sentences": len(match.sentences), "not_found": match.missing}),
@@ -72,13 +87,14 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
             (folder / "aligned" / f"{recording.key}.srt").write_text(reference_text.to_srt(match), encoding="utf-8")
             clips, dropped = reference_text.choose_clips(match, recording.seconds, limits, options.flag_below,
                                                          options.drop_below)
-            noise = detect_voice(recording.path).noise if options.denoise else np.zeros(0, np.float32)
-            return RecordingClips(clips, noise, dropped)
+            noise = np.zeros(0, np.float32)
+            if options.denoise:
+                noise = (voice or detect_voice(recording.path)).noise
+            return RecordingClips(clips, noise, [*reasons, *dropped])
 
         hours = sum(one.seconds for one in found) / 3600
-        count = sum(len(texts[one.name]) for one in found)
-        reporter.emit(Plan((f"{pluralize(len(found), 'recording')}, {hours:.2f} hours; {pluralize(count, 'sentence')}.",
-                            )))
+        count = pluralize(sum(len(texts[one.name]) for one in found), "sentence")
+        reporter.emit(Plan((f"{pluralize(len(found), 'recording')}, {hours:.2f} hours; {count}.",)))
         with stage(reporter, "align"):
             segments = cutter.make(found, find_clips)
     return {**_report(segments), "state": "written"}
@@ -99,7 +115,8 @@ def _read_texts(options: AlignOptions, found: list[LongRecording], root: Path,
         if len(found) != 1:
             raise UserError(f"One text was given, and there are {len(found)} recordings.",
                             "Put a text of the same name beside each recording, and give no text.")
-        return {found[0].name: reference_text.read_reference(Path(options.text), found[0].name)}
+        return {found[0].name: reference_text.read_reference(Path(options.text), found[0].name,
+                                                              language=options.language)}
     texts: dict[str, list[str]] = {}
     without = []
     for recording in found:
@@ -110,7 +127,8 @@ def _read_texts(options: AlignOptions, found: list[LongRecording], root: Path,
         mine = sidecars.matching_sidecars(place.name, sidecars.by_stems(candidates), sounds, candidates,
                                           options.language)
         if mine:
-            texts[recording.name] = reference_text.read_reference(place.parent / mine[0], recording.name)
+            texts[recording.name] = reference_text.read_reference(place.parent / mine[0], recording.name,
+                                                                   language=options.language)
         else:
             without.append(recording.name)
     if not texts:

@@ -76,10 +76,12 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
         raise UserError("There is no finetuned model to compare with.", "Choose run:ID or export:NAME.")
     cache = model_cache or ModelCache()
     with stage(reporter, "load"):
-        settings = (workspace, compute.setup_device(options.device), options.precision, options.voice, options.sound)
+        settings = (workspace, compute.setup_device(options.device), options.precision, options.voice, options.sound,
+                    options.unknown)
         second = cache.synthesizer(options.finetuned, *settings)
-        # Both split texts alike.
-        first = cache.synthesizer(options.base, *settings, max_text_ids=second.synthesizer.max_text_ids)
+        # Both speak in one voice and split texts alike.
+        first = cache.synthesizer(options.base, *settings, max_text_ids=second.synthesizer.max_text_ids,
+                                  trained_on=second.synthesizer.model)
         synthesizers = {BASE: first.synthesizer, FINETUNED: second.synthesizer}
         base, finetuned = first.synthesizer.model, second.synthesizer.model
         texts = options.texts or _sample_texts(workspace, finetuned)
@@ -92,11 +94,13 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
     inputs: list[dict[str, TextInput]] = []
     for language, text in texts:
         second.synthesizer.split(text, language)  # raises `UserError` for what the finetuned model cannot speak
-        given = _base_input(base, finetuned.front_end.verbalize(text, language), language)
+        if unknown := second.synthesizer.warn_unknown(text, language):
+            reporter.emit(WarningRaised(unknown))
+        given = base_input(base, finetuned.front_end.verbalize(text, language), language)
         inputs.append({**({BASE: given} if given else {}), FINETUNED: TextInput(text, language)})
     loaded = 2 - first.cached - second.cached
     lines = [f"{pluralize(len(texts), 'text')} through {base.ref} and {finetuned.ref}: voice "
-             f"{options.voice or 'of the model'}, seed {options.sampling.seed}; {first.precision}"
+             f"{second.voice}, seed {options.sampling.seed}; {first.precision}"
              f"{'' if loaded else '; loaded already'}."]
     if unused := unused_controls(options.sound, base.family):
         lines.append(f"{', '.join(unused)}: {base.family.name} has no such control; it changes nothing.")
@@ -109,7 +113,7 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
                                         f"silent."))
 
     # Texts that both models read alike share batches, and so do the others.
-    new = [finetuned.front_end.is_new(language) for language, _ in texts]
+    new = [language in finetuned.new_languages for language, _ in texts]
     parts = [[index for index, one in enumerate(new) if one is kind] for kind in (False, True)]
     batches = sorted(part[start:start + MAX_BATCH_SIZE] for part in parts
                      for start in range(0, len(part), MAX_BATCH_SIZE))
@@ -164,13 +168,13 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
             known = [score for score in scores if score is not None]
             result[f"error_{language}_{side}"] = evaluation.corpus_score(language, known).error if known else None
         result[f"error_{language}_recordings"] = recordings_cers[language]
-        if not finetuned.front_end.is_new(language):
+        if language not in finetuned.new_languages and language in base.front_end.languages:
             result[f"identical_{language}"] = all(row.identical for row in some)
     result["seconds"] = round(sum(one.clip.synthesis_s for row in made for one in row.sides.values()), 3)
     return result
 
 
-def _base_input(model: TTSModel, text: str, language: str) -> TextInput | None:
+def base_input(model: TTSModel, text: str, language: str) -> TextInput | None:
     """What `model` gets for a text: itself, or its romanised spelling when it lacks the language; None for neither."""
     if language in model.front_end.languages:
         return TextInput(text, language)

@@ -12,7 +12,9 @@ from config.text_rules import TextRules
 from core.dataset.model_limits import newest_tokenizer
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, stage
+from core.library import model_info
 from core.library.catalog import family_of
+from core.model.loading import load_front_end
 from core.text import pasted_text, script_coverage, text_rules
 from core.text.pieces import import_pieces
 from core.text.tokenizer_comparison import (
@@ -37,9 +39,10 @@ _SPACES = " \u1361"  # the Ethiopic space between words as well
 
 def run(options: CompareTokenizersOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Compare candidates, recommend one, map the script and write `lab.json`; returns the report's main numbers."""
-    model_folder = workspace.model(options.model)
-    kind = family(family_of(workspace, options.model))
-    base, limit = kind.load_front_end(model_folder), kind.max_text_length(model_folder)
+    base_model = model_info.base_of(workspace, options.model)
+    model_folder = workspace.model(base_model)
+    base = load_front_end(workspace, options.model)
+    limit = family(family_of(workspace, base_model)).max_text_length(model_folder)
     dataset = manifest.load(workspace.dataset(options.dataset))
     language = dataset.card.language
     rules, rules_from = _rules(options, workspace, base, language, reporter)
@@ -127,5 +130,5 @@ def _sentences(path: str, reader: FrontEnd, language: str) -> list[tuple[str, st
     """Distinct sentences of the given text, each as it is written and as the model reads it."""
     ends = reader.sentence_ends(language)
     pieces = [piece.text.strip(_SPACES) for line in pasted_text.read_lines(path)
-              for piece in split_text(line, _LONGEST_SENTENCE, len, _LONGEST_WORD, ends)]
+              for piece in split_text(line, _LONGEST_SENTENCE, len, _LONGEST_WORD, ends, language)]
     return [(text, normal) for text in dict.fromkeys(pieces) if text and (normal := reader.normalise(text, language))]

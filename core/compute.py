@@ -1,4 +1,4 @@
-"""Device, threads and determinism of a process that computes."""
+"""Device, threads, determinism and free memory of a process that computes."""
 
 from __future__ import annotations
 
@@ -7,39 +7,61 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Any
 
 import torch
 
 from config.errors import UserError
+from core import machine
 
 
 def setup_device(choice: str) -> torch.device:
-    """The device for `auto`, `cpu` or `cuda`; sets one thread per physical core and deterministic algorithms.
+    """The device for `auto`, `cpu` or `cuda`; sets one thread per physical core.
 
-    OMP_NUM_THREADS overrides the number of threads.
+    OMP_NUM_THREADS overrides the number of threads. Algorithms are deterministic on a CPU, for which bit-identical
+    results are claimed: on a GPU they slow the write of every key and value, and fill every new tensor.
     """
     if choice == "cuda" and not torch.cuda.is_available():
         raise UserError("There is no CUDA device that torch can use.", "Choose the device `auto` or `cpu`.")
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(physical_cores())
+    device = torch.device("cuda" if choice != "cpu" and torch.cuda.is_available() else "cpu")
+    torch.use_deterministic_algorithms(device.type == "cpu", warn_only=True)
+    return device
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Context with deterministic algorithms on any device, for a comparison of bits."""
+    before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
-    return torch.device("cuda" if choice != "cpu" and torch.cuda.is_available() else "cpu")
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=True)
 
 
 def physical_cores() -> int:
     """Physical cores that this process may use."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    physical = torch.cpu.get_capabilities().get("num_physical_cores") or allowed
+    physical = cpu_capabilities().get("num_physical_cores") or allowed
     return max(1, min(allowed, int(physical)))
+
+
+def cpu_capabilities() -> Mapping[str, Any]:
+    """What the processor has, as torch tells it, or Linux where torch (2.8) does not."""
+    return torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else machine.cpu_capabilities()
 
 
 def device_name(device: torch.device) -> str:
     """The model name of the GPU or processor."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
-    return str(torch.cpu.get_capabilities().get("cpu_name") or platform.machine())
+    return str(cpu_capabilities().get("cpu_name") or platform.machine())
 
 
 def numeric_environment(device: torch.device) -> str:
@@ -50,6 +72,14 @@ def numeric_environment(device: torch.device) -> str:
     return (f"{device_name(device)} ({torch.backends.cpu.get_cpu_capability()}), {count} "
             f"thread{'s' if count > 1 else ''}, "
             f"torch {torch.__version__}")
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Bytes that this process may still take on `device`; None where that cannot be known."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + unused
+    return machine.free_memory()
 
 
 @dataclass(frozen=True)
@@ -69,6 +99,7 @@ class Hardware:
     torch: str
     torchaudio: str
     cuda: str  # of torch's build; empty without CUDA
+    architectures: tuple[str, ...]  # that it was built for, such as sm_90; empty without CUDA
     cores: int
     accelerators: tuple[Accelerator, ...]
 
@@ -80,6 +111,7 @@ def describe() -> Hardware:
         torch=torch.__version__,
         torchaudio=version("torchaudio"),
         cuda=torch.version.cuda or "",
+        architectures=tuple(torch.cuda.get_arch_list()),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         accelerators=tuple(_accelerator(index) for index in range(count)),
     )

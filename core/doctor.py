@@ -48,8 +48,6 @@ from core.proof.tensor_comparison import (
 )
 from core.training.replay import ProbeSample
 from core.workspace import Workspace
-from data.bpe import vocabulary
-from data.front_end import BASE_FILE
 from models.base import Family, SampleLogits, WeightsFile
 from models.registry import FAMILIES
 from models.registry import family as family_named
@@ -144,12 +142,12 @@ def open_case(workspace: Workspace, options: DoctorOptions) -> DoctorCase:
         )
     pieces: Mapping[str, int] = {}
     with suppress(UserError):  # a bare file may lie without its tokenizer
-        pieces = vocabulary(family.load_front_end(folder).files[BASE_FILE], BASE_FILE)
+        pieces = family.load_front_end(folder).base_vocabulary
     return DoctorCase(family, name, base, other, matching, pieces)
 
 
 def compare(case: DoctorCase, reporter: Reporter, used: Collection[int] | None = None) -> list[TensorFinding]:
-    """A finding for each tensor, and two for a table with one row a text id; `used` are the ids that have a piece."""
+    """A finding for each tensor, and two for a table that may have new rows; `used` are the ids that have a piece."""
     found: list[TensorFinding] = []
     names, part, prefix = case.base.names, case.family.tensor_layout.part, case.matching.prefix
     for done, name in enumerate(names, 1):
@@ -163,8 +161,10 @@ def compare(case: DoctorCase, reporter: Reporter, used: Collection[int] | None =
 
 def _compare_tensor(case: DoctorCase, name: str, used: Collection[int] | None) -> list[TensorFinding]:
     """The findings of the base tensor `name`."""
-    table = name in case.family.tensor_layout.text_tables
-    part = diagnosis.OLD_ROWS if table else case.family.tensor_layout.part(name)
+    layout = case.family.tensor_layout
+    of_languages = name == layout.language_table
+    table = of_languages or name in layout.text_tables
+    part = diagnosis.OLD_ROWS if table else layout.part(name)
     there = case.matching.found.get(name)
     if there is None:
         return [TensorFinding(name, part, "missing", "the checkpoint has none of this name or of these values",
@@ -178,11 +178,12 @@ def _compare_tensor(case: DoctorCase, name: str, used: Collection[int] | None) -
         return [TensorFinding(name, part, "misshapen", f"it is {shape}, the base's {wanted}", shape, kind,
                               rows=wanted[0] if table else 0)]
     count = wanted[0] if wanted else 1
-    change = compare_tensors(before, after[:count] if table else after, after if table else None)
+    among = after if table and after.ndim > 1 else None  # biases have no direction, by which a row is found
+    change = compare_tensors(before, after[:count] if table else after, among)
     words = f"{change.words} (named {there} there)" if name in case.matching.renamed else change.words
     first = TensorFinding(name, part, change.state, words, shape, kind, change.change, count, change.rows_moved,
                           change.largest, change.median, change.rank, change.rows_behind)
-    return [first, *compare_new_rows(name, before, after, used)] if table else [first]
+    return [first, *compare_new_rows(name, before, after, None if of_languages else used)] if table else [first]
 
 
 def _open_base(workspace: Workspace, given: str) -> tuple[Family, str, WeightsFile, Path]:
@@ -241,7 +242,7 @@ def _notes(case: DoctorCase, tokenizer: TokenizerFit | None) -> list[str]:
     """What else a reader of the file should know."""
     notes = []
     if tokenizer is None:
-        why = "none was given, and none lies in a folder of its own with it" if case.pieces else \
+        why = "none was given, and none lies in a separate folder with it" if case.pieces else \
             "the base's own, which it would be compared with, is not available"
         notes.append(f"Whether its tokenizer fits was not examined: {why}.")
     if case.matching.prefix:
@@ -267,12 +268,13 @@ def _measure_drift(workspace: Workspace, case: DoctorCase, moved_ids: Mapping[in
     if not samples:
         return None
     before = _probe(base, samples, reporter, "by the base")
-    values = base.model.module.state_dict()
-    tables = {f"{table}.weight" for table in base.model.text_tables}
+    values = base.lm.module.state_dict()
+    tables = base.lm.text_tables
     with torch.no_grad():
         for name, there in case.matching.found.items():
             if name in values:  # of the text tables the old rows alone
-                rows = [moved_ids.get(row, row) for row in range(len(values[name]))] if name in tables else slice(None)
+                rows = [moved_ids.get(row, row) if name != base.lm.language_table else row
+                        for row in range(len(values[name]))] if name in tables else slice(None)
                 values[name].copy_(case.other.tensor(there)[rows])
     after = _probe(base, samples, reporter, "by the checkpoint")
     equal, same, codes, divergence = 0, 0, 0, 0.0
@@ -291,7 +293,7 @@ def _probe(model: TTSModel, samples: Sequence[ProbeSample], reporter: Reporter, 
     made = []
     for done, item in enumerate(samples, 1):
         with model.adapters_for(item.language):
-            made.append(model.model.probe(item.sample))
+            made.append(model.lm.probe(item.sample))
         reporter.emit(Progress(done, len(samples), "samples", by))
         check_stop(reporter)
     return made

@@ -1,21 +1,28 @@
-"""Get a base model into the workspace. Never loads torch.
+"""Get a base model into the workspace.
 
-A family with variants comes from the hub or from a folder on disk (`core.sources.base_models`). The built-in model is
-copied from its family's pack. One that is there already is checked against the pack's `SHA256SUMS.json`, and a damaged
-file is replaced with a warning.
+A family with variants comes from the hub or from a folder on disk (`core.sources.base_models`), once the licences of
+its parts are accepted by name. A file that was published with an optimizer's state is then written again without it,
+which alone loads torch; the record keeps the size and hash of the published one.
+
+The built-in model is copied from its family's pack. One that is there already is checked against the pack's
+`SHA256SUMS.json`, and a damaged file is replaced with a warning.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from config.errors import UserError
 from config.schema import DownloadOptions
 from core.jobs.events import Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, stage
-from core.library.catalog import CatalogEntry, find_entry, model_name, variant
+from core.library.catalog import CatalogEntry, find_entry, model_name, require_licences, variant
+from core.library.records import read_model_record, write_model_record
 from core.sources.base_models import DownloadRequest, download_model, import_model
 from core.sources.hub import Hub
 from core.workspace import Workspace, resolve_inside
@@ -27,6 +34,8 @@ from data.durable_files import (
     atomic_directory,
     atomic_path,
     find_faults,
+    fsync_path,
+    hash_file,
     read_sums,
     write_bytes,
 )
@@ -40,14 +49,60 @@ def run(options: DownloadOptions, workspace: Workspace, reporter: Reporter) -> R
     wanted = find_entry(options.model)
     chosen = variant(wanted, options.variant) if wanted.variants or options.variant else None
     if chosen is not None:
-        request = DownloadRequest(wanted, chosen, options.save_as or model_name(wanted, chosen), options.revision)
-        if options.folder:
-            return import_model(request, Path(options.folder), workspace, reporter)
-        return download_model(request, Hub.from_environment(), workspace, reporter)
+        name = options.save_as or model_name(wanted, chosen)
+        target = resolve_inside(workspace.models, name)
+        before = read_model_record(target) if target.is_dir() else None
+        require_licences(wanted, chosen, (*options.accept_licence, *(before.licences if before else ())))
+        request = DownloadRequest(wanted, chosen, name, options.revision,
+                                  licences=tuple(licence.name for licence in chosen.licences))
+        result = (import_model(request, Path(options.folder), workspace, reporter) if options.folder else
+                  download_model(request, Hub.from_environment(), workspace, reporter))
+        try:
+            saved = _strip(target, chosen.stripped, reporter)
+        except UserError:
+            if options.folder and before is None:  # a wrong file; those that were given stay where they are
+                shutil.rmtree(target)
+            raise
+        return {**result, "bytes": int(result["bytes"] or 0) - saved} if saved else result
     if options.folder or options.save_as:
         raise UserError(f"{wanted.title} ships with Lisan: it needs no folder, and its name is {wanted.name}.",
                         "Leave --folder and --save-as out.")
     return _copy_pack(wanted, workspace, reporter)
+
+
+def _strip(target: Path, names: Sequence[str], reporter: Reporter) -> int:
+    """Write the files `names` again without what the model never reads; the bytes that this saves.
+
+    The record is written first: it knows the published file and the stripped one, so that a job that is killed between
+    the two steps leaves a model whose next check passes.
+    """
+    saved = 0
+    for name in names:
+        record = read_model_record(target)
+        assert record is not None, "it was written with the model"
+        path, temporary = target / name, target / f".{name}.stripped"
+        original = record.originals.get(name, record.files[name])
+        if path.stat().st_size != original.size:
+            continue  # stripped already
+        from models.registry import family  # torch takes seconds to load
+
+        try:
+            with stage(reporter, "strip"):
+                if not family(record.family).strip_file(path, temporary):
+                    continue
+                fsync_path(temporary)
+                stripped = ExpectedFile(temporary.stat().st_size, hash_file(temporary))
+                write_model_record(target, replace(record, files={**record.files, name: stripped},
+                                                   originals={**record.originals, name: original}))
+                os.replace(temporary, path)
+                saved += original.size - stripped.size
+        except OSError as error:
+            raise UserError(f"{path} could not be written again without its optimizer state: "
+                            f"{error.strerror or error}.",
+                            "Free some disk space, then try again; the files that came stay as they are.") from error
+        finally:
+            temporary.unlink(missing_ok=True)
+    return saved
 
 
 def _copy_pack(wanted: CatalogEntry, workspace: Workspace, reporter: Reporter) -> Result:

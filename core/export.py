@@ -20,10 +20,11 @@ from config.schema import ExportOptions, SamplingOptions
 from core import compute
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import CombinedProgress, Reporter, check_stop, pluralize, progress_callback, stage
-from core.library import catalog, certificate, records
-from core.library.catalog import find_entry, resolve
+from core.library import catalog, certificate, evaluation_report, records
+from core.library.catalog import CatalogEntry, find_entry, resolve
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
 from core.library.records import (
+    EXPORT_CARD,
     EXPORT_RECORD,
     EXPORT_SUMS,
     TRAINING_OPTIONS,
@@ -31,8 +32,8 @@ from core.library.records import (
     ExportRecord,
     write_export_record,
 )
-from core.model.loading import TTSModel, assemble_export, export_record, load_checkpoint, write_sums
-from core.model.prefix import base_tensors, hash_tensors, new_rows
+from core.model.loading import TTSModel, assemble_export, export_record, load_checkpoint, write_sums, write_taught
+from core.model.prefix import base_tensors, hash_tensors, is_taught, whole_table
 from core.proof import certify
 from core.speech import evaluation
 from core.speech.scoring import load_recogniser_or_warn
@@ -47,10 +48,11 @@ from models.base import ExportFile
 _STOPPED = ("Stopped on request: nothing was exported, and no partial files are left. The job can continue, with the "
             "certificate where that was made.")
 _WRITTEN = "written.txt"  # in the job's folder: the hash of `SUMS` of the export that it made
-README, EXAMPLE, SAMPLES = "README.md", "load_example.py", "samples"
+EXAMPLE, SAMPLES = "load_example.py", "samples"
 _OWN_FILES = (
     (records.FRONT_END, "normaliser, tokenizer and language tags of every language"),
     (records.ADAPTER, "the adapters in peft's format; active for the new language alone, unless the scope is full"),
+    (records.TAUGHT, "rows and adapters of each language that was taught before; its adapters act on it alone"),
     (CERTIFICATE, "checks and errors, computed from the files that were exported"),
     (EXPORT_RECORD, "where the model comes from"),
     (TRAINING_OPTIONS, "the options it was trained with"),
@@ -94,22 +96,26 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         try:
             tensors = plain_tensors(model)
             merged = {**tensors, **model.adapters.merged_weights()} if model.adapters else None
-            files = list(model.family.export(model.base_folder, aside, tensors, merged))
+            files = list(model.family.export(model.base_folder, aside, tensors, merged, model.front_end))
             if model.adapters:
                 model.adapters.save(aside / records.ADAPTER)
         except SafetensorError as error:
             raise UserError(f"{target} could not be written: {error}.", "Free space on the disk, then continue.") \
                 from error
         model.front_end.save(aside / records.FRONT_END)
+        write_taught(aside, model)
         records.write_training_options(aside, folder / records.CONFIG)
         write_export_record(aside, record)
         check_stop(reporter, _STOPPED)
 
         again = assemble_export(aside, device)
-        proof = replace(proof, checks=(*proof.checks, _reload_check(model, again, count)))
+        proof = replace(proof, checks=(*proof.checks, _reload_check(workspace, model, again, count)))
         certificate.write(aside / CERTIFICATE, proof)
-        samples = _write_samples(aside, again, _sample_texts(workspace, model), count)
+        recording = "" if model.family.load_voices(model.base_folder) else evaluation.recording_of(workspace, model)
+        samples = _write_samples(aside, again, _sample_texts(workspace, model), recording, count)
         _write_texts(aside, workspace, record, proof, files, samples, overridden)
+        if evaluated := evaluation_report.find(workspace, record.run, record.step):
+            evaluation_report.attach(aside, *evaluated)
         write_sums(aside)
         records.check_export_files(aside)
         note.write_text(hash_file(aside / EXPORT_SUMS), encoding="utf-8")
@@ -129,7 +135,8 @@ def _certificate(workspace: Workspace, folder: Path, device: torch.device,
         workspace, folder, device, certify.SENTENCES, input_hash, lambda message: reporter.emit(WarningRaised(message)))
     model = inputs.finetuned if inputs else load_checkpoint(workspace, folder, device)
     size = inputs.size if inputs else 0
-    remaining = len(certify.base_probes(model)) + len(_sample_texts(workspace, model))
+    probes = _probes(workspace, model)
+    remaining = len(probes) + len(_sample_texts(workspace, model))
     count = CombinedProgress(progress_callback(reporter, _STOPPED), size + remaining, certify.COUNTED)
     if known:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(known.created))
@@ -152,27 +159,31 @@ def _record(workspace: Workspace, checkpoint: Path, model: TTSModel, name: str, 
     new = tuple(code for code in model.front_end.languages if model.front_end.is_new(code))
     return ExportRecord(name, found.run, found.step, found.scope, found.dataset, new, model.origin,
                         evaluation.longest_texts(workspace, model), errors,
-                        hash_tensors(base_tensors(model.model.module)) if model.changed else "",
+                        hash_tensors(base_tensors(model.lm.module)) if model.changed else "",
                         records.strip_folder(found.recogniser), found.recogniser_language)
 
 
 def plain_tensors(model: TTSModel) -> dict[str, torch.Tensor]:
     """The language model under the base's names without adapters; each text table is one table again."""
-    tensors = base_tensors(model.model.module)
-    for table, rows in new_rows(model.model.module, model.model.text_tables).items():
-        tensors[f"{table}.weight"] = torch.cat([tensors[f"{table}.weight"], rows.detach()])
-    return tensors
+    tensors = {name: value for name, value in base_tensors(model.lm.module).items() if not is_taught(name)}
+    return {**tensors, **{table: whole_table(model.lm.module, table) for table in model.lm.text_tables}}
 
 
-def _reload_check(model: TTSModel, again: TTSModel, count: CombinedProgress) -> CertificateCheck:
+def _probes(workspace: Workspace, model: TTSModel) -> list[ProbeSample]:
+    """Samples of every language of `model`."""
+    return [*certify.base_probes(model), *certify.taught_probes(workspace, model),
+            *certify.row_probes(model, model.new_languages)]
+
+
+def _reload_check(workspace: Workspace, model: TTSModel, again: TTSModel, count: CombinedProgress) -> CertificateCheck:
     """The written files, loaded `again`, give tensors and logits bit-identical to the checkpoint's."""
-    probes, equal = certify.base_probes(model), 0
+    probes, equal = _probes(workspace, model), 0
     progress = count.part(len(probes))
     for done, item in enumerate(probes, 1):
         equal += same_logits(model, again, item)
         progress(Progress(done, len(probes), "probes", "of the written files compared"))
-    tensors, reread = ({**plain_tensors(one), **(one.adapters.tensors() if one.adapters else {})}
-                       for one in (model, again))
+    tensors, reread = ({**base_tensors(one.lm.module), **plain_tensors(one),
+                        **(one.adapters.tensors() if one.adapters else {})} for one in (model, again))
     same = sum(torch.equal(tensors[name], reread[name]) for name in tensors if name in reread)
     actual = f"{same} tensors and {equal} samples bit-identical"
     if equal != len(probes) or same != len(tensors) or set(tensors) != set(reread):
@@ -187,7 +198,7 @@ def _reload_check(model: TTSModel, again: TTSModel, count: CombinedProgress) -> 
 def same_logits(one: TTSModel, other: TTSModel, item: ProbeSample) -> bool:
     """Whether two models give bit-identical logits for one sample."""
     with one.adapters_for(item.language), other.adapters_for(item.language):
-        return certify.equal_logits(one.model.probe(item.sample), other.model.probe(item.sample))
+        return certify.equal_logits(one.lm.probe(item.sample), other.lm.probe(item.sample))
 
 
 def _sample_texts(workspace: Workspace, model: TTSModel) -> list[tuple[str, str]]:
@@ -198,10 +209,12 @@ def _sample_texts(workspace: Workspace, model: TTSModel) -> list[tuple[str, str]
 
 
 def _write_samples(folder: Path, model: TTSModel, texts: Sequence[tuple[str, str]],
-                   count: CombinedProgress) -> list[tuple[str, str, str]]:
-    """A sentence of each language by the exported model; path, language and text of each."""
+                   voice: str, count: CombinedProgress) -> list[tuple[str, str, str]]:
+    """A sentence of each language by the exported model in `voice`; path, language and text of each."""
     (folder / SAMPLES).mkdir()
-    synthesizer, samples = Synthesizer(model, max_text_ids=export_record(model).longest_texts), []
+    if not texts:
+        return []
+    synthesizer, samples = Synthesizer(model, voice, export_record(model).longest_texts), []
     streams = synthesizer.synthesize_batch(texts, SamplingOptions(), count.part(len(texts)))
     for (language, text), chunks in zip(texts, streams, strict=True):
         path = f"{SAMPLES}/{language}.wav"
@@ -222,7 +235,7 @@ def _write_texts(folder: Path, workspace: Workspace, record: ExportRecord, proof
                                                                        EXPORT_SUMS) or (folder / path).exists()]
     facts = CardFacts(source, clips, (*((file.path, file.purpose) for file in files), *own), tuple(samples), overridden,
                       next((file.path for file in files if "merged" in file.path), ""), licence)
-    (folder / README).write_text(card(record, proof, facts), encoding="utf-8")
+    (folder / EXPORT_CARD).write_text(card(record, proof, facts), encoding="utf-8")
     _, language, text = samples[0] if samples else ("", record.languages[0], "")
     (folder / EXAMPLE).write_text(load_example(language, text), encoding="utf-8")
 
@@ -244,8 +257,14 @@ _SCOPES = {
     "gated": "New rows were trained, and adapters that act on texts of the new language alone; "
              "the base languages are computed exactly as before.",
     "full": "New rows were trained, and the base's own weights or adapters, which act on every language; the "
-            "certificate says how far the base languages moved.",
+            "certificate says how far the base languages moved, where it could be measured.",
 }
+
+
+def _not_proven(certificate: Certificate) -> str:
+    """What the card adds where no base-language results could be compared."""
+    check = certificate.check("base_logits")
+    return f" **Not proven for the base languages**: {check.actual}." if check.result == "not proven" else ""
 
 
 @dataclass(frozen=True)
@@ -268,7 +287,8 @@ def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> st
     parts = [
         f"# {record.name}",
         f"{base.title} taught {languages} with Lisan. Run `{record.run}`, step {record.step}.",
-        _SCOPES[record.scope],
+        _SCOPES[record.scope] + _not_proven(certificate),
+        *_taught_before(record),
         *_failed(certificate, facts.overridden),
         "## Intelligibility", _errors(certificate),
         "## What was preserved", _checks(certificate),
@@ -277,6 +297,7 @@ def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> st
         f"- Base model: {base.title}, licence {base.licence}.\n"
         f"- Dataset `{record.dataset}`: {facts.dataset_clips}, from {facts.dataset_source}"
         f"{_licence(facts.dataset_licence)}",
+        *_licence_notices(base),
         "## How to load it",
         "With a checkout of Lisan and its requirements installed:\n\n"
         "    PYTHONPATH=path/to/lisan python load_example.py\n\n"
@@ -289,10 +310,28 @@ def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> st
     return "\n\n".join(parts) + "\n"
 
 
+def _taught_before(record: ExportRecord) -> list[str]:
+    """The languages that the model had been taught before the last training."""
+    taught = record.origin.taught
+    listed = ", ".join(f"{one.language} (`{one.source}`)" for one in taught)
+    return [f"It was taught before: {listed}. Each has its rows and adapters in `{records.TAUGHT}`, which this "
+            "training could not change; the checks below hold for it as for the base languages."] if taught else []
+
+
 def _licence(licence: str) -> str:
     if licence:
         return f", licence {' '.join(licence.split())}."
     return ". Its licence is not recorded here: make sure that it allows what you do with this model."
+
+
+def _licence_notices(base: CatalogEntry) -> list[str]:
+    """The licences that the base's parts come under, and what they want to be said word for word."""
+    terms = [f"- {licence.name}: [{licence.title}]({licence.url}). {licence.terms}"
+             + (f" Its text: {', '.join(f'[{name}]({name})' for name in licence.files)}." if licence.files else "")
+             for licence in base.licences]
+    notices = [f"> {licence.notice}" for licence in base.licences if licence.notice]
+    return ["Parts of the base model come under these licences, which bind whoever uses this model:",
+            "\n".join(terms), *notices] if terms else []
 
 
 def _failed(certificate: Certificate, overridden: Sequence[str]) -> list[str]:
@@ -334,8 +373,10 @@ def _checks(certificate: Certificate) -> str:
 def _merged(record: ExportRecord, merged: str) -> list[str]:
     if not merged:
         return []
+    taught = [one.language for one in record.origin.taught]
+    spoken = ", ".join(code for code in record.languages if code not in taught)
     return [f"`{merged}` has the adapters merged into the weights, for programs that know no adapters. It speaks "
-            f"{', '.join(record.languages)} like the rest of this export, but it CHANGES the base languages: the "
+            f"{spoken} like the rest of this export, but it CHANGES the {', '.join(['base languages', *taught])}: the "
             "certificate does not hold for it."]
 
 
@@ -351,7 +392,9 @@ def load_example(language: str, text: str) -> str:
     """A script that stands in the export, loads it and speaks."""
     return f'''"""Load this export with Lisan and speak.
 
-PYTHONPATH=path/to/lisan python load_example.py [LANGUAGE TEXT]
+PYTHONPATH=path/to/lisan python load_example.py [LANGUAGE TEXT [VOICE]]
+
+VOICE is a voice of the model, or a reference recording: a model that comes without voices needs one.
 """
 
 import sys
@@ -366,9 +409,10 @@ from data.acoustics import audio
 
 folder = Path(__file__).resolve().parent
 language, text = sys.argv[1:3] if len(sys.argv) > 2 else ({language!r}, {text!r})
+voice = sys.argv[3] if len(sys.argv) > 3 else ""
 
 model = load_export(folder, torch.device("cpu"))
-synthesizer = Synthesizer(model, max_text_ids=export_record(model).longest_texts)
+synthesizer = Synthesizer(model, voice, export_record(model).longest_texts)
 chunks = list(synthesizer.synthesize(text, language, SamplingOptions()))
 audio.save("speech.wav", join_chunks(chunks), synthesizer.sample_rate)
 print(f"speech.wav: {{sum(len(chunk.waveform) for chunk in chunks) / synthesizer.sample_rate:.2f}} s")

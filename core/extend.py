@@ -16,10 +16,10 @@ from config.schema import ExtendOptions
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, stage
 from core.library import records
-from core.library.records import ExtensionRecord, Origin
+from core.library.records import ExtensionRecord
 from core.model import tensor_files
-from core.model.loading import load_base, load_extension
-from core.model.prefix import base_tensors, hash_tensors, new_rows
+from core.model.loading import load_extension, load_model_to_extend, write_taught
+from core.model.prefix import base_tensors, hash_tensors, new_rows, rows_name, whole_table
 from core.model.row_initialisation import fit_rows, initial_rows
 from core.workspace import Workspace, resolve_inside
 from data.durable_files import atomic_directory
@@ -30,17 +30,19 @@ _MAX_LISTED = 8  # tokens in a warning
 
 def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Make `extensions/NAME`; a tokenizer of another base is refused with both sizes."""
-    base = load_base(workspace, options.model, torch.device("cpu"))
+    base = load_model_to_extend(workspace, options.model, torch.device("cpu"))
     front_end = FrontEnd.load(workspace.tokenizer(options.tokenizer))
     front_end.check_extends(base.front_end)
-    old_rows, count = front_end.prefix_size, front_end.size - front_end.prefix_size
+    old_rows, count = base.front_end.size, len(front_end.added_to(base.front_end))
     if count == 0:
-        raise UserError(f"The tokenizer {options.tokenizer!r} adds no token to the base.",
+        raise UserError(f"The tokenizer {options.tokenizer!r} adds no token to {options.model}.",
                         "Train it on another language.")
     with stage(reporter, "new rows"):
-        tables = {name: base.model.module.get_parameter(f"{name}.weight") for name in base.model.text_tables}
-        made = initial_rows(tables, base.front_end, front_end, options.initialisation, options.seed)
-    if options.initialisation == "fitted":
+        tables = {rows_name(table): whole_table(base.lm.module, table) for table in base.lm.text_tables}
+        of_languages = rows_name(base.lm.language_table)
+        made = initial_rows(tables, base.front_end, front_end, options.initialisation, options.seed,
+                            of_languages)
+    if options.initialisation == "fitted" and made.spelled:  # a variant has a tag alone
         def report(done: int, total: int) -> None:
             reporter.emit(Progress(done, total, "steps", "of the fit"))
             check_stop(reporter)
@@ -54,13 +56,16 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
             {"per_mille_before": round(1000 * fitted.before), "per_mille_after": round(1000 * fitted.after)}))
         made = replace(made, rows=fitted.rows)
 
-    origin = Origin(base.family.name, base.name, base.base_hash, old_rows, front_end.size, front_end.fingerprint)
-    languages = tuple(code for code in front_end.languages if front_end.is_new(code))
+    origin = replace(base.origin, size=front_end.size, fingerprint=front_end.fingerprint)
+    languages = tuple(code for code in front_end.languages if code not in base.front_end.languages)
     record = ExtensionRecord(options.extension, options.tokenizer, languages, options.initialisation, options.seed,
                              hash_tensors(made.rows), origin, len(made.spelled))
     from_mean = count - len(made.spelled) - len(made.tags)
     reporter.emit(Plan(
-        (f"{count} new rows after the {old_rows} of the base in each of {', '.join(base.model.text_tables)}.",
+        (f"{count} new rows after the {old_rows} of the base in each of "
+         f"{', '.join(name for name in made.rows if name != of_languages)}.",
+         *([f"{len(made.rows[of_languages])} in {of_languages}: a copy of the language's own row, or the mean of those "
+            "of the base languages."] if of_languages else []),
          f"Start: {len(made.spelled)} from their spelling, {len(made.tags)} tags from the base's tags, "
          f"{from_mean} from the mean of all rows."),
         {"new rows": count, "old rows": old_rows, "tables": len(made.rows)}))
@@ -78,18 +83,20 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
         state = "written"
         with atomic_directory(target) as folder:
             write_extension(folder, record, front_end, made.rows)
+            write_taught(folder, base)
     elif (there := records.read_record(target / records.EXTENSION, ExtensionRecord)) != record:
         raise UserError(f"There already is another extension named {options.extension!r}: "
                         f"{_difference(there, record)}.", "Choose another extension name.")
     with stage(reporter, "read back"):
         back = load_extension(workspace, options.extension, torch.device("cpu"))
-        rows = new_rows(back.model.module, back.model.text_tables)
-        assert hash_tensors(base_tensors(back.model.module)) == base.base_hash, "an old row changed"
+        rows = new_rows(back.lm.module, back.lm.text_tables)
+        assert hash_tensors(base_tensors(back.lm.module)) == base.frozen_hash, "an old row changed"
         assert hash_tensors(dict(rows)) == hash_tensors(made.rows), "a new row changed"
     return {
         "extension": options.extension, "state": state, "new_rows": count, "old_rows": old_rows,
         "rows": front_end.size, "tables": len(made.rows), "old_rows_equal": True, "from_spelling": len(made.spelled),
         "from_mean": from_mean, "languages": ", ".join(languages),
+        **({"taught_before": ", ".join(one.record.language for one in base.taught)} if base.taught else {}),
     }
 
 
@@ -107,6 +114,8 @@ def _difference(there: ExtensionRecord, wanted: ExtensionRecord) -> str:
         "start of new rows": (there.initialisation, wanted.initialisation), "seed": (there.seed, wanted.seed),
         "languages": (", ".join(there.languages), ", ".join(wanted.languages)),
         "rows": (there.origin.size, wanted.origin.size),
+        "taught before": tuple(", ".join(f"{one.language} ({one.source})" for one in origin.taught) or "nothing"
+                               for origin in (there.origin, wanted.origin)),
     }
     facts = [f"{name} {old} there, {new} requested" for name, (old, new) in pairs.items() if old != new]
     if there.origin.base_hash != wanted.origin.base_hash:

@@ -8,47 +8,53 @@ from __future__ import annotations
 import json
 import platform
 import re
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import httpx2
 import numpy as np
 import soundfile
 
 from config.errors import UserError
+from config.versions import NEWEST_TORCH, OLDEST_PYTHON, OLDEST_TORCH, public_version, torch_fits
 from core import download
+from core.jobs.directory import gpu_is_visible
+from core.jobs.gpus import find_driver_cuda
 from core.jobs.locks import FileLock, is_held
+from core.library import catalog
 from core.library.records import read_model_record
+from core.machine import MachineCheck
+from core.sources.hub import Hub
 from core.workspace import Workspace
 from data.durable_files import ExpectedFile, find_faults, read_sums
 
-CheckStatus = Literal["ok", "warn", "fail"]
 ROOT = Path(__file__).resolve().parent.parent
-OLDEST_PYTHON = (3, 11)
 LOW_DISK_GIB, LEAST_DISK_GIB = 5.0, 1.0  # the demo takes well under one; checkpoints add up
 BUILT_IN = "tiny"
-_INSTALL = "Install what is pinned: python -m pip install -r requirements.txt (make run does it)."
+_INSTALL = "Install what is pinned: .venv/bin/python -m scripts.install (make run does it)."
+_REINSTALL = ".venv/bin/python -m scripts.install --torch-index"
+_OTHER_CUDA = f"Install a torch for an older CUDA: {_REINSTALL} https://download.pytorch.org/whl/cu126"
+_COPIES = 2.0  # of a model: itself and one export
+_CHECKPOINTS_GB = 1.0
 _PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s;#]+)")
+_GIGABYTES = re.compile(r"([\d.]+) GB")
+_LATER = "Check the network, then run it again: make doctor"
 _HARDWARE_TIMEOUT_S = 180.0
 
 
-@dataclass(frozen=True)
-class MachineCheck:
-    """One row: what was checked, its status, what was found, and what to do about it."""
+def check_machine(workspace: Path, requirements: Path = ROOT / "requirements.txt", port: int = 0,
+                  hub_models: Sequence[str] = ()) -> Iterator[MachineCheck]:
+    """All checks, one at a time as they are made. The workspace is created when it is missing.
 
-    name: str
-    result: CheckStatus
-    found: str
-    hint: str = ""
-
-
-def check_machine(workspace: Path, requirements: Path = ROOT / "requirements.txt") -> Iterator[MachineCheck]:
-    """All checks, one at a time as they are made. The workspace is created when it is missing."""
+    `port` is to be free, unless it is 0; `hub_models` are repositories that are to be read.
+    """
     yield check_python(sys.version_info[:3])
     yield check_packages(requirements, installed_version)
     yield check_torch()
@@ -56,6 +62,19 @@ def check_machine(workspace: Path, requirements: Path = ROOT / "requirements.txt
     yield check_pack(BUILT_IN)
     yield from check_models(workspace)
     yield check_audio()
+    yield check_ffmpeg(shutil.which("ffmpeg"))
+    yield check_token(Hub.from_environment(), hub_models)
+    if port:
+        yield check_port(port)
+
+
+def check_start(workspace: Path, requirements: Path = ROOT / "requirements.txt") -> Iterator[MachineCheck]:
+    """The checks that take a moment, for the start of the app; torch only where it must fit a GPU."""
+    yield check_packages(requirements, installed_version)
+    yield from check_workspace(workspace)
+    yield check_ffmpeg(shutil.which("ffmpeg"))
+    if gpu_is_visible():
+        yield check_torch()
 
 
 def failed(checks: Sequence[MachineCheck]) -> bool:
@@ -93,13 +112,13 @@ def check_packages(requirements: Path, installed: Callable[[str], str | None]) -
         seen = installed(package)
         if seen is None:
             missing.append(package)
-        elif seen.partition("+")[0] != wanted:
+        elif public_version(seen) != wanted and not (package in ("torch", "torchaudio") and torch_fits(seen)):
             other.append(f"{package} {seen} (pinned: {wanted})")
     if missing:
         return MachineCheck("Packages", "fail", f"missing: {', '.join(missing)}", _INSTALL)
     if other:
         return MachineCheck("Packages", "warn", "; ".join(other), _INSTALL)
-    return MachineCheck("Packages", "ok", f"{len(pins)} as pinned")
+    return MachineCheck("Packages", "ok", f"{len(pins)} as pinned, or a torch that was tried")
 
 
 def check_torch(command: Sequence[str] = (sys.executable, "-m", "core.compute")) -> MachineCheck:
@@ -114,14 +133,28 @@ def check_torch(command: Sequence[str] = (sys.executable, "-m", "core.compute"))
         lines = done.stderr.strip().splitlines()
         why = lines[-1] if lines else f"exit code {done.returncode}"
         return MachineCheck("Torch", "fail", f"does not load: {why}", _INSTALL)
-    return check_hardware(json.loads(done.stdout.splitlines()[-1]), any(Path("/dev").glob("nvidia[0-9]*")))
+    return check_hardware(json.loads(done.stdout.splitlines()[-1]), gpu_is_visible(), find_driver_cuda())
 
 
-def check_hardware(hardware: Mapping[str, Any], has_device_file: bool) -> MachineCheck:
-    """Check what `core.compute` printed; `has_device_file`: the system shows an NVIDIA device."""
-    versions = f"torch {hardware['torch']}, torchaudio {hardware['torchaudio']}"
-    if hardware["torch"].partition("+")[0] != hardware["torchaudio"].partition("+")[0]:
+def check_hardware(hardware: Mapping[str, Any], has_device_file: bool, driver_cuda: str = "") -> MachineCheck:
+    """Check what `core.compute` printed.
+
+    `has_device_file`: the system shows an NVIDIA device; `driver_cuda`: the newest CUDA that its driver runs, such as
+    "12.4", empty where it is not known.
+    """
+    torch, cuda = hardware["torch"], hardware["cuda"]
+    versions = f"torch {torch}, torchaudio {hardware['torchaudio']}"
+    if public_version(torch) != public_version(hardware["torchaudio"]):
         return MachineCheck("Torch", "fail", f"{versions}: they must be the same version", _INSTALL)
+    if not torch_fits(torch):
+        span = " to ".join(".".join(map(str, version)) for version in (OLDEST_TORCH, NEWEST_TORCH))
+        return MachineCheck("Torch", "warn", f"{versions}; tried are {span}", _INSTALL)
+    unsupported = [device for device in hardware["accelerators"]
+                   if not has_kernels(device["capability"], hardware["architectures"])]
+    if unsupported:
+        names = ", ".join(f"{device['name']} (compute capability {device['capability']})" for device in unsupported)
+        return MachineCheck("Torch", "fail", f"{versions}, built for {', '.join(hardware['architectures'])}, has no "
+                                             f"kernels for {names}", _OTHER_CUDA)
     devices = [
         f"{device['name']}, compute capability {device['capability']}, {device['memory_gib']} GiB, "
         f"bfloat16 {'in hardware' if device['bfloat16'] else 'missing (float32 is used)'}"
@@ -130,12 +163,39 @@ def check_hardware(hardware: Mapping[str, Any], has_device_file: bool) -> Machin
     if devices:
         return MachineCheck("Torch", "ok", f"{versions}; {'; '.join(devices)}")
     found = f"{versions}; no CUDA device, runs use {hardware['cores']} CPU cores"
-    if has_device_file:
-        return MachineCheck(
-            "Torch", "warn", f"{found}, though the system shows an NVIDIA device",
-            f"Check the driver with nvidia-smi; this torch was built for CUDA {hardware['cuda'] or '(none)'}.",
-        )
-    return MachineCheck("Torch", "ok", found)
+    if not has_device_file:
+        return MachineCheck("Torch", "ok", found)
+    found += ", though the system shows an NVIDIA device"
+    if not cuda:
+        return MachineCheck("Torch", "warn", f"{found}: this torch was built without CUDA",
+                            f"Install one with it: {_REINSTALL} https://download.pytorch.org/whl/cu128")
+    if driver_cuda and _major(driver_cuda) < _major(cuda):
+        return MachineCheck("Torch", "warn", f"{found}: torch needs CUDA {cuda}, the driver runs CUDA {driver_cuda} at "
+                                             "most", _OTHER_CUDA)
+    return MachineCheck("Torch", "warn", found,
+                        f"Check the driver with nvidia-smi; this torch was built for CUDA {cuda}.")
+
+
+def has_kernels(capability: str, architectures: Sequence[str]) -> bool:
+    """Whether a torch built for `architectures` (such as sm_80, compute_90) runs on a GPU of this compute capability.
+
+    Machine code runs on later minor versions of its major version; PTX (`compute_`) on all later ones (CUDA programming
+    guide, binary and PTX compatibility). Code for one architecture alone has a letter at its end.
+    """
+    gpu = tuple(int(part) for part in capability.split("."))
+    for architecture in architectures:
+        kind, _, number = architecture.partition("_")
+        digits = number.rstrip("af")
+        if not digits.isdigit():
+            continue
+        built = int(digits[:-1]), int(digits[-1])
+        if built == gpu or (digits == number and built < gpu and (kind == "compute" or built[0] == gpu[0])):
+            return True
+    return False
+
+
+def _major(version: str) -> int:
+    return int(version.partition(".")[0])
 
 
 def check_workspace(path: Path) -> Iterator[MachineCheck]:
@@ -148,21 +208,22 @@ def check_workspace(path: Path) -> Iterator[MachineCheck]:
     yield MachineCheck("Workspace", "ok", f"{workspace.path} can be written")
     yield check_locks(workspace.path)
     yield check_disk(workspace.free_bytes() / 2**30)
+    yield check_room(workspace)
 
 
 def check_locks(folder: Path) -> MachineCheck:
     """Whether file locks work there. Runs hold one while they live, and some network disks ignore them."""
-    hint = "Put the workspace on a local disk with --workspace."
+    hint = "Put the workspace on a local disk: make run WORKSPACE=$HOME/lisan-workspace"
     with tempfile.TemporaryDirectory(dir=folder, prefix=".doctor-") as temporary:
         path = Path(temporary) / "lock"
         try:
-            lock = FileLock.take(path)
+            lock = FileLock.acquire(path)
         except OSError as error:
             return MachineCheck("Locks", "fail", f"{folder} takes no file locks: {error.strerror}", hint)
         if lock is None:
             return MachineCheck("Locks", "fail", f"a new file in {folder} is locked already", hint)
         seen = is_held(path)
-        lock.close()
+        lock.release()
     if not seen:
         return MachineCheck("Locks", "fail", f"{folder} ignores file locks", hint)
     return MachineCheck("Locks", "ok", "a held lock is seen by others")
@@ -171,12 +232,84 @@ def check_locks(folder: Path) -> MachineCheck:
 def check_disk(free_gib: float) -> MachineCheck:
     """Check the free space of the workspace's disk."""
     found = f"{free_gib:.1f} GiB free"
-    hint = "Free some space, or choose another disk with --workspace."
+    hint = "Free some space (du -sh workspace/* shows where it is), or choose another disk: make run WORKSPACE=/path"
     if free_gib < LEAST_DISK_GIB:
         return MachineCheck("Disk", "fail", f"{found}, at least {LEAST_DISK_GIB:g} are needed", hint)
     if free_gib < LOW_DISK_GIB:
         return MachineCheck("Disk", "warn", f"{found}; long runs keep many checkpoints", hint)
     return MachineCheck("Disk", "ok", found)
+
+
+def check_room(workspace: Workspace) -> MachineCheck:
+    """Whether the disk holds each model of the catalog with an export of it and its checkpoints.
+
+    A model that is in the workspace already needs room for the export and the checkpoints alone.
+    """
+    free, there = workspace.free_bytes() / 1e9, {catalog.family_of(workspace, name) for name in workspace.list_models()}
+    small: list[str] = []
+    enough: list[str] = []
+    for entry in catalog.CATALOG:
+        if size := _GIGABYTES.search(entry.size):
+            needed = float(size[1]) * (_COPIES - (entry.name in there)) + _CHECKPOINTS_GB
+            (enough if free >= needed else small).append(f"{entry.name} ({needed:.1f} GB)")
+    found = f"{free:.1f} GB free; enough for {', '.join(enough) or 'the built-in model'}"
+    if small:
+        chosen = any(name.partition(" ")[0] in there for name in small)
+        hint = "Delete old exports and runs, or choose another disk: make run WORKSPACE=/path" if chosen else ""
+        return MachineCheck("Room for models", "warn" if chosen else "ok",
+                            f"{found}; not for {', '.join(small)}, with an export and checkpoints", hint)
+    return MachineCheck("Room for models", "ok", found)
+
+
+def check_ffmpeg(program: str | None) -> MachineCheck:
+    """Films, M4A and other formats need ffmpeg; WAV, FLAC, OGG and MP3 do not."""
+    if program:
+        return MachineCheck("ffmpeg", "ok", program)
+    return MachineCheck("ffmpeg", "warn", "missing: films, M4A and some other recordings cannot be read",
+                        "sudo apt-get install -y ffmpeg")
+
+
+def check_token(hub: Hub, models: Sequence[str] = ()) -> MachineCheck:
+    """Whether the hub accepts the token, and lets its owner read the repositories `models`."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+
+    make = f"make one at {hub.endpoint}/settings/tokens, then: export HF_TOKEN=hf_..."
+    if hub.token is None and not models:
+        return MachineCheck("Hub token", "ok", "HF_TOKEN is not set: public repositories only")
+    api = HfApi(endpoint=hub.endpoint, token=hub.token or False)
+    try:
+        owner = api.whoami()["name"] if hub.token else "nobody (HF_TOKEN is not set)"
+        for model in models:
+            api.auth_check(model)
+    except GatedRepoError:
+        return MachineCheck("Hub token", "warn", f"{model} is gated, and {owner} has no access",
+                            f"Accept its terms at {hub.endpoint}/{model}; without a token, {make}")
+    except RepositoryNotFoundError:
+        return MachineCheck("Hub token", "warn", f"{model} does not exist, or {owner} may not see it",
+                            f"Check the name; without a token, {make}")
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (401, 403):
+            return MachineCheck("Hub token", "warn", f"the hub does not accept the token in HF_TOKEN ({status})",
+                                f"{make[0].upper()}{make[1:]}")
+        return MachineCheck("Hub token", "warn", f"could not be checked: the hub answered {status}", _LATER)
+    except (OSError, httpx2.HTTPError) as error:
+        return MachineCheck("Hub token", "warn", f"could not be checked: {error}", _LATER)
+    return MachineCheck("Hub token", "ok", " ".join((f"accepted, of {owner};" if hub.token else "no token;",
+                                                     f"{', '.join(models) or 'no repository'} asked for")))
+
+
+def check_port(port: int) -> MachineCheck:
+    """Whether a program may listen there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            return MachineCheck("Port", "warn", f"{port} cannot be used: {error.strerror}",
+                                'Choose another, 0 for a free one: make run ARGS="--port 0"')
+    return MachineCheck("Port", "ok", f"{port} is free")
 
 
 def check_pack(name: str) -> MachineCheck:

@@ -43,7 +43,7 @@ def main(arguments: list[str], verbs: Mapping[str, worker.VerbFunction] | None =
     client = ModelServerClient(Workspace(given.workspace), given.device)
     lock = FileLock.inherit(client.lock, given.lock)  # to the end of the process
     ModelServer(client, verbs or _verbs()).serve()
-    lock.close()
+    lock.release()
     return 0
 
 

@@ -57,7 +57,7 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
     check_stop(reporter)
     if options.compile == "on":
         with _part(reporter, "compile", "Train with compile off: torch finds no compiler that works here."):
-            _compile(trainer.voice.device)
+            _compile(trainer.tts.device)
     try:
         with _part(reporter, "prepare", "Prepare the dataset again, under another name if its recordings changed."):
             alike = _prepare(workspace, options, training_run)
@@ -66,10 +66,10 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
         folder = checkpoint.folder_of(reporter.directory, STEPS)
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         with _part(reporter, "reload", "Check the disk of the workspace: what was written is not what was read."):
-            voice = load_checkpoint(workspace, folder, trainer.voice.device)
-            _compare(training_run, voice)
+            tts = load_checkpoint(workspace, folder, trainer.tts.device)
+            _compare(training_run, tts)
         with _part(reporter, "speak", "Choose another precision, or the CPU, to see which part it is."):
-            spoken_s = _synthesize(training_run, voice, reporter)
+            spoken_s = _synthesize(training_run, tts, reporter)
     finally:
         shutil.rmtree(reporter.directory / checkpoint.FOLDER, ignore_errors=True)
         for path in reporter.directory.glob(f"{replay.SPOKEN_CLIPS}.*"):
@@ -147,9 +147,9 @@ def _compile(device: torch.device) -> None:
 
 def _prepare(workspace: Workspace, options: TrainOptions, training_run: TrainingRun) -> float:
     """Extract the features of the clips again; the share of the codes that equals the cached ones."""
-    voice, wanted = training_run.trainer.voice, {item.id: item for item in training_run.trainer.data.train}
+    tts, wanted = training_run.trainer.tts, {item.id: item for item in training_run.trainer.data.train}
     dataset = manifest.load(workspace.dataset(options.dataset))
-    extractor: Extractor = voice.family.load_extractor(voice.base_folder, voice.device)
+    extractor: Extractor = tts.family.load_extractor(tts.base_folder, tts.device)
     same = total = 0
     for clip in dataset.clips:
         if clip.id in wanted:
@@ -164,24 +164,24 @@ def _prepare(workspace: Workspace, options: TrainOptions, training_run: Training
     return same / max(1, total)
 
 
-def _compare(training_run: TrainingRun, voice: TTSModel) -> None:
+def _compare(training_run: TrainingRun, tts: TTSModel) -> None:
     """Raise `UserError` unless the reloaded weights are bit for bit the trained ones."""
-    trained = training_run.trainer.voice
-    reloaded = dict(voice.model.module.named_parameters())
+    trained = training_run.trainer.tts
+    reloaded = dict(tts.lm.module.named_parameters())
     with training_run.trainer.ema_weights():
         for name, value in training_run.trainer.trainables.named.items():
             if name not in reloaded or not torch.equal(value.detach().cpu(), reloaded[name].detach().cpu()):
                 raise UserError(f"The checkpoint does not read back as it was saved: {name} differs.",
                                 "Check the disk of the workspace, and try again.")
-    if voice.front_end.fingerprint != trained.front_end.fingerprint:
+    if tts.front_end.fingerprint != trained.front_end.fingerprint:
         raise UserError("The front-end does not read back as it was saved.", "Check the disk, and try again.")
 
 
-def _synthesize(training_run: TrainingRun, voice: TTSModel, reporter: Reporter) -> float:
+def _synthesize(training_run: TrainingRun, tts: TTSModel, reporter: Reporter) -> float:
     """Synthesize a held-out sentence with the reloaded model; seconds of audio."""
     data = training_run.trainer.data
-    sampling = replace(voice.family.sampling, seed=training_run.options.seed)
-    _, synthesized = evaluation.evaluate_language(training_run.speech_evaluator, voice, data.language,
+    sampling = replace(tts.sampling, seed=training_run.options.seed)
+    _, synthesized = evaluation.evaluate_language(training_run.speech_evaluator, tts, data.language,
                                                   data.sentences[:1], sampling)
     if not synthesized:
         raise UserError("The model cannot read the held-out sentence.",

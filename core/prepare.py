@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +32,10 @@ from core.dataset.languages import describe_language
 from core.dataset.model_limits import UNKNOWN_COVERAGE, TokenizerCoverage
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, stage
+from core.library import model_info
 from core.library.catalog import family_of
 from core.sources import dataset_source
+from core.sources.source_preview import REPORT_FILE, public_name
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
 from data import augmentation, manifest
@@ -42,19 +43,18 @@ from data.acoustics import audio
 from data.augmentation import AudioVariant, AugmentationRecipe
 from data.clip_findings import AnalysedClip
 from data.disk_collections import DiskDict, chunked
-from data.durable_files import atomic_directory
+from data.durable_files import atomic_directory, link_or_copy
 from data.feature_cache import FeatureCache
 from data.front_end import FrontEnd
 from data.importers import SourceEntry, SourceRow, unused_id
 from data.manifest import TRAIN, ManifestClip, PreparedDataset
-from data.measures import Measures, measure
+from data.measures import measure
 from data.normalisers import Style, TextNormaliser, for_language
 from data.splits import Sides, assign, note_one_recording, overlaps, with_sources
 from data.validation import CheckedRow, ValidationFinding, ValidationReport, checked_rows_on_disk, row_bytes, validate
 from models.base import Extractor, Features
 from models.registry import family
 
-REPORT_FILE = "report.json"
 _SHOWN_FINDINGS = 10
 _BATCH_S, _BATCH_CLIPS = 120.0, 32  # most sound, in seconds with padding, and most clips that are extracted together
 _MEASURED_AT_ONCE = 64  # recordings
@@ -63,8 +63,9 @@ _NONE: Mapping[str, str] = {}
 
 def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Make `datasets/NAME`, its features and its clip index; returns the counts."""
-    model_folder = workspace.model(options.model)
-    chosen = family(family_of(workspace, options.model))
+    base_model = model_info.base_of(workspace, options.model)
+    model_folder = workspace.model(base_model)
+    chosen = family(family_of(workspace, base_model))
     front_end = chosen.load_front_end(model_folder)
     is_new = options.language not in front_end.base_languages
 
@@ -72,15 +73,15 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         if is_new:
             languages.warn_doubtful_code(options.language, reporter)
         else:
-            known = f"The model {options.model!r} speaks {describe_language(options.language)} already"
+            speaks_already = f"The model {options.model!r} speaks {describe_language(options.language)} already"
             if options.rules:
                 raise UserError(
-                    f"{known} and reads it in its own way: the text rules {options.rules!r} do not apply.",
+                    f"{speaks_already} and reads it in its own way: the text rules {options.rules!r} do not apply.",
                     "Leave the text rules out, or give the code of the language that is to be added.")
             reporter.emit(WarningRaised(
-                f"{known}, and nothing of it may change: these recordings are not for training on. A training in scope "
-                f"`full` can replay them and measure its drift by them (--replay-datasets {options.dataset}). If they "
-                "are in another language, prepare them under another name with its code."))
+                f"{speaks_already}, and nothing of it may change: these recordings are not for training on. A training "
+                f"in scope `full` can replay them and measure its drift by them (--replay-datasets {options.dataset}). "
+                "If they are in another language, prepare them under another name with its code."))
         dataset, state, report = import_dataset(options, front_end.style, workspace, reporter)
 
     with stage(reporter, "features"):
@@ -127,14 +128,9 @@ class MergeTarget:
         self.dataset = dataset
         clips = ((clip, reading.normal(clip.text)) for clip in dataset.clips)
         self.sides = Sides.gather(clips, by_speaker=by_speaker)
-        self._by_hash = DiskDict()
+        self.by_hash = DiskDict()  # id and text, as JSON, of the clip with these bytes
         for clip in dataset.clips:
-            self._by_hash.put(clip.sha256, json.dumps([clip.id, clip.text]))
-
-    def same_sound(self, sha256: str) -> tuple[str, str] | None:
-        """Id and text of the clip with these bytes."""
-        found = self._by_hash.get(sha256)
-        return tuple(json.loads(found)) if found is not None else None
+            self.by_hash.put(clip.sha256, json.dumps([clip.id, clip.text]))
 
 
 def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
@@ -154,7 +150,7 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
     if target.exists() and not options.add_to:
         there = manifest.load(target)
         # the source of a reviewed dataset gives other clips than it has
-        if options.source == AS_IS or (there.card.reviewed and there.card.source == options.source):
+        if options.source == AS_IS or (there.card.reviewed and there.card.source == public_name(options.source)):
             _check_audio(there)
             report = json.loads((target / REPORT_FILE).read_text("utf-8"))
             return there, "already there", ValidationReport.from_json(report)
@@ -165,7 +161,7 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
         _show(report, reporter)
         made = (ManifestClip(row.row.id,
                              f"audio/{row.row.id}{'.flac' if row.row.is_part else row.row.audio.suffix.lower()}",
-                     row.row.text, options.language, split, row.duration_s, row.row.speaker, row.sha256)
+                             row.row.text, options.language, split, row.duration_s, row.row.speaker, row.sha256)
                 for row, split in zip(rows, splits, strict=True))
         clips = manifest.clips_on_disk(gathered.made)
         for clip in with_sources(made, rows, old.sides if old else Sides()):
@@ -193,8 +189,7 @@ def _merge_target(options: PrepareOptions, reading: TextNormaliser, workspace: W
 
 
 def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading: TextNormaliser,
-           old: MergeTarget | None,
-           reporter: Reporter) -> tuple[Sequence[CheckedRow], Sequence[str], ValidationReport]:
+           old: MergeTarget | None, reporter: Reporter) -> tuple[Sequence[CheckedRow], Sequence[str], ValidationReport]:
     """The rows that can be used, the split of each, and what was found."""
     imported = dataset_source.read_rows(gathered, options.language, reporter)
     reporter.emit(Plan(imported.notes))
@@ -217,7 +212,7 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
                             verbalize=reading.verbalize, folder=gathered.made)
     notes = imported.notes
     if old is not None:
-        rows, found, note = merge_rows(old, rows, options.source, gathered.made)
+        rows, found, note = merge_rows(old, rows, public_name(options.source), gathered.made)
         report, notes = report.with_warnings(found), (*notes, note)
         reporter.emit(Plan(notes))
     report = replace(report, form=imported.form, notes=notes)
@@ -253,15 +248,16 @@ def merge_rows(old: MergeTarget, rows: Sequence[CheckedRow], source: str,
         for clip in old.dataset.clips:
             ids.put(clip.id.casefold(), clip.id)
         for row in rows:
-            there = old.same_sound(row.sha256)
-            if there is None:
+            if (same_sound := old.by_hash.get(row.sha256)) is None:
                 new.add(replace(row, row=replace(row.row, id=unused_id(row.row.id, row.row.where, ids))))
-            elif there[1] != row.row.text:
-                message = f"the recording is in {name} as {there[0]}, with a text that stays: {there[1][:80]!r}"
+                continue
+            there, text = json.loads(same_sound)
+            if text != row.row.text:
+                message = f"the recording is in {name} as {there}, with a text that stays: {text[:80]!r}"
                 found.append(ValidationFinding("another text", row.row.where, message))
-    known = len(rows) - len(new)
+    repeated = len(rows) - len(new)
     note = f"{len(new)} clips of {source} are added to the {len(old.dataset.clips)} of {name}"
-    return new, tuple(found), f"{note}; {known} were there already." if known else f"{note}."
+    return new, tuple(found), f"{note}; {repeated} were there already." if repeated else f"{note}."
 
 
 def _show(report: ValidationReport, reporter: Reporter) -> None:
@@ -280,7 +276,8 @@ def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips
            rows: Sequence[CheckedRow], report: ValidationReport) -> tuple[PreparedDataset, str]:
     """The dataset on disk, and whether it was written now or was there already."""
     old_card = old.dataset.card if old else None
-    source = f"{old_card.source} + {options.source}" if old_card else options.source
+    given = public_name(options.source)
+    source = f"{old_card.source} + {given}" if old_card else given
     licences = (old_card.licence if old_card else "", options.licence.strip())
     licence = "; ".join(dict.fromkeys(part for part in licences if part))
     rule = f"{options.held_out:g} by {options.split_disjoint_by}, seed {options.seed}"
@@ -307,31 +304,24 @@ def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips
             manifest.save_card(there.folder, there.card)
         return there, "already there"
     if old and not clips:
-        raise UserError(f"Everything in {options.source} is in {options.add_to!r} already.", "There is nothing to add.")
+        raise UserError(f"Everything in {public_name(options.source)} is in {options.add_to!r} already.",
+                        "There is nothing to add.")
     with atomic_directory(target) as folder:
         (folder / "audio").mkdir()
         if old:
             for clip in old.dataset.clips:
-                link_audio(old.dataset.audio_path(clip), folder / clip.audio)
+                link_or_copy(old.dataset.audio_path(clip), folder / clip.audio)
         _copy_audio(clips, rows, folder)
         manifest.save(folder, card, all_clips())
         report.save(folder / REPORT_FILE)
     return manifest.load(target), "written"
 
 
-def link_audio(source: Path, target: Path) -> None:
-    """Link a recording into another folder, or copy it where the disk cannot link."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
-
-
 def _copy_audio(clips: Iterable[ManifestClip], rows: Sequence[CheckedRow], folder: Path) -> None:
     for clip, row in zip(clips, rows, strict=True):
         target = folder / clip.audio
         if row.row.is_part:
-            target.write_bytes(row_bytes(row.row))
+            target.write_bytes(row_bytes(row.row)[0])
         else:
             shutil.copyfile(row.row.audio, target)
         with open(target, "rb") as file:
@@ -358,8 +348,7 @@ def _recipe(options: PrepareOptions, dataset: PreparedDataset, reporter: Reporte
                                 options.seed)
     if before not in (None, recipe):
         reporter.emit(WarningRaised(f"The dataset's variants change: {recipe}; they were {before}. Those stay in the "
-                                    f"cache, "
-                             "and a run that used them can be resumed when they are asked for again."))
+                                    "cache, and a run that used them can be resumed when they are asked for again."))
     return recipe
 
 
@@ -432,19 +421,10 @@ class _Takes:
 
     def batches(self, waiting: np.ndarray) -> Iterator[list[_Take]]:
         """Takes of like length together, the longest first: memory that will not suffice shows at the start."""
-        batch: list[_Take] = []
-        room = 0
-        for at, number in waiting:
-            take = self.of(self.dataset.clips[at])[number]
-            if room == 0 and batch:
-                yield batch
-                batch = []
-            if not batch:
-                room = max(1, min(_BATCH_CLIPS, int(_BATCH_S / max(take.clip.duration_s, 0.1))))
-            batch.append(take)
-            room -= 1
-        if batch:
-            yield batch
+        takes = (self.of(self.dataset.clips[at])[number] for at, number in waiting)
+        for first in takes:
+            most = max(1, min(_BATCH_CLIPS, int(_BATCH_S / max(first.clip.duration_s, 0.1))))
+            yield [first, *islice(takes, most - 1)]
 
 
 def _extract(takes: _Takes, extractor: Extractor, reporter: Reporter, unit: str) -> int:
@@ -474,7 +454,7 @@ def _extract(takes: _Takes, extractor: Extractor, reporter: Reporter, unit: str)
                               else "it does not fit in the memory of the device.")
                     reporter.emit(WarningRaised(f"{take.name} has no features: {reason}"))
         for take, features in found:
-            takes.cache.save(take.key, vars(features))
+            takes.cache.save(take.key, features.arrays)
         failed += len(batch) - len(found)
         done += len(batch)
         reporter.emit(Progress(done, total, unit, batch[-1].name))
@@ -490,25 +470,21 @@ def measure_dataset(dataset: PreparedDataset, workspace: Workspace, reporter: Re
         waiting = [clip for clip in part if clip.sha256 not in there]
         if waiting:
             check_stop(reporter, f"Stopped after measuring {done} of {total} clips; they are kept.")
-            made = ((clip.sha256, _measured(clip, dataset, reporter)) for clip in waiting)
-            store.save({sha256: one for sha256, one in made if one is not None})
+            made = {}
+            for clip in waiting:
+                try:
+                    waveform, rate = audio.read(dataset.audio_path(clip))
+                    made[clip.sha256] = measure(waveform.numpy(), rate)
+                except UserError as error:
+                    reporter.emit(WarningRaised(f"{clip.id} could not be measured: {error.message}"))
+            store.save(made)
         done += len(part)
         if waiting:
             reporter.emit(Progress(done, total, "clips", "measured"))
 
 
-def _measured(clip: ManifestClip, dataset: PreparedDataset, reporter: Reporter) -> Measures | None:
-    try:
-        waveform, rate = audio.read(dataset.audio_path(clip))
-        return measure(waveform.numpy(), rate)
-    except UserError as error:
-        reporter.emit(WarningRaised(f"{clip.id} could not be measured: {error.message}"))
-        return None
-
-
 def index_clips(dataset: PreparedDataset, workspace: Workspace, reporter: Reporter, reading: TextNormaliser,
-                rules: str = "",
-                max_text_length: int = 0, long_speech: Mapping[str, str] = _NONE,
+                rules: str = "", max_text_length: int = 0, long_speech: Mapping[str, str] = _NONE,
                 coverage: TokenizerCoverage = UNKNOWN_COVERAGE) -> int:
     """Measure and index the clips of `dataset`; how many of them have findings.
 
@@ -528,7 +504,7 @@ def index_clips(dataset: PreparedDataset, workspace: Workspace, reporter: Report
             for clip in part:
                 too_long = filter(None, (long_speech.get(clip.id), coverage.too_long.get(clip.id)))
                 yield AnalysedClip(clip.id, reading.normal(clip.text), clip.speaker, found.get(clip.sha256),
-                             coverage.unknown.get(clip.id, ""), "; ".join(too_long))
+                                   coverage.unknown.get(clip.id, ""), "; ".join(too_long))
 
     with_findings = build_index(workspace, dataset, clips(), about)
     if with_findings:

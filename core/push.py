@@ -1,6 +1,7 @@
 """Upload an export to a repository of the hub, as one commit. Never loads torch.
 
-Only an export whose files are unchanged and whose certificate has no failed check leaves the machine. Large files go
+Only an export whose files are unchanged, whose certificate has no failed check and whose card says what the licences
+of its base ask for leaves the machine. Large files go
 first, one after the other, and the commit comes last: an upload that breaks off changes nothing in the repository, and
 what the hub has is not sent again. `huggingface_hub` uploads in a thread, so that a stop is seen while it hangs.
 """
@@ -22,11 +23,13 @@ from config.schema import PushOptions
 from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import Reporter, size_text, stage
 from core.library import certificate, records
+from core.library.catalog import find_entry
 from core.library.certificate import CERTIFICATE
-from core.library.records import EXPORT_AGAIN_HINT, EXPORT_RECORD, EXPORT_SUMS
+from core.library.records import EXPORT_AGAIN_HINT, EXPORT_CARD, EXPORT_RECORD, EXPORT_SUMS
 from core.sources.downloader import DownloadProgress
 from core.sources.hub import Hub
 from core.workspace import Workspace
+from data.durable_files import check_no_link_out
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
@@ -52,8 +55,10 @@ def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hu
     folder = workspace.export(options.export)
     with stage(reporter, "verify"):
         check_certificate(folder)
+        check_notices(folder)
         names = [*records.read_export_sums(folder), EXPORT_SUMS]
         records.check_export_files(folder)
+        check_no_link_out(folder, EXPORT_SUMS)
     total = sum((folder / name).stat().st_size for name in names)
     seen_by = "everyone can see" if options.public else "only its owner can see"
     line = f"{len(names)} files, {size_text(total)}, to {hub.host}/{options.repository}, which {seen_by}."
@@ -82,6 +87,19 @@ def check_certificate(folder: Path) -> None:
     mine = (record.run, record.step, record.origin.base_hash, record.origin.fingerprint)
     if (proof.run, proof.step, proof.base_hash, proof.fingerprint) != mine:
         raise UserError(f"{folder / CERTIFICATE} is of another model than {folder / EXPORT_RECORD}.", EXPORT_AGAIN_HINT)
+
+
+def check_notices(folder: Path) -> None:
+    """Raise `UserError` when the card lacks a notice that a licence of the base wants word for word, or its text."""
+    family = find_entry(records.read_export_record(folder).origin.family)
+    card = (folder / EXPORT_CARD).read_text(encoding="utf-8") if (folder / EXPORT_CARD).is_file() else ""
+    for licence in family.licences:
+        missing = [name for name in licence.files if name not in records.read_export_sums(folder)]
+        if licence.notice not in card:
+            missing.append(f"this notice in {EXPORT_CARD}: “{licence.notice}”")
+        if missing:
+            raise UserError(f"{folder.name} lacks {', '.join(missing)}. The {licence.title} wants that of every model "
+                            "made from its own, so it is not pushed.", EXPORT_AGAIN_HINT)
 
 
 class _ProgressFile(io.BufferedReader):

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from config import foreign
 from config.errors import UserError
 from config.schema import ReviseOptions
 from core import compute
@@ -25,21 +26,22 @@ from core.dataset.model_limits import UNKNOWN_COVERAGE
 from core.dataset.review import ReviewDecision
 from core.jobs.events import Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, stage
+from core.library import model_info
 from core.library.catalog import family_of
-from core.prepare import REPORT_FILE, extract_features, link_audio
+from core.prepare import extract_features
+from core.sources.source_preview import REPORT_FILE
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
 from data import augmentation, manifest
 from data.acoustics import audio
-from data.audio_repair import repair
 from data.clip_findings import AnalysedClip
 from data.disk_collections import chunked
-from data.durable_files import atomic_directory
+from data.durable_files import atomic_directory, link_or_copy
 from data.front_end import FrontEnd
 from data.manifest import HELD_OUT, TRAIN, ManifestClip, PreparedDataset
 from data.measures import Measures, measure
 from data.normalisers import TextNormaliser
-from data.sound_files import encode_flac
+from data.sound_files import encode_flac, repair
 from data.splits import Sides
 from models.registry import family
 
@@ -73,8 +75,9 @@ def run(options: ReviseOptions, workspace: Workspace, reporter: Reporter) -> Res
                       "texts_edited": len(version.changed), "repaired": len(version.repaired)}
         dataset = manifest.load(workspace.dataset(options.save_as))
     with stage(reporter, "features"):
-        chosen = family(family_of(workspace, options.model))
-        extractor = chosen.load_extractor(workspace.model(options.model), compute.setup_device(options.device))
+        base_model = model_info.base_of(workspace, options.model)
+        chosen = family(family_of(workspace, base_model))
+        extractor = chosen.load_extractor(workspace.model(base_model), compute.setup_device(options.device))
         failed = extract_features(dataset, extractor, workspace, reporter, augmentation.load(dataset.folder))
     index = review.index_of(workspace, options.save_as)
     return {"dataset": options.save_as, "clips": len(dataset.clips), **counts,
@@ -104,8 +107,8 @@ def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter) 
     if target.exists():
         raise UserError(f"There already is a dataset named {new!r}.", "Choose another name: none is overwritten.")
     (decided, decisions), out = review.snapshot(workspace, name), review.excluded(dataset.folder)
-    known = {clip.id for clip in dataset.clips} | {clip.id for clip, _ in out}
-    if strange := sorted(set(decisions) - known):
+    ids = {clip.id for clip in dataset.clips} | {clip.id for clip, _ in out}
+    if strange := sorted(set(decisions) - ids):
         raise UserError(f"{dataset.folder / review.DRAFT_FILE} names clips that {name!r} does not have: {strange[:3]}.",
                         "Take these lines out of the file.")
     reading = _reading(workspace, dataset)
@@ -215,7 +218,7 @@ def write_audio(dataset: PreparedDataset, clips: Sequence[ManifestClip], exclude
     """
     (folder / "audio").mkdir()
     for clip, _ in excluded:
-        link_audio(dataset.audio_path(clip), folder / clip.audio)
+        link_or_copy(dataset.audio_path(clip), folder / clip.audio)
     store = MeasureStore(workspace)
     measures = store.load(clip.sha256 for clip in clips if clip.id in decisions and decisions[clip.id].fixes)
     level = ClipIndex(workspace, dataset.card.fingerprint).plots().level_lufs
@@ -225,7 +228,7 @@ def write_audio(dataset: PreparedDataset, clips: Sequence[ManifestClip], exclude
         fixes = decisions[clip.id].fixes if clip.id in decisions else ()
         new = _repair(dataset, clip, measures.get(clip.sha256), fixes, level, folder, reporter) if fixes else None
         if new is None:
-            link_audio(dataset.audio_path(clip), folder / clip.audio)
+            link_or_copy(dataset.audio_path(clip), folder / clip.audio)
             written.append(clip)
         else:
             store.save({new[0].sha256: new[1]})
@@ -236,8 +239,7 @@ def write_audio(dataset: PreparedDataset, clips: Sequence[ManifestClip], exclude
 
 
 def _repair(dataset: PreparedDataset, clip: ManifestClip, measures: Measures | None, fixes: Sequence[str],
-            level: float | None,
-            folder: Path, reporter: Reporter) -> tuple[ManifestClip, Measures] | None:
+            level: float | None, folder: Path, reporter: Reporter) -> tuple[ManifestClip, Measures] | None:
     """The clip with its recording repaired, as 24-bit FLAC; the old recording is kept under `originals`.
 
     None, with a warning, where there is nothing to repair or the recording cannot be read.
@@ -257,18 +259,17 @@ def _repair(dataset: PreparedDataset, clip: ManifestClip, measures: Measures | N
     path = f"audio/{clip.id}.flac"
     (folder / path).write_bytes(content)
     (folder / ORIGINALS).mkdir(exist_ok=True)
-    link_audio(dataset.audio_path(clip), folder / ORIGINALS / Path(clip.audio).name)
+    link_or_copy(dataset.audio_path(clip), folder / ORIGINALS / Path(clip.audio).name)
     new = replace(clip, audio=path, sha256=hashlib.sha256(content).hexdigest(), duration_s=len(done) / rate)
     return new, measure(done, rate)
 
 
 def _report(dataset: PreparedDataset, version: DatasetVersion, clips: tuple[ManifestClip, ...],
-            excluded: list[tuple[ManifestClip, str]],
-            reading: TextNormaliser) -> dict[str, object]:
+            excluded: list[tuple[ManifestClip, str]], reading: TextNormaliser) -> dict[str, object]:
     """The report of the dataset with what was excluded in review among its errors."""
     path = dataset.folder / REPORT_FILE
     values: dict[str, Any] = {"found": len(dataset.clips), "errors": [], "warnings": [], "dropped": {}}
-    values |= json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    values |= foreign.read_json(path) if path.is_file() else {}
     errors = [one for one in values["errors"] if one["kind"] != "excluded"]
     errors += [{"kind": "excluded", "where": clip.id, "message": f"excluded: {reason}"} for clip, reason in excluded]
     note = (f"Reviewed from {dataset.card.name}: {len(version.excluded)} clips excluded, {len(version.included)} "
@@ -309,6 +310,6 @@ def index_version(workspace: Workspace, name: str, new: str) -> None:
                     message = next((each.message for each in one.findings if each.kind == "too long"), "")
                     too_long = [*(each for each in message.split("; ") if "codes of speech" in each), *too_long]
                 yield AnalysedClip(clip.id, text, clip.speaker, measures.get(clip.sha256),
-                             coverage.unknown.get(clip.id, ""), "; ".join(filter(None, too_long)))
+                                   coverage.unknown.get(clip.id, ""), "; ".join(filter(None, too_long)))
 
     build_index(workspace, dataset, clips(), about)

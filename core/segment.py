@@ -11,6 +11,7 @@ from core.dataset.cutting import FoundClip, LongRecording, RecordingClips, Recor
 from core.jobs.events import Plan, Result
 from core.jobs.reporter import Reporter, pluralize, stage
 from core.sources import dataset_source
+from core.sources.source_preview import public_name
 from core.workspace import Workspace
 from data import segmentation
 from data.acoustics.voice_activity import FRAME_S, detect_voice
@@ -21,7 +22,8 @@ _TOLERANCE_S = 0.01  # of the bounds of a clip
 def run(options: SegmentOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Make `segments/NAME` of the recordings of a source; returns the counts."""
     limits = cutting.limits_of(options)
-    cutter = RecordingCutter(workspace, reporter, options.segments, options.language, options.source, "cut",
+    cutter = RecordingCutter(workspace, reporter, options.segments, options.language,
+                              public_name(options.source), "cut",
                              {**cut_settings(options), "threshold": options.threshold}, finish_of(options))
     languages.warn_doubtful_code(options.language, reporter)
     if (existing := cutter.existing()) is not None:

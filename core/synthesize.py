@@ -24,15 +24,18 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
     with stage(reporter, "load"):
         loaded = (model_cache or ModelCache()).synthesizer(
             options.voice_model, workspace, compute.setup_device(options.device), options.precision, options.voice,
-            options.sound)
+            options.sound, options.unknown)
     synthesizer, model = loaded.synthesizer, loaded.synthesizer.model
     count = len(synthesizer.split(options.text, options.language))
-    plan = (f"{pluralize(count, 'chunk')} with {model.ref} in the voice {options.voice or 'of the model'}; "
+    plan = (f"{pluralize(count, 'chunk')} with {model.ref} in the voice {loaded.voice}; "
             f"{loaded.precision}{'; loaded already' if loaded.cached else ''}.")
     reporter.emit(Plan((plan,), {"chunks": count, "loaded": 0 if loaded.cached else 1}))
     if unused := unused_controls(options.sound, model.family):
         reporter.emit(WarningRaised(f"{', '.join(unused)}: {model.family.name} has no such control; "
                                     "it changed nothing."))
+
+    if unknown := synthesizer.warn_unknown(options.text, options.language):
+        reporter.emit(WarningRaised(unknown))
 
     with stage(reporter, "speak"):
         chunks = synthesizer.synthesize(options.text, options.language, options.sampling)

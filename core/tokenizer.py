@@ -11,7 +11,8 @@ from config.schema import TokenizerOptions
 from config.text_rules import TextRules
 from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, stage
-from core.library.catalog import family_of
+from core.library import model_info
+from core.model.loading import load_front_end
 from core.text import text_rules
 from core.text.pieces import Pieces, import_pieces, train_pieces, with_all_characters
 from core.text.tokenizer_report import PieceTraining, TokenizerReport, measure, probe_sentences
@@ -20,9 +21,9 @@ from data import manifest, normalisers
 from data.durable_files import atomic_directory
 from data.front_end import FrontEnd, name_characters
 from data.manifest import HELD_OUT, TRAIN, PreparedDataset
-from models.registry import family
 
 _PIECES_SUFFIX = ".pieces.json"
+_TAUGHT_SENTENCES = 16  # of each language that the model was taught before, for the proof
 
 
 def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> Result:
@@ -33,13 +34,18 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
     target = resolve_inside(workspace.tokenizers, options.tokenizer)
     if options.part == "report":
         workspace.tokenizer(options.tokenizer)  # fails early where there is none
-    model_folder = workspace.model(options.model)
-    base = family(family_of(workspace, options.model)).load_front_end(model_folder)
+    base = load_front_end(workspace, options.model)
     dataset = manifest.load(workspace.dataset(options.dataset))
     rules = text_rules.for_dataset(workspace, options.rules, dataset.card.language)
     pieces_file = target.with_name(target.name + _PIECES_SUFFIX)
 
-    if options.part in ("all", "train"):
+    if options.variant_of and options.part != "report":
+        if options.part != "all" or options.rules or options.tokenizer_file or options.merges:
+            raise UserError(f"A variant of {options.variant_of!r} is read as that language is: there are no pieces to "
+                            "learn and no rules to choose.", "Leave out part, merges, rules and the custom tokenizer.")
+        extended = base.with_variant(dataset.card.language, options.variant_of)
+        training = PieceTraining("variant", 0, 0)
+    elif options.part in ("all", "train"):
         with stage(reporter, "train"):
             pieces = make_pieces(base, dataset, options, rules)
         if options.part == "train":
@@ -56,12 +62,22 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
         earlier = TokenizerReport.load(target)
         extended = FrontEnd.load(target)
         training = PieceTraining(earlier.algorithm, earlier.merges_asked, earlier.merges_learned)
-    else:
+    elif not options.variant_of:
         extended, training = merge(base, dataset, pieces, rules, options.byte_fallback)
     check_stop(reporter, "Stopped before the tokenizer was written.")
 
     with stage(reporter, "check"):
-        report = measure(base, extended, dataset, training, *probe_sentences(model_folder))
+        source, sentences = probe_sentences(workspace.model(model_info.base_of(workspace, options.model)))
+        for taught in model_info.taught_records(workspace, options.model):
+            if taught.dataset in workspace.list_datasets():
+                clips = manifest.load(workspace.dataset(taught.dataset)).split(HELD_OUT)[:_TAUGHT_SENTENCES]
+                sentences += tuple((taught.language, clip.text) for clip in clips)
+        report = measure(base, extended, dataset, training, source, sentences)
+    if report.unknown_rate > 0 and options.variant_of:
+        unknown = dict.fromkeys(character for clip in dataset.clips
+                                for character in extended.unknown_characters(clip.text, dataset.card.language))
+        raise UserError(f"The texts have characters that {options.variant_of!r} lacks: {name_characters([*unknown])}.",
+                        "Correct these texts, or teach the language as a new one, without --variant-of.")
     if report.unknown_rate > 0:
         raise UserError(
             f"{report.unknown_rate:.2%} of the text is unknown to the new tokenizer; 0 is required.",
@@ -106,7 +122,8 @@ def make_pieces(base: FrontEnd, dataset: PreparedDataset, options: TokenizerOpti
     if options.tokenizer_file:
         pieces = import_pieces(base, options.tokenizer_file)
     else:
-        pieces = train_pieces([normalisers.without_marks(text) for text in train], options.algorithm, options.merges)
+        pieces = train_pieces([normalisers.without_marks(text) for text in train], options.algorithm, options.merges,
+                              base.split_word)
     return with_all_characters(pieces, (*train, *held_out))
 
 
@@ -132,15 +149,23 @@ def _show(report: TokenizerReport, base: FrontEnd, dataset: PreparedDataset, rep
         reporter.emit(WarningRaised(f"There are no sample sentences to prove {', '.join(report.unproven)} with."))
     if hint := text_rules.hint_unused_rules(dataset, report.rules):
         reporter.emit(WarningRaised(hint))
+    for proof in report.shared_file:
+        if changed := [sentence for sentence in proof.sentences if not sentence.same]:
+            first = changed[0]
+            reporter.emit(WarningRaised(
+                f"Programs that load one file for all languages, as the published code does, will read {len(changed)} "
+                f"of {len(proof.sentences)} {proof.language} sample sentences in other pieces, as {report.language} "
+                f"shares their script: {first.text!r} in {first.tokens_after} tokens instead of {first.tokens_before}. "
+                f"Here {proof.language} keeps its own file and its tokens."))
     for code in report.unprepared:
         reporter.emit(WarningRaised(f"{code} was proven without what its text needs. {base.unready(code)}"))
-    proof = ", ".join(f"{len(entry.sentences)} {entry.language}" for entry in report.proofs)
+    proven = ", ".join(f"{len(entry.sentences)} {entry.language}" for entry in report.proofs)
     pieces = max((entry.pieces for entry in report.proofs), default=0)
     reporter.emit(Plan((
         f"{report.tokens_added} tokens added after the base's {report.prefix_size}; {report.size} in all.",
         f"{report.characters_covered} of {report.characters} characters covered; unknown "
         f"{report.unknown_rate_before:.1%} before, {report.unknown_rate:.1%} now.",
         f"Tokens a character: {report.tokens_per_character_before:.2f} before, {report.tokens_per_character:.2f} now.",
-        f"Sample sentences with unchanged ids: {proof or 'none'} (from the {report.probe_source}); "
+        f"Sample sentences with unchanged ids: {proven or 'none'} (from the {report.probe_source}); "
         f"in each language {pieces} pieces, all of both tokenizers, too.",
     ), {"tokens_added": report.tokens_added, "tokens": report.size}))

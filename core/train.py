@@ -25,6 +25,7 @@ from config.schema import TrainOptions
 from core import compute
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Event, Result, Step, WarningRaised
+from core.jobs.process_watchdog import exit_with
 from core.jobs.reporter import Reporter, check_stop, progress_callback, stage
 from core.library import certificate, records
 from core.proof import certify
@@ -54,6 +55,8 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
 
 def run_other_rank(workspace: Workspace) -> None:
     """The run of rank 0, in a rank that writes nothing."""
+    if "LISAN_WORKER" in os.environ:  # not with torchrun, which ends its processes itself
+        exit_with(int(os.environ["LISAN_WORKER"]))
     device = compute.setup_device(os.environ.get("LISAN_DEVICE", "auto"))
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     distributed.init_process_group("env://", rank, size, device)
@@ -165,7 +168,7 @@ def certify_best(trainer: Trainer, workspace: Workspace, reporter: Reporter) -> 
     with stage(reporter, "certificate"):
         progress = progress_callback(reporter, f"All {trainer.step} steps of the training are done and saved. Only its "
                                      "certificate is missing; resume the run to make it.")
-        new_certificate = certify.certify_folder(workspace, checkpoint.folder_of(run_dir, best), trainer.voice.device,
+        new_certificate = certify.certify_folder(workspace, checkpoint.folder_of(run_dir, best), trainer.tts.device,
                                       progress=progress, warn=lambda message: reporter.emit(WarningRaised(message)))
         certificate.write(run_dir / certificate.CERTIFICATE, new_certificate)
     failed = ", ".join(new_certificate.failed())
@@ -195,7 +198,7 @@ def _step_event(trainer: Trainer, losses: StepLosses) -> Step:
         seconds_left = min(seconds_left, max(0.0, options.max_minutes * 60 - trainer.seconds))
     return Step(trainer.step, options.steps, losses.speech, losses.text, trainer.learning_rate, losses.gradient_norm,
                 round(losses.tokens / trainer.step_seconds, 1), round(trainer.seconds, 3), round(seconds_left, 1),
-                *memory_plan.peak_since_last_call(trainer.voice.device),
+                *memory_plan.peak_since_last_call(trainer.tts.device),
                 parameter_groups.learning_rates(trainer.groups, trainer.optimizer))
 
 

@@ -50,12 +50,11 @@ def run(options: TranscribeOptions, workspace: Workspace, reporter: Reporter) ->
     waiting = [piece for piece in pieces if piece.id not in found]
     if waiting:
         recogniser = recognisers.load_transcriber(options.recogniser, options.revision, segments.card.language,
-                                      options.recogniser_language, options.device, workspace, reporter)
+                                                  options.recogniser_language, options.device, workspace, reporter)
         with stage(reporter, "transcribe"):
             done = len(pieces) - len(waiting)
             for batch in _batches(waiting):
-                check_stop(reporter,
-                           f"Stopped after {done} of {pluralize(len(pieces), 'clip')}; their texts are kept.")
+                check_stop(reporter, f"Stopped after {done} of {pluralize(len(pieces), 'clip')}; their texts are kept.")
                 waveforms = [_waveform(segments.folder / piece.audio, piece, recogniser.sample_rate) for piece in batch]
                 made = dict(zip((piece.id for piece in batch), recogniser.transcribe(waveforms), strict=True))
                 transcripts.add(made)
@@ -122,12 +121,12 @@ def _batches(pieces: Sequence[SegmentClip]) -> Iterator[list[SegmentClip]]:
 def _waveform(path: Path, piece: SegmentClip, rate: int) -> np.ndarray:
     try:
         with soundfile.SoundFile(str(path)) as file:
-            own = file.samplerate
-            file.seek(round(piece.begin_s * own))
-            samples = file.read(round(piece.end_s * own) - round(piece.begin_s * own), dtype="float32")
+            file_rate = file.samplerate
+            file.seek(round(piece.begin_s * file_rate))
+            samples = file.read(round(piece.end_s * file_rate) - round(piece.begin_s * file_rate), dtype="float32")
     except (soundfile.SoundFileError, OSError) as error:
         raise UserError(f"{path} could not be read: {error}.", "Cut the recordings again, by another name.") from error
-    return samples if own == rate else soxr.resample(samples, own, rate, quality="HQ").astype(np.float32)
+    return samples if file_rate == rate else soxr.resample(samples, file_rate, rate, quality="HQ").astype(np.float32)
 
 
 def _doubt(transcript: Transcript, seconds: float, flag_below: float) -> str:

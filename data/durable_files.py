@@ -11,14 +11,17 @@ import json
 import os
 import shutil
 import uuid
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from config import foreign
 from config.errors import UserError
 
 BLOCK_BYTES = 1 << 20
+_LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # torch.serialization.MAGIC_NUMBER, pickled
 _DISK_HINT = "Free space on the disk or change its permissions, then continue; nothing that existed was touched."
 BlockCallback = Callable[[int, str], None]
 """Called for each block that was read: its bytes, and the name of its file."""
@@ -179,7 +182,7 @@ def find_faults(folder: Path, files: Mapping[str, ExpectedFile],
                 on_block: BlockCallback | None = None) -> Iterator[tuple[str, str]]:
     """Name and fault, a sentence with both values, of each file of `folder` that is not what is expected."""
     for name, expected in files.items():
-        path = folder / name
+        path = check_no_link_out(folder, name)
         if not path.is_file():
             yield name, f"{path} is missing."
         elif expected.size >= 0 and (size := path.stat().st_size) != expected.size:
@@ -187,6 +190,12 @@ def find_faults(folder: Path, files: Mapping[str, ExpectedFile],
             yield name, f"{path} is {word}: it has {size} bytes, the whole file {expected.size}."
         elif fault := hash_with_progress(path, expected, on_block).fault():
             yield name, f"{path} is damaged: {fault}."
+
+
+def is_pytorch_file(path: Path) -> bool:
+    """Whether a file begins as torch writes one: a zip archive, or the pickled magic number of torch before 1.6."""
+    with open(path, "rb") as file:
+        return file.read(len(_LEGACY_MAGIC)) == _LEGACY_MAGIC or zipfile.is_zipfile(file)
 
 
 def check_relative_path(name: str, where: object) -> None:
@@ -198,12 +207,33 @@ def check_relative_path(name: str, where: object) -> None:
         )
 
 
+def check_no_link_out(folder: Path, name: str) -> Path:
+    """`folder / name`; `UserError` where it is a link, or lies behind one, that leads out of `folder`."""
+    path = folder / name
+    try:
+        inside = path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError):  # links in a circle
+        inside = False
+    if not inside:
+        raise UserError(f"{path} is a link that leads out of {folder.name}; it is not followed.",
+                        "Put the file itself there, if it is yours.")
+    return path
+
+
 def read_sums(path: Path, hint: str) -> dict[str, str]:
     """SHA-256 by relative path from a JSON file; `UserError` when it is damaged or leads out of its folder."""
     try:
-        sums = {str(name): str(digest) for name, digest in json.loads(path.read_text(encoding="utf-8")).items()}
+        sums = {str(name): str(digest) for name, digest in foreign.read_json(path).items()}
     except (OSError, ValueError, AttributeError) as error:
         raise UserError(f"The list of files {path} could not be read: {error}.", hint) from error
     for name in sums:
         check_relative_path(name, path)
     return sums
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """A hard link to `source`, or a copy where the disk cannot link."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

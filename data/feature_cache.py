@@ -8,6 +8,7 @@ files take long to open; recordings that it lacks are read from their own files.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -31,10 +32,10 @@ _KEYS_PER_READ = 4096
 
 @dataclass(frozen=True)
 class FeaturePack:
-    """Features of many recordings in memory: each array is one concatenation of values, split at `ends`."""
+    """Features of many recordings in memory: each array is one concatenation over its first axis, split at `ends`."""
 
     index: Mapping[str, int]  # position of a key
-    values: Arrays  # (total,) by name
+    values: Arrays  # (total, ...) by name
     ends: Arrays  # (recordings + 1,) int64 by name
 
     def __contains__(self, sha256: str) -> bool:
@@ -48,7 +49,10 @@ class FeaturePack:
 
 @dataclass(frozen=True)
 class FeatureCache:
-    """One-dimensional arrays by name for each recording; `fingerprint` is the extractor's."""
+    """Arrays by name for each recording; `fingerprint` is the extractor's.
+
+    Arrays of one name have the same type and, but for the first axis, the same shape.
+    """
 
     root: Path
     fingerprint: str
@@ -97,7 +101,7 @@ class FeatureCache:
                 arrays = self.load(sha256)
                 if len(runs) == 1:
                     for name, array in arrays.items():
-                        runs[name] = _PackedArray.empty(name, array.dtype, opened)
+                        runs[name] = _PackedArray.empty(name, array.dtype, opened, shape=array.shape[1:])
                         runs[name + _ENDS] = _PackedArray.empty(name + _ENDS, np.dtype(np.int64), opened,
                                                                 np.zeros(1, np.int64))
                 for name in runs.keys() & arrays.keys():
@@ -134,16 +138,23 @@ class _PackedArray:
     name: str
     dtype: np.dtype
     file: IO[bytes]
+    shape: tuple[int, ...] = ()  # but for the first axis
     count: int = 0
 
     @classmethod
-    def empty(cls, name: str, dtype: np.dtype, opened: ExitStack, first: np.ndarray | None = None) -> _PackedArray:
-        made = cls(name, dtype, opened.enter_context(unnamed_file()))
+    def empty(cls, name: str, dtype: np.dtype, opened: ExitStack, first: np.ndarray | None = None,
+              shape: tuple[int, ...] = ()) -> _PackedArray:
+        made = cls(name, dtype, opened.enter_context(unnamed_file()), shape)
         if first is not None:
             made.add(first)
         return made
 
+    @property
+    def row_bytes(self) -> int:
+        return self.dtype.itemsize * math.prod(self.shape)
+
     def add(self, values: np.ndarray) -> None:
+        assert values.shape[1:] == self.shape, (self.name, values.shape, self.shape)
         self.file.write(np.ascontiguousarray(values, self.dtype).tobytes())
         self.count += len(values)
 
@@ -154,9 +165,9 @@ def _write_runs(path: Path, runs: Sequence[_PackedArray]) -> None:
     end = 0
     ordered = sorted(runs, key=lambda run: (-run.dtype.itemsize, run.name))
     for run in ordered:
-        begin, end = end, end + run.count * run.dtype.itemsize
+        begin, end = end, end + run.count * run.row_bytes
         kind = f"{_LETTERS[run.dtype.kind]}{8 * run.dtype.itemsize}"
-        header[run.name] = {"dtype": kind, "shape": [run.count], "data_offsets": [begin, end]}
+        header[run.name] = {"dtype": kind, "shape": [run.count, *run.shape], "data_offsets": [begin, end]}
     content = json.dumps(header).encode()
     content += b" " * (-len(content) % 8)
     with open(path, "wb") as file:

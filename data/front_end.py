@@ -1,10 +1,10 @@
 """The text front-end: rules, normaliser, tokenizer and language tag as one object, saved beside the weights.
 
-The base tokenizer is a `tokenizers` BPE file in Chatterbox's form ([START], [STOP], [UNK],
-[SPACE] and tags such as [en]); its bytes stay unchanged and serve every base
-language. A new language brings its BPE file: the same ids, new ones appended
-after `prefix_size`, and merges of its own, so that no new merge can fire in a base
-language, and rules where a person chose some: they write its text out before the normaliser.
+The base tokenizer is a file of one of three kinds, each read by a `Segmenter`: a `tokenizers` BPE file in Chatterbox's
+form ([START], [STOP], [UNK], [SPACE] and tags such as [en]), a SentencePiece model as IndexTTS2 has, or the byte-level
+BPE of IndexTTS 2.5. Its bytes stay unchanged and serve every base language. A new language brings its own file of that
+kind: the same ids, new ones appended after `prefix_size`, and merges of its own, so that no new merge can fire in a
+base language, and rules where a person chose some: they write its text out before the normaliser.
 Ids are read from the files by token name. A data file that a normaliser needs (Chinese codes)
 is carried along. Knows nothing of weights.
 """
@@ -19,22 +19,108 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
-from tokenizers import Tokenizer
 
+from config import foreign
 from config.errors import UserError
+from config.schema import UnknownCharacters
 from config.text_rules import TextRules, parse_rules
 from data import normalisers
-from data.bpe import BYTES, SPECIAL_TOKENS, base_file, extended_file, highest_id, vocabulary
 from data.languages import verbalizer
 from data.languages.verbalizer import Verbalizer, load_verbalizer
 from data.normalisers import DATA_FILES
+from data.segmenters import BYTES, Bpe, ByteLevelBpe, SentencePieceModel, base_file, highest_id
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # no text in UTF-8 holds one
 SETTINGS_FILE = "front_end.json"
 _HINT = "Get the model or make the tokenizer again."
-BASE_FILE = "tokenizer.json"
+
+
+class Segmenter(Protocol):
+    """One tokenizer file: normalised text to ids, without start, tag and stop."""
+
+    base_file: str  # name of the base's file
+    suffix: str  # of the files of new languages
+    required: tuple[str, ...]  # tokens that a base must have
+    space: str  # the token of a space
+    word_start: str  # what the first token of a word begins with; empty where a space is always a token of its own
+    tag_form: str  # of the base's language tags
+    language_codes: tuple[str, ...]  # languages that have a row in the model's table of languages, if it has one
+    content: bytes
+
+    @property
+    def ids(self) -> Mapping[str, int]:
+        """Every token with its id, special ones included."""
+        ...
+
+    @property
+    def special(self) -> Mapping[str, int]:
+        """The special tokens that every model of the kind has."""
+        ...
+
+    @property
+    def start_id(self) -> int: ...
+
+    @property
+    def stop_id(self) -> int: ...
+
+    @property
+    def unknown_id(self) -> int: ...
+
+    @property
+    def marks(self) -> frozenset[int]:
+        """Ids that no text may hold."""
+        ...
+
+    @property
+    def pieces(self) -> tuple[str, ...]:
+        """Tokens that text may become: without marks and tags."""
+        ...
+
+    def normalise(self, text: str) -> str:
+        """`text` as the file itself rewrites it, so that pieces are learned from what it will match."""
+        ...
+
+    def encode(self, text: str) -> tuple[list[int], str]:
+        """Ids, and every character that has none, in order."""
+        ...
+
+    def encode_piece(self, text: str) -> tuple[list[int], str]:
+        """`encode` for part of a word, which begins one only where it starts with `word_start`."""
+        ...
+
+    def tokens(self, text: str) -> list[str]:
+        """Names of the tokens that `encode` gives the ids of."""
+        ...
+
+    def split_word(self, word: str) -> list[str]:
+        """What the merges of a new language begin with."""
+        ...
+
+    def extended(self, appended: Mapping[str, int], tag: str, merges: Sequence[tuple[str, str]] | None,
+                 byte_fallback: bool = False) -> bytes:
+        """The file of a new language: this one with `appended` ids, its `tag`, and `merges` in rank order.
+
+        Without `merges` (None) text is joined as by this file.
+        `byte_fallback`: characters without a piece become `BYTES`, which must be among the ids.
+        """
+        ...
+
+
+SegmenterKind = type[Bpe] | type[SentencePieceModel] | type[ByteLevelBpe]
+SEGMENTERS: Mapping[str, SegmenterKind] = {
+    "bpe": Bpe, "sentencepiece": SentencePieceModel, "bytes": ByteLevelBpe}
+
+
+def read_segmenter(content: bytes, name: str) -> Segmenter:
+    """A tokenizer file of any kind; `UserError` naming it as `name` when it is of none."""
+    if content.lstrip()[:1] == b"{":
+        return ByteLevelBpe(content, name) if b'"tiktoken"' in content[:100] else Bpe(content, name)
+    if name.endswith(".tiktoken"):
+        return ByteLevelBpe(content, name)
+    return SentencePieceModel(content, name)
 
 
 def name_characters(characters: Sequence[str], limit: int = 10) -> str:
@@ -46,6 +132,11 @@ def name_characters(characters: Sequence[str], limit: int = 10) -> str:
 def rules_file(code: str) -> str:
     """Name of the file beside the tokenizer that holds the rules of a language."""
     return f"rules-{code}.json"
+
+
+def language_file(code: str, kind: type[Segmenter]) -> str:
+    """Name of the tokenizer file of a new language."""
+    return f"language-{code}.{kind.suffix}"
 
 
 @dataclass(frozen=True)
@@ -68,22 +159,26 @@ class LanguageEntry:
     file: str
     added: tuple[NewToken, ...] = ()
     rules: str = ""  # file of the rules that verbalize text before the normaliser; empty: none
+    variant_of: str = ""  # language whose tokens and normaliser it has, beside a tag of its own; empty: none
 
     @classmethod
-    def from_json(cls, code: str, entry: dict) -> LanguageEntry:
+    def from_json(cls, code: str, entry: dict, kind: type[Segmenter]) -> LanguageEntry:
         file, rules = str(entry["tokenizer"]), str(entry.get("rules", ""))
-        if file not in (BASE_FILE, f"language-{code}.json"):
+        if file not in (kind.base_file, language_file(code, kind)):
             raise ValueError(f"tokenizer file {file!r} of {code!r}")
-        if rules not in ("", rules_file(code)) or (rules and file == BASE_FILE):
+        if rules not in ("", rules_file(code)) or (rules and file == kind.base_file):
             raise ValueError(f"rules file {rules!r} of {code!r}")
         added = tuple(NewToken(int(token["id"]), str(token["text"]), code, str(token["kind"]))
                       for token in entry.get("added", ()))
-        return cls(code, str(entry["tag"]), str(entry["normaliser"]), file, added, rules)
+        return cls(code, str(entry["tag"]), str(entry["normaliser"]), file, added, rules,
+                   str(entry.get("variant_of", "")))
 
     def to_json(self) -> dict:
         added = [{"id": token.id, "text": token.text, "kind": token.kind} for token in self.added]
         rules = {"rules": self.rules} if self.rules else {}
-        return {"tag": self.tag, "normaliser": self.normaliser, **rules, "tokenizer": self.file, "added": added}
+        variant = {"variant_of": self.variant_of} if self.variant_of else {}
+        return {"tag": self.tag, "normaliser": self.normaliser, **rules, **variant, "tokenizer": self.file,
+                "added": added}
 
 
 @dataclass(frozen=True)
@@ -104,14 +199,16 @@ class FrontEnd:
     @classmethod
     def wrap(cls, tokenizer: bytes, languages: Mapping[str, str], prefix_size: int | None = None, *,
              style: normalisers.Style = "words", tagged: bool = True,
-             data: Mapping[str, bytes] | None = None) -> FrontEnd:
+             data: Mapping[str, bytes] | None = None, segmenter: str = "bpe") -> FrontEnd:
         """A base front-end around a published tokenizer file; `prefix_size` where the checkpoint has spare rows.
 
-        `tagged`: whether a language's tag goes before its text. `data`: files that normalisers need.
+        `tagged`: whether a language's tag goes before its text. `data`: files that normalisers need. `segmenter`: one
+        of `SEGMENTERS`.
         """
-        ids = vocabulary(tokenizer, BASE_FILE)
-        tags = {code: f"[{code}]" if tagged else "" for code in languages}
-        missing = [token for token in (*SPECIAL_TOKENS, *filter(None, tags.values())) if token not in ids]
+        kind = SEGMENTERS[segmenter]
+        ids = kind(tokenizer, kind.base_file).ids
+        tags = {code: kind.tag_form.format(code) if tagged else "" for code in languages}
+        missing = [token for token in (*kind.required, *filter(None, tags.values())) if token not in ids]
         if missing:
             raise UserError(f"The base tokenizer lacks {', '.join(missing)}.", "Give the tokenizer file of this model.")
         size = highest_id(ids) + 1
@@ -120,22 +217,24 @@ class FrontEnd:
                 f"The tokenizer has {size} ids, the checkpoint {prefix_size} text rows: they do not belong together.",
                 "Use the tokenizer that was published with this checkpoint.",
             )
-        by_code = {code: LanguageEntry(code, tags[code], name, BASE_FILE) for code, name in languages.items()}
-        return cls(by_code, {BASE_FILE: tokenizer, **(data or {})}, prefix_size or size, style)
+        by_code = {code: LanguageEntry(code, tags[code], name, kind.base_file) for code, name in languages.items()}
+        return cls(by_code, {kind.base_file: tokenizer, **(data or {})}, prefix_size or size, style)
 
     @classmethod
     def load(cls, folder: Path | str) -> FrontEnd:
         """Read what `save` wrote; a missing or damaged file raises `UserError` naming it."""
         folder = Path(folder)
         try:
-            settings = json.loads((folder / SETTINGS_FILE).read_text("utf-8"))
-            by_code = {code: LanguageEntry.from_json(code, entry) for code, entry in settings["languages"].items()}
-            tokenizers = sorted({entry.file for entry in by_code.values()} | {BASE_FILE})
+            settings = foreign.read_json(folder / SETTINGS_FILE)
+            kind = SEGMENTERS[settings.get("segmenter", "bpe")]
+            by_code = {code: LanguageEntry.from_json(code, entry, kind)
+                       for code, entry in settings["languages"].items()}
+            tokenizers = sorted({entry.file for entry in by_code.values()} | {kind.base_file})
             data = [DATA_FILES[DATA_FILES.index(name)] for name in settings.get("data", ())]  # none but these
             rules = [entry.rules for entry in by_code.values() if entry.rules]
-            files = {name: (folder / name).read_bytes() for name in (*tokenizers, *data, *rules)}
+            files = {name: foreign.read_bytes(folder / name) for name in (*tokenizers, *data, *rules)}
             for name in tokenizers:
-                vocabulary(files[name], str(folder / name))
+                kind(files[name], str(folder / name))
             for name in rules:
                 parse_rules(files[name], str(folder / name))
             style, size = normalisers.style(settings.get("style", "words")), int(settings["size"])
@@ -149,7 +248,7 @@ class FrontEnd:
         return front_end
 
     def save(self, folder: Path | str) -> None:
-        """Write `front_end.json`, `tokenizer.json`, one file a new language and the data files into `folder`."""
+        """Write `front_end.json`, the base's tokenizer, one file a new language and the data files into `folder`."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in self.files.items():
@@ -168,21 +267,61 @@ class FrontEnd:
         if language in self.by_code:
             raise UserError(f"The tokenizer already knows the language {language!r}.", "Choose another language code.")
         normalisers.normalise("", normaliser)
-        known = self._vocabulary
-        wanted = [(f"[{language}]", "tag"), *((text, "character") for text in characters)]
+        known, space = self._vocabulary, self._base.space
+        wanted = [(f"[{language}]", "tag"), (space, "character"), *((text, "character") for text in characters)]
         wanted += [(left + right, "merge") for left, right in merges]
         wanted += [(byte, "byte") for byte in BYTES if byte_fallback]
         added: dict[str, NewToken] = {}
         for text, kind in wanted:
             if (kind == "tag" or text not in known) and text not in added:
                 added[text] = NewToken(self.size + len(added), text, language, kind)
-        tag, file = f"[{language}]", f"language-{language}.json"
+        tag, file = f"[{language}]", self.language_file(language)
         appended = {token.text: token.id for token in (*self.added_tokens(), *added.values())}
-        content = extended_file(self.files[BASE_FILE], appended, tag, merges, byte_fallback)
+        content = self._base.extended(appended, tag, merges, byte_fallback)
         written = {rules_file(language): rules.to_json()} if rules else {}
         entry = LanguageEntry(language, tag, normaliser, file, tuple(added.values()), "".join(written))
         files = {**self.files, file: content, **written}
         return replace(self, by_code={**self.by_code, language: entry}, files=files)
+
+    def with_variant(self, language: str, of: str) -> FrontEnd:
+        """A front-end that also knows `language`, which is read as the language `of` but for its tag.
+
+        So that a dialect, a voice or a domain can be trained beside the untouched language.
+        """
+        if language in self.by_code:
+            raise UserError(f"The tokenizer already knows the language {language!r}.", "Choose another language code.")
+        entry, tag, file = self._entry(of), f"[{language}]", self.language_file(language)
+        segmenter = self._segmenters[entry.file]
+        if self._kind is ByteLevelBpe and self.is_new(of):
+            raise UserError(f"IndexTTS 2.5 has no variants of a language that it was taught, such as {of!r}.",
+                            "Give a language of the base.")
+        token = NewToken(self.size, tag, language, "tag")
+        known = highest_id(segmenter.ids) + 1 if self._kind is SentencePieceModel else 0  # its pieces have no gaps
+        appended = {one.text: one.id for one in (*self.added_tokens(), token) if one.id >= known}
+        written = {rules_file(language): self.files[entry.rules]} if entry.rules else {}
+        made = LanguageEntry(language, tag, entry.normaliser, file, (token,), "".join(written), of)
+        files = {**self.files, file: segmenter.extended(appended, tag, None), **written}
+        return replace(self, by_code={**self.by_code, language: made}, files=files)
+
+    def language_file(self, language: str) -> str:
+        """Name of the tokenizer file that a new language has, or would have."""
+        return language_file(language, self._kind)
+
+    def shared_file(self) -> Segmenter | None:
+        """One SentencePiece model with the tokens of all languages, for programs that load a single file.
+
+        In it, new pieces that a base language could spell change that language's ids. None for BPE files, whose
+        programs take a file for each language.
+        """
+        if self._kind is not SentencePieceModel:
+            return None
+        tokens = self.added_tokens()
+        if not tokens:
+            return self._base
+        merges = [("", token.text) for token in tokens if token.kind == "merge"]
+        appended = {token.text: token.id for token in tokens}
+        byte_fallback = any(token.kind == "byte" for token in tokens)
+        return SentencePieceModel(self._base.extended(appended, "", merges, byte_fallback), "the shared file")
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -195,7 +334,7 @@ class FrontEnd:
 
     def is_new(self, language: str) -> bool:
         """Whether an extension brought `language`."""
-        return self._entry(language).file != BASE_FILE
+        return self._entry(language).file != self._base.base_file
 
     @property
     def size(self) -> int:
@@ -205,12 +344,30 @@ class FrontEnd:
     @property
     def base_ids(self) -> int:
         """Number of ids in the base's file; `prefix_size` is more where the checkpoint has spare rows."""
-        return highest_id(vocabulary(self.files[BASE_FILE], BASE_FILE)) + 1
+        return highest_id(self.base_vocabulary) + 1
+
+    @property
+    def base_vocabulary(self) -> Mapping[str, int]:
+        """Every token of the base's file with its id, marks and tags included."""
+        return self._base.ids
 
     @property
     def pieces(self) -> tuple[str, ...]:
         """Texts of the base's tokens, without its marks and tags."""
-        return tuple(text for text in vocabulary(self.files[BASE_FILE], BASE_FILE) if not text.startswith("["))
+        return self._base.pieces
+
+    def up_to(self, language: str) -> FrontEnd:
+        """This front-end as it was when `language` was the last one that had been added."""
+        codes = list(self.by_code)
+        kept = {code: self.by_code[code] for code in codes[:codes.index(language) + 1]}
+        left_out = {name for code in codes if code not in kept
+                    for name in (self.by_code[code].file, self.by_code[code].rules)}
+        return replace(self, by_code=kept, files={name: content for name, content in self.files.items()
+                                                  if name not in left_out})
+
+    def added_to(self, base: FrontEnd) -> tuple[NewToken, ...]:
+        """Tokens that this front-end adds to `base`, of which it is an extension, in the order of their ids."""
+        return self.added_tokens()[len(base.added_tokens()):]
 
     def added_tokens(self) -> tuple[NewToken, ...]:
         """Tokens after the prefix, in the order of their ids."""
@@ -227,7 +384,7 @@ class FrontEnd:
     @property
     def base_fingerprint(self) -> str:
         """sha256 of the base tokenizer's bytes: equal for a base and its extensions."""
-        return hashlib.sha256(self.files[BASE_FILE]).hexdigest()
+        return hashlib.sha256(self._base.content).hexdigest()
 
     def normaliser_for(self, language: str) -> str:
         """Name of the normaliser of `language`, or of the one it would get as a new language."""
@@ -251,11 +408,24 @@ class FrontEnd:
 
     def normalise(self, text: str, language: str) -> str:
         """`text` as the tokenizer reads it: in preparation, training and synthesis alike."""
-        return normalisers.normalise(self.verbalize(text, language), self._entry(language).normaliser, self.files)
+        normal = normalisers.normalise(self.verbalize(text, language), self._entry(language).normaliser, self.files)
+        return self._base.normalise(normal) if self.is_new(language) else normal
+
+    def normalise_for_comparison(self, text: str, language: str) -> str:
+        """`normalise`, or as much of it as the packages on this machine allow; never for the model."""
+        if self.unready(language):
+            return normalisers.normalise_without_packages(text, self._entry(language).normaliser)
+        return self.normalise(text, language)
 
     def dropped(self, text: str, language: str) -> dict[str, int]:
-        """Visible characters that rules and normaliser of a new language leave out, with their counts."""
-        rules, name = self.writer(language), self._entry(language).normaliser
+        """Visible characters that rules and normaliser of a new language leave out, with their counts.
+
+        Those that the own normaliser of a base language leaves out are not known, nor for its variants.
+        """
+        rules, entry = self.writer(language), self._entry(language)
+        name = entry.normaliser
+        if entry.variant_of and not self.is_new(entry.variant_of):
+            return {}
         if rules is None:
             return normalisers.dropped(text, name)
         shown = rules.verbalize_traced(text)
@@ -269,23 +439,32 @@ class FrontEnd:
             return error.message
         return normalisers.missing(self._entry(language).normaliser, self.files)
 
-    def encode(self, text: str, language: str) -> np.ndarray:
+    def encode(self, text: str, language: str, unknown: UnknownCharacters = "refuse") -> np.ndarray:
         """Ids (T,) int64: [START], the tag, the text, [STOP].
 
-        Raises `UserError` for an empty text, and for characters outside the vocabulary, naming them.
+        Raises `UserError` for an empty text, and naming characters outside the vocabulary, unless `unknown` has [UNK]
+        for each, or leaves them out of a text that has others.
         """
         normal = self.normalise(text, language)
         if not normal:
             raise UserError(f"The text is empty: {text!r} has nothing to speak.", "Write at least one word.")
-        ids, unknown = self._ids(self._entry(language).file, normal)
-        if unknown:
+        ids, missing = self._segment(self._entry(language).file, normal)
+        if missing and (unknown == "refuse" or (unknown == "leave_out" and not self.can_read(text, language))):
+            distinct = tuple(dict.fromkeys(missing))
             raise UserError(
-                f"{text!r} has characters outside the vocabulary of {language!r}: {name_characters(unknown)}.",
-                self._way_out(unknown, language),
+                f"{text!r} has characters outside the vocabulary of {language!r}: {name_characters(distinct)}.",
+                self._way_out(distinct, language),
             )
-        if self.special_id("[START]") in ids or self.special_id("[STOP]") in ids:
+        if unknown == "leave_out":
+            ids = [one for one in ids if one != self.unknown_id]
+        if not self._base.marks.isdisjoint(ids):
             raise UserError(f"{text!r} holds the mark [START] or [STOP].", "Take it out: it steers the model.")
         return np.array(self._whole(ids, language), dtype=np.int64)
+
+    def can_read(self, text: str, language: str) -> bool:
+        """Whether the tokenizer has an id for any letter or digit of `text`."""
+        unknown = self.unknown_characters(text, language)
+        return any(one.isalnum() and one not in unknown for one in self.normalise(text, language))
 
     def _way_out(self, unknown: Sequence[str], language: str) -> str:
         """What lets characters that the tokenizer lacks be spoken; numbers are written out by rules."""
@@ -293,39 +472,85 @@ class FrontEnd:
             rules = f"`{language}`" if verbalizer.has_rules(language) else "your own"
             return ("Spell them out (digits as words). This tokenizer has no text rules: one that is made with rules "
                     f"({rules}: Tokenizer tab, or --rules) writes numbers out by itself.")
-        return "Spell them out (digits as words), or train a tokenizer on text that contains them."
+        way_out = "Spell them out (digits as words), or train a tokenizer on text that contains them."
+        return f"{way_out} A synthesis can leave them out (--unknown leave_out) or send [UNK] (--unknown unk)."
 
     def comparable(self, text: str, language: str) -> list[int]:
-        """What `encode` gives, with an unknown character as one [UNK]; to compare front-ends, never for the model."""
+        """What `encode` gives, with unknown ids; to compare front-ends, never for the model."""
         return self._whole(self.body(text, language), language)
 
     def body(self, text: str, language: str) -> list[int]:
         """Ids of the normalised text alone, an unknown character as one [UNK]; for counting, never for the model."""
-        return self.ids_of(self.normalise(text, language), language)
-
-    def ids_of(self, normal: str, language: str) -> list[int]:
-        """What `body` gives, for text that `normalise` made already: many tokenizers may be counted on one reading."""
-        return self._ids(self._entry(language).file, normal)[0]
+        return self.spell(self.normalise(text, language), language)[0]
 
     def unknown_characters(self, text: str, language: str) -> tuple[str, ...]:
         """Distinct characters of the normalised text that have no id in `language`."""
-        return self._ids(self._entry(language).file, self.normalise(text, language))[1]
+        return tuple(dict.fromkeys(self._segment(self._entry(language).file, self.normalise(text, language))[1]))
 
-    def spell(self, text: str) -> tuple[list[int], tuple[str, ...]]:
-        """Ids of text as given (no tag, no normaliser) by the base tokenizer, and the characters it does not know.
+    def spell(self, text: str, language: str = "") -> tuple[list[int], str]:
+        """Ids of text as given (no tag, no normaliser), and every character that has none, in order.
 
-        An unknown character is one [UNK] among the ids.
+        By the base tokenizer, or that of `language`. SentencePiece gives one unknown id for a run of such characters.
         """
-        return self._ids(BASE_FILE, text)
+        return self._segment(self._entry(language).file if language else self._base.base_file, text)
+
+    def spell_piece(self, text: str) -> tuple[list[int], str]:
+        """`spell` by the base tokenizer for part of a word, which begins one only where it starts with `word_start`."""
+        return self._base.encode_piece(text)
+
+    def cased(self, text: str) -> str:
+        """Lower-case `text` in the case that the base was trained with."""
+        return text.upper() if self.style == "indextts2" else text
+
+    def tokens(self, text: str, language: str) -> list[str]:
+        """Names of the tokens of `body`; SentencePiece gives an unknown run as it is written."""
+        return self._segmenters[self._entry(language).file].tokens(self.normalise(text, language))
+
+    def split_word(self, word: str) -> list[str]:
+        """What the merges of a new language begin with, for a word of normalised text."""
+        return self._base.split_word(word)
+
+    @property
+    def word_start(self) -> str:
+        """What the first token of a word begins with; empty where a space is a token of its own."""
+        return self._base.word_start
+
+    @property
+    def start_id(self) -> int:
+        return self._base.start_id
+
+    @property
+    def stop_id(self) -> int:
+        return self._base.stop_id
+
+    @property
+    def unknown_id(self) -> int:
+        return self._base.unknown_id
+
+    @property
+    def space_id(self) -> int:
+        """Id of the token of a space, or of what begins a word."""
+        return self._vocabulary[self._base.space]
 
     def special_id(self, token: str) -> int:
-        """Id of a token such as `[START]`, read from the base file."""
+        """Id of a token such as `[START]`, read from the files."""
         return self._vocabulary[token]
 
     def tag_id(self, language: str) -> int | None:
         """Id of the tag that goes before text of `language`; None when it has none."""
         tag = self._entry(language).tag
         return self._vocabulary[tag] if tag else None
+
+    def own_tag_id(self, language: str) -> int | None:
+        """Id of the tag that a base with a table of languages has for `language`, whether or not it speaks it."""
+        code = language.partition("-")[0]
+        return self.base_vocabulary.get(self._base.tag_form.format(code)) if code in self._base.language_codes else None
+
+    def language_rows(self, language: str) -> list[int]:
+        """Rows of the base's table of languages that a new row starts from: the language's own, or all that it speaks.
+        """
+        codes, code = self._base.language_codes, language.partition("-")[0]
+        return [codes.index(code)] if code in codes else [codes.index(known) for known in self.base_languages]
 
     def overhead(self, language: str) -> int:
         """Ids that `encode` puts around a text: start, stop and the tag."""
@@ -339,6 +564,13 @@ class FrontEnd:
                 f"the model has {base.prefix_size} ({base.base_fingerprint[:8]}): they do not belong together.",
                 "Make the tokenizer again for this model.",
             )
+        taught = [code for code in base.languages if base.is_new(code)]
+        if taught and (taught[-1] not in self.by_code or self.up_to(taught[-1]).fingerprint != base.fingerprint):
+            raise UserError(
+                f"The tokenizer has {', '.join(self.languages)}, and the model was taught {', '.join(taught)} before: "
+                "the tokenizer does not begin with what the model has.",
+                "Make the tokenizer again for this model.",
+            )
 
     def _entry(self, language: str) -> LanguageEntry:
         if language not in self.by_code:
@@ -350,24 +582,27 @@ class FrontEnd:
 
     def _whole(self, ids: Sequence[int], language: str) -> list[int]:
         tag = self.tag_id(language)
-        return [self.special_id("[START]"), *([] if tag is None else [tag]), *ids, self.special_id("[STOP]")]
+        return [self.start_id, *([] if tag is None else [tag]), *ids, self.stop_id]
 
-    def _ids(self, file: str, normal: str) -> tuple[list[int], tuple[str, ...]]:
-        marked = _LONE_SURROGATE.sub("\ufffd", normal).replace(" ", "[SPACE]")
-        encoding = self._tokenizers[file].encode(marked, add_special_tokens=False)
-        unknown_id = self.special_id("[UNK]")
-        spans = zip(encoding.ids, encoding.offsets, strict=True)
-        unknown = [marked[start:end] for token_id, (start, end) in spans if token_id == unknown_id]
-        return encoding.ids, tuple(dict.fromkeys("".join(unknown)))
+    def _segment(self, file: str, normal: str) -> tuple[list[int], str]:
+        return self._segmenters[file].encode(_LONE_SURROGATE.sub("\ufffd", normal))
 
     @cached_property
     def _vocabulary(self) -> dict[str, int]:
-        base = vocabulary(self.files[BASE_FILE], BASE_FILE)
-        return {**base, **{token.text: token.id for token in self.added_tokens()}}
+        return {**self._base.ids, **{token.text: token.id for token in self.added_tokens()}}
 
     @cached_property
-    def _tokenizers(self) -> dict[str, Tokenizer]:
-        return {name: Tokenizer.from_buffer(self.files[name]) for name in self.files if name not in self._others}
+    def _segmenters(self) -> dict[str, Segmenter]:
+        kind = self._kind
+        return {name: kind(content, name) for name, content in self.files.items() if name not in self._others}
+
+    @property
+    def _base(self) -> Segmenter:
+        return self._segmenters[self._kind.base_file]
+
+    @property
+    def _kind(self) -> SegmenterKind:
+        return next(kind for kind in SEGMENTERS.values() if kind.base_file in self.files)
 
     @property
     def _others(self) -> set[str]:
@@ -380,8 +615,10 @@ class FrontEnd:
             "base_languages": list(self.base_languages),
             "prefix_size": self.prefix_size,
             "size": self.size,
-            "special": {token: self.special_id(token) for token in SPECIAL_TOKENS},
+            "special": dict(self._base.special),
         }
-        if self.style != "words":  # left out where it was not known yet, so that fingerprints stay
+        if self._kind is not Bpe:  # left out where it was not known yet, so that fingerprints stay; so is the style
+            settings["segmenter"] = next(name for name, kind in SEGMENTERS.items() if kind is self._kind)
+        if self.style != "words":
             settings |= {"style": self.style, "data": [name for name in DATA_FILES if name in self.files]}
         return (json.dumps(settings, ensure_ascii=False, indent=1) + "\n").encode("utf-8")

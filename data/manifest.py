@@ -17,9 +17,10 @@ from typing import IO
 
 import yaml
 
+from config import foreign
 from config.errors import UserError
 from data.disk_collections import DiskList, DiskSequence, sorted_on_disk
-from data.durable_files import write_text
+from data.durable_files import check_no_link_out, write_text
 
 MANIFEST_FILE = "manifest.jsonl"
 CARD_FILE = "dataset.yaml"
@@ -77,7 +78,7 @@ class PreparedDataset:
         return tuple(clip for clip in self.clips if clip.split == name)
 
     def audio_path(self, clip: ManifestClip) -> Path:
-        return self.folder / clip.audio
+        return check_no_link_out(self.folder, clip.audio)
 
 
 def make_card(name: str, language: str, source: str, clips: Iterable[ManifestClip], licence: str = "",
@@ -143,10 +144,10 @@ def load_card(folder: Path) -> DatasetCard:
     """The card of the dataset in `folder`."""
     path = folder / CARD_FILE
     try:
-        return DatasetCard(**yaml.safe_load(path.read_text("utf-8-sig")))
+        return DatasetCard(**foreign.read_yaml(path))
     except OSError as error:
         raise UserError(f"{path} could not be read: {error.strerror}.", "Prepare the dataset first.") from error
-    except (TypeError, ValueError, yaml.YAMLError) as error:
+    except (TypeError, ValueError) as error:
         raise UserError(f"{path} is damaged: {error}.", "Prepare the dataset again.") from error
 
 
@@ -192,7 +193,7 @@ def _json_lines(file: IO[bytes], path: Path) -> Iterator[tuple[int, int, dict]]:
             continue
         try:
             text = line.decode("utf-8")
-            row = json.loads(text)
+            row = foreign.loads(text)
         except UnicodeDecodeError as error:
             raise _not_utf8(path, begin, error) from error
         except ValueError as error:
@@ -204,7 +205,7 @@ def _json_lines(file: IO[bytes], path: Path) -> Iterator[tuple[int, int, dict]]:
 
 def _opened(path: Path) -> IO[bytes]:
     try:
-        return open(path, "rb")
+        return foreign.open_plain(path)
     except OSError as error:
         raise _unreadable(path, error) from error
 

@@ -1,8 +1,9 @@
 """Named text normalisers, which run before the tokenizer.
 
 A front-end names one for each language, and the name is part of its fingerprint. The style of the base model decides
-which one a new language gets: `words` (the built-in model: letters and spaces) or `chatterbox` (with punctuation, in
-NFKD). The base languages of Chatterbox have their own, which give the published ids. Nothing that is spoken is dropped,
+which one a new language gets: `words` (the built-in model: letters and spaces), `chatterbox` (with punctuation, in
+NFKD), `indextts2` (the same in upper case, composed) or `indextts25` (the same, composed). The base languages of
+Chatterbox and IndexTTS2 have their own, which give the published ids. Nothing that is spoken is dropped,
 so the tokenizer can report unknown characters; `dropped` lists what was left out.
 """
 
@@ -14,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from config.errors import UserError
-from data.languages import MissingTool, chatterbox_normaliser
+from config.errors import MissingTool, UserError
+from data.languages import chatterbox_normaliser, indextts2_normaliser
 from data.languages.chatterbox_normaliser import CODES_FILE
 from data.languages.words import (
     KEPT_MARKS,
@@ -25,17 +26,22 @@ from data.languages.words import (
     lower_composed,
     punctuated,
     script_kind,
+    upper_composed,
     words,
 )
 
-Style = Literal["words", "chatterbox"]
+Style = Literal["words", "chatterbox", "indextts2", "indextts25"]
 
 STYLES: tuple[Style, ...] = get_args(Style)
 KINDS: tuple[ScriptKind, ...] = get_args(ScriptKind)
 _NEW = {f"chatterbox-new-{kind}": kind for kind in KINDS}
+_NEW_UPPER = {f"indextts2-new-{kind}": kind for kind in KINDS}
+_NEW_COMPOSED = {f"indextts25-new-{kind}": kind for kind in KINDS}
 _BASE = {"chatterbox": "", **{f"chatterbox-{code}": code for code in chatterbox_normaliser.LANGUAGE_STEPS}}
 _ENGLISH = "chatterbox-english"
-NORMALISERS = (*KINDS, *_NEW, *_BASE, _ENGLISH)
+INDEXTTS2 = "indextts2"  # of both its base languages: the text decides which rules read it
+INDEXTTS25 = {f"indextts25-{code}": code for code in ("zh", "en", "es", "ar")}  # of 2.5, by language
+NORMALISERS = (*KINDS, *_NEW, *_BASE, _ENGLISH, *_NEW_UPPER, INDEXTTS2, *_NEW_COMPOSED, *INDEXTTS25)
 DATA_FILES = (CODES_FILE,)  # of a model, which a normaliser may need
 _NO_FILES: Mapping[str, bytes] = {}
 
@@ -47,6 +53,14 @@ def normalise(text: str, name: str, files: Mapping[str, bytes] = _NO_FILES) -> s
     """
     if name in _NEW:
         return punctuated(text, _NEW[name])
+    if name in _NEW_UPPER:
+        return upper_composed(punctuated(text, _NEW_UPPER[name]), _NEW_UPPER[name])
+    if name in _NEW_COMPOSED:
+        return unicodedata.normalize("NFC", punctuated(text, _NEW_COMPOSED[name]))
+    if name == INDEXTTS2:
+        return indextts2_normaliser.normalise(text)
+    if name in INDEXTTS25:
+        return indextts2_normaliser.normalise_for_2_5(text, INDEXTTS25[name]).strip()
     if name in _BASE:
         return chatterbox_normaliser.normalise_multilingual(text, _BASE[name], files)
     if name == _ENGLISH:
@@ -68,10 +82,20 @@ class TextNormaliser:
 def missing(name: str, files: Mapping[str, bytes] = _NO_FILES) -> str:
     """What the normaliser `name` lacks on this machine, as a sentence; empty for nothing."""
     try:
-        normalise("a", name, files)
+        normalise("a b", name, files)  # a single letter needs nothing
     except MissingTool as error:
         return error.message
     return ""
+
+
+def normalise_without_packages(text: str, name: str) -> str:
+    """What can be done of `normalise` without any optional package; to compare tokenizers, never for the model."""
+    def as_it_is(shielded: str, chinese: bool) -> str:
+        return shielded
+
+    if name in INDEXTTS25:
+        return indextts2_normaliser.normalise_for_2_5(text, INDEXTTS25[name], as_it_is).strip()
+    return indextts2_normaliser.normalise(text, as_it_is) if name == INDEXTTS2 else text
 
 
 def for_language(code: str, style: Style = "words") -> str:
@@ -89,13 +113,14 @@ def for_base_language(code: str, multilingual: bool) -> str:
 
 def dropped(text: str, name: str) -> dict[str, int]:
     """Visible characters of `text` that the normaliser `name` of a new language leaves out, with their counts."""
-    composed = lower_composed(text, _NEW.get(name) or _kind(name))
-    if name in _NEW:
+    kind = {**_NEW, **_NEW_UPPER, **_NEW_COMPOSED}.get(name)
+    composed = lower_composed(text, kind or _kind(name))
+    if kind:
         composed = "".join(
             character for character in unicodedata.normalize("NFKD", composed)
             if character not in KEPT_MARKS and character not in REPLACED_MARKS
         )
-    remaining = Counter(normalise(text, name))
+    remaining = Counter(punctuated(text, kind) if kind else normalise(text, name))
     lost = Counter(character for character in composed if not character.isspace())
     lost.subtract({character: count for character, count in remaining.items() if character != " "})
     return {character: count for character, count in sorted(lost.items()) if count > 0}

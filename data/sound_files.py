@@ -1,4 +1,4 @@
-"""Sound files as numpy: read, cut, resampled and written by soundfile and soxr. Never loads torch.
+"""Sound files as numpy: read, cut, repaired, resampled and written by soundfile and soxr. Never loads torch.
 
 A long recording is read in order in blocks and never sought in, since not every compressed file can be sought to the
 sample; memory does not grow with its length. A file that is not audio raises `UserError` naming it.
@@ -18,6 +18,7 @@ import soxr
 
 from config.errors import UserError
 from data.loudness import gain_to, integrated_loudness
+from data.measures import Measures, Samples
 
 VOICE_RATE = 16000  # Hz: of the copy of a recording in which voices are detected, and of its noise
 _BLOCK_S = 20.0
@@ -33,6 +34,7 @@ def read_samples(path: str | Path | BinaryIO, name: str | Path = "") -> tuple[np
         raise _unreadable(name, error) from error
     if samples.shape[0] == 0:
         raise UserError(f"{name} holds no samples.", "Remove the clip or record it again.")
+    _require_finite(samples, name, 0, rate)
     return samples.mean(axis=1), rate
 
 
@@ -41,10 +43,11 @@ def file_duration(path: str | Path) -> float:
     return duration_and_rate(path)[0]
 
 
-def cut_to_flac(path: str | Path, begin_s: float, end_s: float | None) -> bytes:
+def cut_to_flac(path: str | Path, begin_s: float, end_s: float | None) -> tuple[bytes, int]:
     """The part of a sound file from `begin_s` to `end_s` (None: its end), as the bytes of a FLAC file.
 
-    Rate and channels stay, and 16 bits a sample if the file has no more: the same part always has the same bytes.
+    Rate and channels stay, and 16 bits a sample if the file has no more: the same part always has the same bytes. The
+    second value is how many samples were above full scale, which FLAC cannot hold, and were cut to it.
     """
     try:
         with soundfile.SoundFile(str(path)) as file:
@@ -56,12 +59,24 @@ def cut_to_flac(path: str | Path, begin_s: float, end_s: float | None) -> bytes:
                                 "Check that the times belong to this recording.")
             file.seek(begin)
             samples = file.read(end - begin, dtype=_CUT_AS.get(file.subtype, "float32"), always_2d=True)
+            above = 0
+            if samples.dtype == np.float32:
+                _require_finite(samples, path, begin, file.samplerate)
+                above = int((np.abs(samples) > 1).sum())
             made = io.BytesIO()
             subtype = "PCM_24" if file.subtype in ("PCM_24", "PCM_32", "FLOAT", "DOUBLE") else "PCM_16"
             soundfile.write(made, samples, file.samplerate, format="FLAC", subtype=subtype)
     except (soundfile.SoundFileError, OSError) as error:
         raise _unreadable(path, error) from error
-    return made.getvalue()
+    return made.getvalue(), above
+
+
+def _require_finite(samples: np.ndarray, name: str | Path, start: int, rate: int) -> None:
+    """Refuse samples (S, channels) that are no numbers; the first is number `start` of the file."""
+    if not np.isfinite(samples).all():
+        first_s = (start + int(np.argmin(np.isfinite(samples).all(axis=1)))) / rate
+        raise UserError(f"{name} holds samples that are not finite numbers, the first at {first_s:.2f} s.",
+                        "Record or convert it again.")
 
 
 def _unreadable(path: str | Path, error: Exception) -> UserError:
@@ -93,6 +108,7 @@ def read_blocks(path: Path, block_s: float = _BLOCK_S) -> Iterator[np.ndarray]:
         with soundfile.SoundFile(str(path)) as file:
             frames = max(1, round(block_s * file.samplerate))
             while len(block := file.read(frames, dtype="float32", always_2d=True)):
+                _require_finite(block, path, file.tell() - len(block), file.samplerate)
                 yield block.mean(axis=1)
     except (soundfile.SoundFileError, OSError, UnicodeError) as error:
         raise _unreadable(path, error) from error
@@ -150,6 +166,13 @@ def format_clip(samples: np.ndarray, rate: int, finish: ClipFormat, noise: np.nd
     return (samples if finish.lufs is None else at_loudness(samples, wanted, finish.lufs)), wanted
 
 
+def write_denoised(path: Path, noise: np.ndarray, target: Path) -> None:
+    """A copy of a recording at `VOICE_RATE` without its noise, whose profile is `noise` (S,) at that rate."""
+    with soundfile.SoundFile(str(target), "w", VOICE_RATE, 1, "FLOAT", format="WAV") as file:
+        for block in read_resampled(path, VOICE_RATE):
+            file.write(_without_noise(block, VOICE_RATE, noise) if len(block) else block)
+
+
 def at_loudness(samples: np.ndarray, rate: int, lufs: float) -> np.ndarray:
     """The clip at this loudness, or as near as its peak allows; silence stays."""
     measured = integrated_loudness(samples, rate)
@@ -164,3 +187,30 @@ def _without_noise(samples: np.ndarray, rate: int, noise: np.ndarray) -> np.ndar
     profile = soxr.resample(noise, VOICE_RATE, rate, quality="HQ") if rate != VOICE_RATE else noise
     made = noisereduce.reduce_noise(y=samples, sr=rate, y_noise=profile, stationary=True, prop_decrease=0.9)
     return np.asarray(made, dtype=np.float32)
+
+
+EDGE_SILENCE_S = 0.2  # at each end
+TRIM, LEVEL = "trim", "level"
+_FADE_S = 0.005
+
+
+def repair(waveform: Samples, sample_rate: int, measures: Measures, fixes: Sequence[str],
+           target_lufs: float) -> Samples:
+    """(S,) with `fixes` applied: `trim` to 0.2 s of silence at each end, `level` to `target_lufs` or near it."""
+    if TRIM in fixes:
+        waveform = _trimmed(waveform, sample_rate, measures)
+    if LEVEL in fixes and measures.level_lufs is not None:
+        waveform = waveform * np.float32(gain_to(target_lufs, measures.level_lufs, float(np.abs(waveform).max())))
+    return waveform.astype(np.float32)
+
+
+def _trimmed(waveform: Samples, sample_rate: int, measures: Measures) -> Samples:
+    begin = max(0, round((measures.silence_start_s - EDGE_SILENCE_S) * sample_rate))
+    end = len(waveform) - max(0, round((measures.silence_end_s - EDGE_SILENCE_S) * sample_rate))
+    cut = waveform[begin:end].copy()
+    fade = np.linspace(0, 1, max(1, round(_FADE_S * sample_rate)), dtype=np.float32)[:len(cut)]
+    if begin:
+        cut[:len(fade)] *= fade
+    if end < len(waveform):
+        cut[len(cut) - len(fade):] *= fade[::-1]
+    return cut

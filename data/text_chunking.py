@@ -1,20 +1,28 @@
 """Text in chunks that a model can speak at once: sentences, then phrases, then words; in any script.
 
 A chunk ends where a reader would breathe. No word or number is cut: the chunks, joined, are the text but for white
-space. The caller chooses the limit and its unit.
+space. The caller chooses the limit and its unit. In languages that `sentencex` has rules for, sentences are its own but
+for the signs that it does not know; in others they are found by the marks and abbreviations below. Words of scripts
+without spaces are those of ICU's dictionaries.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import accumulate, pairwise
 from typing import Literal
 
+import sentencex
+from icu4py.breakers import WordBreaker
+
 from config.errors import UserError
+from config.schema import UnknownCharacters
 from data.front_end import FrontEnd
+from data.normalisers import INDEXTTS2
 
 Boundary = Literal["sentence", "phrase", "word"]
 
@@ -32,13 +40,24 @@ _PARAGRAPH = re.compile(r"\n\s*\n")
 _INK = re.compile(r"\S")
 _LOOK_BACK = 64  # characters; longer words are no abbreviations
 _LAST_WORD = re.compile(r"[^\s(\[{«\"“‘]+$")
+_LISTED = re.compile(r"(?<!\S)\d{1,2}\.$")
 _ENUMERATOR = re.compile(r"\d{1,2}|[a-zA-Z]")
 _SHORT = """mr mrs ms dr prof st sr jr vs etc e.g i.e cf no nr vol fig p pp al ca approx inc ltd co gen col capt lt sgt
-rev hon m mm mme mlle bd av ch éd env ex tél z.b d.h u.a bzw usw ggf evtl str sra srta dra ud uds av.j.-c"""
+rev hon m mm mme mlle bd av ch éd env ex tél z.b d.h u.a bzw usw ggf evtl str sra srta dra ud uds av.j.-c
+eks bla mv osv kl tlf jf adr inkl ekskl exkl resp dvs kap sid doç sn bkz vb yy cad apt cth dll dsb tn bn"""
 _ABBREVIATIONS = frozenset(_SHORT.split())
-# Scripts that put no space between words: a chunk may end after any syllable when nothing better is near.
+_DOTTED = re.compile(r"(?:[^\W\d_]{1,2}\.)+[^\W\d_]{1,3}")  # t.ex, bl.a, U.S
+# Abbreviations that sentencex lacks: Ethiopic initials, and titles in Hindi.
+_UNCASED_SHORT = re.compile(r"(?<!\w)(?:[\u1200-\u135a]|डॉ|प्रो)\.$")
+# Languages with rules of their own in sentencex 1.0.32 (src/lib.rs), and Chinese, which its tests cover; others would
+# be read by those of a neighbour.
+_SENTENCEX = frozenset({
+    "am", "ar", "bg", "bn", "ca", "da", "de", "el", "en", "es", "fi", "fr", "gu", "hi", "hy", "it", "ja", "kk", "kn",
+    "ml", "mr", "my", "nl", "pa", "pl", "pt", "ru", "sk", "ta", "te", "uk", "zh",
+})
+_LETTER = re.compile(r"[^\W_]")
+# Scripts that put no space between words: a chunk may end after any word of a dictionary when nothing better is near.
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
-_BEFORE_VOWELS = "เแโใไເແໂໃໄ"  # Thai and Lao vowels written before their consonant
 _MARGIN = 0.2  # share of a sentence that must stand on each side of a comma, or of a space, for it to be cut there
 
 
@@ -48,25 +67,83 @@ class TextChunk:
 
     text: str
     boundary: Boundary
+    ids: tuple[int, ...] = ()  # with start and stop, where the chunk was cut between tokens; else `encode` gives them
 
 
 def split_text(text: str, limit: int, count: Callable[[str], int], word_limit: int | None = None,
-               more_ends: str = "") -> list[TextChunk]:
+               more_ends: str = "", language: str = "") -> list[TextChunk]:
     """Chunks of `text` in order, each with `count(chunk) <= limit`.
 
     A single word is never cut: it may take up to `word_limit` (default: `limit`), else `UserError`. `more_ends` are
     further signs that end a sentence.
     """
     chunks: list[TextChunk] = []
-    for sentence in split_sentences(text, more_ends):
-        chunks += _fitted(sentence, "sentence", limit, max(limit, word_limit or 0), count)
+    for sentence in split_sentences(text, more_ends, language):
+        parts = [sentence]
+        if count(sentence) > limit:  # a quotation of several sentences
+            parts = _strip(_split_by_marks(sentence, more_ends))
+        for part in parts:
+            chunks += _fitted(part, "sentence", limit, max(limit, word_limit or 0), count)
     return chunks
 
 
-def split_sentences(text: str, more_ends: str = "") -> list[str]:
+def split_sentences(text: str, more_ends: str = "", language: str = "") -> list[str]:
     """Sentences of `text`, each with its full stop and closing quotes; an empty line ends one too."""
-    ends = _sentence_end(more_ends)
-    return [sentence for paragraph in _PARAGRAPH.split(text) for sentence in _sentences(paragraph, ends)]
+    code = language.partition("-")[0]
+    found: list[str] = []
+    for paragraph in _PARAGRAPH.split(text):
+        if code in _SENTENCEX:
+            parts = [part for known in sentencex.segment(code, paragraph) for part in _split_by_signs(known, more_ends)]
+            found += _strip(_joined(parts, paragraph))
+        else:
+            found += _strip(_split_by_marks(paragraph, more_ends))
+    return found
+
+
+def _strip(sentences: Iterable[str]) -> list[str]:
+    return [" ".join(sentence.split()) for sentence in sentences if sentence.strip()]
+
+
+def _split_by_signs(text: str, more_ends: str) -> list[str]:
+    """At the signs that sentencex does not know: how `።` is typed, and those of the rules."""
+    signs = "".join(mark for mark in more_ends if mark not in _SPACED_STOPS and not mark.isspace())
+    pattern = f"(?:{_ETHIOPIC_STOP}" + (f"|[{re.escape(signs)}]" if signs else "") + rf")+[{re.escape(_CLOSING)}]*"
+    cuts = [0, *(match.end() for match in re.finditer(pattern, text)), len(text)]
+    return [text[start:end] for start, end in pairwise(cuts)]
+
+
+def _joined(parts: Sequence[str], paragraph: str) -> list[str]:
+    """`parts` with those joined that are no sentence: marks alone, and what is not the start of one."""
+    cased, joined, marks = paragraph != paragraph.lower(), [""], ""
+    for part in parts:
+        if part[:1].isspace():
+            joined[-1] += marks
+            marks = ""
+        if not _LETTER.search(part) and not part[-1:].isspace():
+            marks += part  # they touch what follows
+        elif _goes_on(joined[-1], part, cased) if _LETTER.search(part) else set(marks + part) & set(_CLOSING):
+            joined[-1] += marks + part
+            marks = ""
+        else:
+            joined.append(marks + part)
+            marks = ""
+    joined[-1] += marks
+    return joined
+
+
+def _goes_on(before: str, part: str, cased: bool) -> bool:
+    """Whether `part` is in the sentence of `before`: after an enumerator, or in lower case after a full stop."""
+    end, start = before.rstrip(), _INK.search(part)
+    if unicodedata.category(part[0]) == "Cf" or (start and start.start() == 0 and _LISTED.search(before)):
+        return True  # what closes a direction of writing; 3.Arroz
+    following = start.group() if start else ""
+    if _is_enumerator(end) or _UNCASED_SHORT.search(end):
+        return True
+    return cased and following.islower() and end.endswith(".") and end[-2:] != ".."
+
+
+def _is_enumerator(text: str) -> bool:
+    return text.endswith(".") and bool(_ENUMERATOR.fullmatch(text[:-1].strip()))
 
 
 @lru_cache(maxsize=32)
@@ -78,17 +155,17 @@ def _sentence_end(more_ends: str) -> re.Pattern[str]:
     )
 
 
-def _sentences(paragraph: str, ends: re.Pattern[str]) -> list[str]:
+def _split_by_marks(paragraph: str, more_ends: str) -> list[str]:
     found, start = [], 0
-    for match in ends.finditer(paragraph):
-        if _ends_sentence(paragraph, match, start):
+    cased = paragraph != paragraph.lower()
+    for match in _sentence_end(more_ends).finditer(paragraph):
+        if _ends_sentence(paragraph, match, start, cased):
             found.append(paragraph[start:match.end()])
             start = match.end()
-    found.append(paragraph[start:])
-    return [" ".join(sentence.split()) for sentence in found if sentence.strip()]
+    return [*found, paragraph[start:]]
 
 
-def _ends_sentence(text: str, match: re.Match[str], start: int) -> bool:
+def _ends_sentence(text: str, match: re.Match[str], start: int, cased: bool) -> bool:
     mark, end = match.group()[0], match.end()
     before = text[max(start, match.start() - _LOOK_BACK):match.start()]
     if before[-1:].isdigit() and text[end:end + 1].isdigit():
@@ -99,8 +176,9 @@ def _ends_sentence(text: str, match: re.Match[str], start: int) -> bool:
         return False  # example.com
     found = _INK.search(text, end)
     following = found.group() if found else ""
-    if (match["closing"] or mark == "…" or match.group().startswith("..")) and following.islower():
-        return False  # "Who is it?" she asked
+    if following.islower() and (match["closing"] or mark == "…" or match.group().startswith("..")
+                                or (cased and match.group() == ".")):
+        return False  # "Who is it?" she asked; f. eks. dette
     return not (mark == "." and match.group() == "." and following and _is_abbreviation(before, following))
 
 
@@ -111,8 +189,9 @@ def _is_abbreviation(before: str, following: str) -> bool:
     word = found.group()
     if word.lower() in _ABBREVIATIONS:
         return word.lower() != "no" or following.isdigit()  # No. 5, but: He said no.
-    initial = len(word) == 1 and word.isupper() and word != "I"  # J. Smith
-    return initial or bool(_ENUMERATOR.fullmatch(word) and before.strip() == word)  # 1. First
+    if (len(word) == 1 and word.isupper() and word != "I") or _UNCASED_SHORT.search(f"{word}."):
+        return True  # J. Smith
+    return bool(_DOTTED.fullmatch(word) or (_ENUMERATOR.fullmatch(word) and before.strip() == word))  # 1. First
 
 
 def _fitted(text: str, boundary: Boundary, limit: int, word_limit: int, count: Callable[[str], int]) -> list[TextChunk]:
@@ -140,10 +219,10 @@ def halve(text: str) -> tuple[TextChunk, str] | None:
     phrase = _nearest(marks, text, _MARGIN)
     if phrase is not None:
         return TextChunk(text[:phrase].strip(), "phrase"), text[phrase:].strip()
-    words, syllables = [match.end() for match in _WORD_END.finditer(text)], _syllable_ends(text)
-    word = _nearest(words, text, _MARGIN) if syllables else None  # a space is a better place than between syllables
+    words, unspaced = [match.end() for match in _WORD_END.finditer(text)], _dictionary_word_ends(text)
+    word = _nearest(words, text, _MARGIN) if unspaced else None  # a space is a better place there
     if word is None:
-        word = _nearest(words + syllables, text, 0.0)
+        word = _nearest(words + unspaced, text, 0.0)
     return None if word is None else (TextChunk(text[:word].strip(), "word"), text[word:].strip())
 
 
@@ -158,30 +237,75 @@ def _nearest(places: list[int], text: str, margin: float) -> int | None:
     return min(inner, key=lambda place: abs(2 * place - len(text)), default=None)
 
 
-def _syllable_ends(text: str) -> list[int]:
-    return [
-        place for place in range(1, len(text))
-        if _UNSPACED.match(text, place - 1) and _UNSPACED.match(text, place)
-        and unicodedata.category(text[place]) in ("Lo", "Nd") and text[place - 1] not in _BEFORE_VOWELS
-        and text[place] not in "ะาำๅະາຳーっッゃゅょャュョ" and text[place - 1] not in "\u1039\u17d2"
-        and text[place + 1:place + 2] not in ("\u1039", "\u103a")  # a Burmese final consonant
-    ]
+def _dictionary_word_ends(text: str) -> list[int]:
+    """Places between two words in scripts without spaces."""
+    if not _UNSPACED.search(text):
+        return []
+    places = list(accumulate(map(len, WordBreaker(text, "en"))))  # the script decides, not the locale
+    return [place for place in places[:-1] if _UNSPACED.match(text, place - 1) and _UNSPACED.match(text, place)
+            and unicodedata.category(text[place]) in ("Lo", "Nd")]
 
 
-def split_for_model(text: str, language: str, front_end: FrontEnd, limit: int, max_text_ids: int) -> list[TextChunk]:
+def split_for_model(text: str, language: str, front_end: FrontEnd, limit: int, max_text_ids: int,
+                    unknown: UnknownCharacters = "refuse") -> list[TextChunk]:
     """Chunks of at most `limit` ids, start, tag and stop included; a single word may take up to `max_text_ids`.
 
-    `UserError` for a text without words, a word that is too long, and characters that the model does not know.
+    Chinese and English of IndexTTS2 are cut as published, within words where they must be.
+    `UserError` for a text without words, a word that is too long, and, unless `unknown` says otherwise, characters that
+    the model does not know; where they are left out, so are sentences of them alone.
     """
     overhead = front_end.overhead(language)
+    if front_end.normaliser_for(language) == INDEXTTS2:
+        front_end.encode(text, language, unknown)
+        return [_published_chunk(segment, front_end, unknown)
+                for segment in cut_as_published(front_end.tokens(text, language), limit - overhead)]
     text = front_end.verbalize(text, language)  # first: the dot of an abbreviation ends no sentence
 
     @cache
     def count(part: str) -> int:
         return overhead + len(front_end.body(part, language))
 
-    chunks = split_text(text, limit, count, max_text_ids, front_end.sentence_ends(language))
-    found = [chunk for chunk in chunks if count(chunk.text) > overhead]
+    chunks = split_text(text, limit, count, max_text_ids, front_end.sentence_ends(language), language)
+    found = [chunk for chunk in chunks if count(chunk.text) > overhead
+             and (unknown != "leave_out" or front_end.can_read(chunk.text, language))]
     for part in [chunk.text for chunk in found] or [text]:
-        front_end.encode(part, language)
+        front_end.encode(part, language, unknown)
     return found
+
+
+_SENTENCE_TOKENS = frozenset((".", "!", "?", "\u2581.", "\u2581?", "\u2581..."))
+_PHRASE_TOKENS = frozenset((",", "\u2581,", "-"))
+_QUOTES = ("'", "\u2581'")
+
+
+def cut_as_published(tokens: Sequence[str], limit: int) -> list[list[str]]:
+    """Segments of at most `limit` tokens as IndexTTS2's published code cuts them (index-tts/index-tts, `front.py`).
+
+    A cut follows each comma and hyphen, each full stop from the third token on, and the last token that fits; then
+    neighbours are joined while they fit. A quote after a full stop stands on both sides of the cut, as it does there.
+    """
+    segments: list[list[str]] = []
+    current: list[str] = []
+    for following, token in enumerate(tokens, 1):
+        current.append(token)
+        if token in _PHRASE_TOKENS or len(current) > limit:
+            segments += [current[:limit], current[limit:]]
+            current = []
+        elif token in _SENTENCE_TOKENS and len(current) > 2:
+            segments.append([*current, *(quote for quote in tokens[following:following + 1] if quote in _QUOTES)])
+            current = []
+    joined: list[list[str]] = []
+    for segment in filter(None, [*segments, current]):
+        if joined and len(joined[-1]) + len(segment) <= limit:
+            joined[-1] = [*joined[-1], *segment]
+        else:
+            joined.append(segment)
+    return joined
+
+
+def _published_chunk(tokens: Sequence[str], front_end: FrontEnd, unknown: UnknownCharacters) -> TextChunk:
+    known = front_end.base_vocabulary
+    ids = (known.get(token, front_end.unknown_id) for token in tokens if token in known or unknown == "unk")
+    text = "".join(tokens).replace(front_end.word_start, " ").strip()
+    boundary: Boundary = "sentence" if tokens[-1] in (*_SENTENCE_TOKENS, *_QUOTES) else "phrase"
+    return TextChunk(text, boundary, (front_end.start_id, *ids, front_end.stop_id))

@@ -183,7 +183,7 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
         if not row.is_part and (whole_s := file_duration(row.audio)) > 2 * limits.max_duration_s:
             errors.add(ValidationFinding("too long", row.where, f"{row.id} {_too_long(whole_s, limits)}"))
             return None  # before an hour of it is read
-        content = row_bytes(row)
+        content, above = row_bytes(row)
         waveform, sample_rate = read_samples(io.BytesIO(content), name=row.audio)
     except (UserError, OSError) as error:
         message = error.message if isinstance(error, UserError) else f"{row.audio} could not be read: {error.strerror}"
@@ -196,7 +196,10 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
         errors.add(ValidationFinding(kind, row.where, f"{row.id} {what}"))
         return None
     clipped = float((np.abs(waveform) >= limits.clipped_level).mean())
-    if clipped > limits.clipped_share:
+    if above:
+        warnings.add(ValidationFinding("clipping", row.where, f"{row.id}: {above} samples were above full scale, and "
+                                       "were cut to it; lower the recording's level and import it again"))
+    elif clipped > limits.clipped_share:
         warnings.add(ValidationFinding("clipping", row.where,
                                        f"{row.id}: {clipped:.1%} of the samples are at full scale"))
     rate = len(normal) / duration_s
@@ -211,9 +214,9 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
     return CheckedRow(row, normal, round(duration_s, 3), hashlib.sha256(content).hexdigest())
 
 
-def row_bytes(row: SourceRow) -> bytes:
-    """The bytes of a row's sound file: its recording, or its part of one as FLAC."""
-    return cut_to_flac(row.audio, row.begin_s, row.end_s) if row.is_part else row.audio.read_bytes()
+def row_bytes(row: SourceRow) -> tuple[bytes, int]:
+    """The bytes of a row's sound file, and how many samples were cut to full scale: of its recording, or its part."""
+    return cut_to_flac(row.audio, row.begin_s, row.end_s) if row.is_part else (row.audio.read_bytes(), 0)
 
 
 def _without_controls(row: SourceRow, warnings: DiskList[ValidationFinding]) -> SourceRow:
@@ -234,8 +237,6 @@ def _fault(duration_s: float, peak: float, limits: ClipCheckLimits) -> tuple[str
         return "too short", f"lasts {duration_s:.2f} s, {limits.min_duration_s:g} s or more are wanted"
     if duration_s > limits.max_duration_s:
         return "too long", _too_long(duration_s, limits)
-    if not peak < float("inf"):  # NaN too
-        return "not audio", "holds samples that are not numbers"
     if peak < limits.silent_peak:
         return "silent", f"is silent: its peak is {peak:.4f} of full scale"
     return None

@@ -12,12 +12,15 @@ name. A family provides
 - optionally a recogniser for evaluation, and clips of its base languages;
 - an export in the layout that its own ecosystem loads: `Family.export`.
 
-The dataclasses come first, the protocols after them. Shapes: B batch, T text ids, U speech codes, P codes of a
-prompt, S samples, D embedding size, V text rows, K speech rows. Ids of base tokens are below `prefix_size`.
+What a speech model knows of a speaker is its conditioning: arrays of a clip by names that are the family's own. The
+layers above hand them on and look at none. The dataclasses come first, the protocols after them. Shapes: B batch,
+T text ids, U speech codes, S samples, D embedding size, V text rows, K speech rows. Ids of base tokens are below
+`prefix_size`.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,18 +39,26 @@ class Features:
     """What an extractor computes from one clip: plain arrays, so that they can be cached and sent."""
 
     speech_codes: np.ndarray  # (U,) uint16
-    speaker_embedding: np.ndarray  # (D,) float32
-    prompt_codes: np.ndarray  # (P,) uint16, at most `max_prompt_length`: this clip as a prompt for other clips
+    conditioning: Mapping[str, np.ndarray]  # at least one-dimensional; of this clip as a prompt for other clips
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray]) -> Features:
+        """The features that have these `arrays`."""
+        return cls(arrays["speech_codes"], {name: value for name, value in arrays.items() if name != "speech_codes"})
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All arrays by name, as they are cached."""
+        return {"speech_codes": self.speech_codes, **self.conditioning}
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One training sample: a text, its speech, and a prompt from a different clip of the speaker."""
+    """One training sample: a text, its speech, and conditioning from a different clip of the speaker."""
 
     text_ids: np.ndarray  # (T,) int64, with start and stop
     speech_codes: np.ndarray  # (U,) int64, without start and stop
-    speaker_embedding: np.ndarray  # (D,) float32
-    prompt_codes: np.ndarray  # (P,) int64, may be empty
+    conditioning: Mapping[str, np.ndarray]  # from `SpeechModel.sample_conditioning`
 
     @property
     def text_targets(self) -> int:
@@ -106,26 +117,44 @@ class SampleLogits:
     speech_logits: torch.Tensor  # (U + 1, K)
 
 
+PositionScheme = Literal["aligned", "published"]
+"""Positions of decoded codes: as in training, or as the published code of the family decodes."""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How `generate` samples codes; see `config.schema.SamplingOptions`."""
 
     temperature: float = 0.2
+    top_k: int = 0  # 0: off
     top_p: float = 1.0
     min_p: float = 0.05
     repetition_penalty: float = 1.0
     guidance: float = 0.5
     seed: int = 0
+    position_scheme: PositionScheme = "aligned"  # where a family offers another
+    alignment_guard: bool = False  # decide by attention to the text when to stop; see `models.alignment_guard`
 
 
 @dataclass(frozen=True)
 class Voice:
-    """A speaker: an embedding and the codes of a reference clip; `timbre` holds the arrays that the vocoder needs."""
+    """A speaker: the conditioning of a reference clip; `timbre` holds the arrays that the vocoder needs."""
 
-    speaker_embedding: np.ndarray  # (D,) float32
-    prompt_codes: np.ndarray  # (P,) int64
+    conditioning: Mapping[str, np.ndarray]
     timbre: Mapping[str, np.ndarray] = field(default_factory=dict)
     emotion: float = 0.5  # how lively: 0 to 1 and beyond; families are trained with 0.5
+    duration_s: float = 0.0  # wanted of a text; 0 leaves it to the model
+
+
+@dataclass(frozen=True)
+class Emotion:
+    """How a voice is to speak: like a second clip, or by weights in the order of `config.schema.EMOTIONS`."""
+
+    clip: torch.Tensor | None = None  # (S,)
+    sample_rate: int = 0  # Hz, of the clip
+    strength: float = 1.0  # 0 to 1, of the clip or the weights; the rest is the reference clip's emotion
+    weights: Sequence[float] | None = None  # 0 to 1
+    balanced: bool = False  # scale the weights as the published page does
 
 
 @dataclass(frozen=True)
@@ -145,16 +174,18 @@ class Generated:
 
     codes: np.ndarray  # (U,) int64, without start and stop
     finish_reason: FinishReason
+    hidden_states: torch.Tensor | None = None  # (U, width) that predicted the codes, where the vocoder wants them
 
 
 @dataclass(frozen=True)
 class VocoderOptions:
     """Options of a vocoder; see `config.schema.SoundOptions`. A family uses those it names in `sound_options`."""
 
-    flow_steps: int = 10
-    flow_prompt_s: float = 10.0
+    flow_steps: int | None = None  # None: the family's default
+    flow_prompt_s: float | None = None
     watermark: bool = True
     seed: int = 0
+    duration_s: float = 0.0  # wanted of the sound, where the vocoder decides it; 0 leaves it to the codes
 
 
 @dataclass(frozen=True)
@@ -189,6 +220,7 @@ class TensorLayout:
 
     text_tables: tuple[str, ...]  # tensors with one row per text id; the first is the embedding
     parts: tuple[tuple[str, str], ...]  # (prefix of names, part); the part `unused` is read by no computation
+    language_table: str = ""  # tensor with one row per language, which a variant may have
 
     def part(self, name: str) -> str:
         """The part of a tensor, such as `layers`; `other` for an unknown name."""
@@ -239,13 +271,36 @@ class SpeechModel(Protocol):
     """
 
     module: nn.Module
-    text_tables: tuple[str, ...]  # submodules with one row per text id, which new tokens extend: embedding, head
+    text_tables: tuple[str, ...]  # tensors with a row per text id, which new tokens extend: of embedding, head, bias
+    language_table: str  # the one of `text_tables` that has a row per language instead, and a new one a tag; or empty
     adapter_targets: Mapping[str, tuple[str, ...]]  # by part (e.g. "attention"): last names of its linear layers
     prefix_size: int  # text rows of the base checkpoint, which training never changes
-    max_prompt_length: int  # codes
     max_text_length: int  # text ids, start and stop included: the model's text positions
     preferred_max_text_length: int  # text ids of a long training sentence: longer texts are split
     max_speech_length: int  # codes, without start and stop
+
+    def assign_languages(self, tags: Sequence[int]) -> None:
+        """Tell the model, once its tables are extended, which ids are the tags of new languages, in their order."""
+        ...
+
+    def sample_conditioning(self, target: Mapping[str, np.ndarray], prompt: Mapping[str, np.ndarray],
+                            chance: random.Random) -> Mapping[str, np.ndarray]:
+        """Conditioning of a training sample, from that of its own clip and of another clip of its speaker.
+
+        Where it is random, `chance` alone decides.
+        """
+        ...
+
+    def speaker_vector(self, conditioning: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Vector (D,) of a clip's speaker: the larger the dot product of two, the more alike they sound."""
+        ...
+
+    def probe_features(self, voice: Voice | None) -> Features:
+        """Features to probe a base model with that comes without clips: of its `voice`, or generated ones.
+
+        Whether logits are bit-identical can be seen on any codes.
+        """
+        ...
 
     def losses(self, samples: Sequence[Sample], options: LossOptions, seeds: Sequence[int] | None = None,
                teacher: TokenLogits | None = None) -> Losses:
@@ -304,6 +359,14 @@ class SpeechModel(Protocol):
         """Codes for each text (T,), up to the stop token or a limit that depends on the length of the text."""
         ...
 
+    def decode_bytes(self, text_length: int) -> int:
+        """Memory that `generate` takes for each text of a batch whose longest has so many ids; the cache of keys."""
+        ...
+
+    def free_buffers(self) -> None:
+        """Free what `generate` keeps for the next texts; without a GPU it keeps nothing."""
+        ...
+
     def stream(self, text: np.ndarray, voice: Voice | PreparedVoice,
                sampling: Sampling) -> Iterator[np.ndarray | Generated]:
         """`generate` of one text: chunks of codes (n,) as they are decoded, then the complete result."""
@@ -327,8 +390,9 @@ class Vocoder(Protocol):
 
     sample_rate: int  # Hz
 
-    def decode(self, codes: np.ndarray, voice: Voice, options: VocoderOptions | None = None) -> torch.Tensor:
-        """Waveform (S,) of codes (U,) in `voice`."""
+    def decode(self, codes: np.ndarray, voice: Voice, options: VocoderOptions | None = None,
+               hidden_states: torch.Tensor | None = None) -> torch.Tensor:
+        """Waveform (S,) of codes (U,) in `voice`; `hidden_states` as in `Generated`."""
         ...
 
     def stream(self, voice: Voice, options: VocoderOptions | None = None) -> VocoderStream | None:
@@ -365,9 +429,13 @@ class Family(Protocol):
     """Loads the parts of one family from a model folder. Nothing is cached."""
 
     name: str
-    sampling: Sampling  # recommended
+    sampling: Sampling  # recommended; see `sampling_for`
     sound_options: tuple[str, ...]  # fields of `config.schema.SoundOptions` that have an effect
     tensor_layout: TensorLayout
+
+    def sampling_for(self, languages: Sequence[str]) -> Sampling:
+        """What is recommended for a base model of these languages."""
+        ...
 
     def load_front_end(self, folder: Path) -> FrontEnd:
         """The text front-end of the base model in `folder`, checked against the number of its text rows."""
@@ -383,6 +451,13 @@ class Family(Protocol):
 
     def open_weights(self, path: Path) -> WeightsFile:
         """A file or folder of weights of any model; `UserError` if it is damaged or holds no weights."""
+        ...
+
+    def strip_file(self, path: Path, target: Path) -> bool:
+        """Write `path`, a downloaded file that the catalog names as `stripped`, to `target` without what is never read.
+
+        False, with nothing written, where there is nothing to leave out.
+        """
         ...
 
     def max_speech_length(self, folder: Path) -> int:
@@ -409,9 +484,9 @@ class Family(Protocol):
         """The voices that come with the model, by name; the first is the default."""
         ...
 
-    def voice_from_recording(self, folder: Path, device: torch.device, waveform: torch.Tensor,
-                             sample_rate: int) -> Voice:
-        """The voice of a reference clip (S,)."""
+    def voice_from_recording(self, folder: Path, device: torch.device, waveform: torch.Tensor, sample_rate: int,
+                             emotion: Emotion | None = None) -> Voice:
+        """The voice of a reference clip (S,), with another `emotion` where `sound_options` names it."""
         ...
 
     def load_replay_clips(self, folder: Path) -> list[tuple[str, str, Features]]:
@@ -423,10 +498,11 @@ class Family(Protocol):
         ...
 
     def export(self, base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
-               merged: Mapping[str, torch.Tensor] | None) -> tuple[ExportFile, ...]:
+               merged: Mapping[str, torch.Tensor] | None, front_end: FrontEnd) -> tuple[ExportFile, ...]:
         """Write a complete extended model into `folder`: the language model, and the other files from `base`.
 
         `tensors` is the language model under its published names, with extended text tables; `merged` is the same
-        with the adapters merged into the weights. Afterwards `load_speech_model(folder)` loads it.
+        with the adapters merged into the weights; `front_end` is the model's. Afterwards `load_speech_model(folder)`
+        loads it.
         """
         ...

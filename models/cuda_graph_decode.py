@@ -11,21 +11,26 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from models.generate import Stepper
-from models.speech_lm import SpeechLM
+from models.base import PreparedVoice, Sampling
+from models.generate import Stepper, rounded_up
+from models.speech_lm import SpeechNetwork
 
 _MIN_SPAN = 128
 _WARM_UP_RUNS = 2  # before a capture, in which libraries initialise
-GraphKey = tuple[int, bool, bool, tuple[object, ...]]
+GraphKey = tuple[object, ...]
 
 
-def capture(compute: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """`compute` as a CUDA graph, after warm-up runs; the tensors that it reads and writes must keep their addresses."""
+def capture(compute: Callable[[], object], restore: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """`compute` as a CUDA graph, after warm-up runs; the tensors that it reads and writes must keep their addresses.
+
+    `restore` undoes a run: two of them in a row could leave the buffers of a text that is at its end.
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(_WARM_UP_RUNS):
             compute()
+            restore()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -36,32 +41,44 @@ def capture(compute: Callable[[], object]) -> torch.cuda.CUDAGraph:
 class CUDAGraphStepper(Stepper):
     """A stepper that replays its step as a CUDA graph."""
 
-    def __init__(self, model: SpeechLM, texts: int, capacity: int, max_codes: int, device: torch.device) -> None:
-        super().__init__(model, texts, span_for(capacity), max_codes, device)
+    def __init__(self, model: SpeechNetwork, texts: int, capacity: int, max_codes: int, device: torch.device) -> None:
+        super().__init__(model, texts, rounded_up(capacity), max_codes, device)
         self._graphs: dict[GraphKey, torch.cuda.CUDAGraph] = {}
+        self._key: GraphKey = ()  # of these texts, without the span
+
+    def prefill(self, texts: Sequence[torch.Tensor], voices: Sequence[PreparedVoice], sampling: Sampling) -> None:
+        """See `Stepper`; the adapters must not be switched before the texts end."""
+        super().prefill(texts, voices, sampling)
+        self.model.speech_head(self.hidden[:self.rows])  # adapters update what they cache; a replay does not
+        sampler = self.sampler
+        self._key = (sampler.uses_guidance, sampler.uses_top_p, sampler.top_k, self.guarded,
+                     _adapter_state(self.model))
 
     def advance(self) -> None:
         """Sample the next code of each row and process it."""
         assert self.cache is not None
-        self.cache.span, self.cache.aligned = span_for(self.length + 1), False
-        key = (self.cache.span, self.sampler.uses_guidance, self.sampler.uses_top_p, _adapter_state(self.model))
+        self.cache.span, self.cache.aligned = min(span_for(self.length + 1), self.capacity), False
+        key = (self.cache.span, *self._key)
         if key not in self._graphs:
             self._graphs[key] = self._capture()
         self._graphs[key].replay()
         self.length += 1
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        """The step as a graph; the state is restored afterwards, so that the first replay is the first step."""
+        """The step as a graph; the first replay is the first step."""
         state = self._state()
         before = [value.clone() for value in state]
-        graph = capture(self.compute)
-        for value, old in zip(state, before, strict=True):
-            value.copy_(old)
-        return graph
+
+        def restore() -> None:
+            for value, old in zip(state, before, strict=True):
+                value.copy_(old)
+
+        return capture(self.compute, restore)
 
     def _state(self) -> Sequence[torch.Tensor]:
         """The tensors that a step changes, but for the cache: the first replay overwrites its next position."""
-        return (self.codes, self.step, self.positions, self.hidden, self.sampler.used)
+        return (self.codes, self.step, self.code_position, self.positions, self.hidden,
+                self.sampler.used, *self.guard.state())  # `predicting` is rewritten
 
 
 def span_for(positions: int) -> int:
@@ -69,7 +86,8 @@ def span_for(positions: int) -> int:
     return max(_MIN_SPAN, 1 << (positions - 1).bit_length())
 
 
-def _adapter_state(model: SpeechLM) -> tuple[object, ...]:
-    """Which adapters are off, and in which rows the others act: a graph keeps the state of its capture."""
-    return tuple((bool(layer.disable_adapters), getattr(layer, "rows_switched", None))
+def _adapter_state(model: SpeechNetwork) -> tuple[object, ...]:
+    """Which adapters are on, and whether the others act by row: a graph keeps the state of its capture."""
+    return tuple((bool(layer.disable_adapters), tuple(layer.active_adapters),  # type: ignore[arg-type]
+                  getattr(layer, "rows_switched", None))
                  for layer in model.modules() if hasattr(layer, "disable_adapters"))

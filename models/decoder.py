@@ -47,12 +47,14 @@ class KVCache:
     """Keys and values of every layer in fixed storage, (layers, 2, B, heads, capacity, head size).
 
     Attention reads the first `span` positions. `aligned`: the newest position of every row is the last of them, so
-    that a step of one position needs no mask.
+    that a step of one position needs no mask. `queries` gets the queries of the layers in `watched`.
     """
 
     def __init__(self, config: DecoderConfig, batch: int, capacity: int, device, dtype) -> None:
         head = config.width // config.heads
         self.span, self.aligned = capacity, False
+        self.watched: frozenset[int] = frozenset()
+        self.queries: dict[int, torch.Tensor] = {}  # (B, heads, T, head size) of the last forward pass, by layer
         self.storage = torch.zeros(config.layers, 2, batch, config.heads, capacity, head, device=device, dtype=dtype)
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor):
@@ -114,7 +116,10 @@ class DecoderAttention(nn.Module):
     def queries_and_keys(self, hidden: torch.Tensor, rotation) -> tuple[torch.Tensor, torch.Tensor]:
         """Rotated queries and keys, (B, heads, T, head size)."""
         queries, keys = self.split(self.q_proj(hidden)), self.split(self.k_proj(hidden))
-        return (queries, keys) if rotation is None else (_rotate(queries, rotation), _rotate(keys, rotation))
+        if rotation is None:
+            return queries, keys
+        rotated_queries, rotated_keys = _rotate(torch.cat([queries, keys], 1), rotation).chunk(2, 1)
+        return rotated_queries, rotated_keys
 
     def forward(self, hidden, rotation, cache: KVCache | None, positions, mask) -> torch.Tensor:
         queries, keys = self.queries_and_keys(hidden, rotation)
@@ -123,6 +128,8 @@ class DecoderAttention(nn.Module):
             mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         else:
             keys, values = cache.write(self.layer, keys, values, positions)
+            if self.layer in cache.watched:
+                cache.queries[self.layer] = queries
             mixed = F.scaled_dot_product_attention(queries.to(keys.dtype), keys, values, attn_mask=mask)
             mixed = mixed.to(hidden.dtype)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
@@ -186,15 +193,18 @@ class Decoder(nn.Module):
         Hooks and activation checkpointing stay outside the compiled code.
         """
         for layer in self.layers:
-            layer.forward = _compiled_without_cache(layer.forward)
+            layer.forward = compiled_without_cache(layer.forward)
 
     def rotation(self, positions: torch.Tensor):
-        """Cosines and sines for positions (B, T) or (1, T), each (B, 1, T, head size); None without rotary."""
+        """Cosines and sines for positions (B, T) or (1, T), each (B, 1, T, head size); None without rotary.
+
+        The sines of the first half are negated, as the second half of a vector is when it takes the first one's place.
+        """
         if self.config.rotary_theta is None:
             return None
         angles = positions[:, None, :, None].float() * self.frequencies
-        angles = torch.cat([angles, angles], -1)
-        return angles.cos(), angles.sin()
+        cosines, sines = angles.cos(), angles.sin()
+        return torch.cat([cosines, cosines], -1), torch.cat([-sines, sines], -1)
 
     def forward(self, hidden: torch.Tensor, cache: KVCache | None = None,
                 positions: torch.Tensor | None = None) -> torch.Tensor:
@@ -212,19 +222,21 @@ class Decoder(nn.Module):
         return self.norm(hidden)
 
 
-def _compiled_without_cache(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def compiled_without_cache(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A layer's forward that is compiled at its first use; a call with a cache among its inputs runs as it is."""
     compiled = torch.compile(plain, dynamic=True)
 
-    def forward(hidden, rotation, cache, positions, mask) -> torch.Tensor:
-        return (compiled if cache is None else plain)(hidden, rotation, cache, positions, mask)
+    def forward(*inputs) -> torch.Tensor:
+        cached = any(isinstance(value, KVCache) for value in inputs)
+        return (plain if cached else compiled)(*inputs)
 
     return forward
 
 
 def _rotate(vectors: torch.Tensor, rotation) -> torch.Tensor:
-    cosines, sines = rotation
+    cosines, signed_sines = rotation
     first, second = vectors.chunk(2, -1)
-    return vectors * cosines + torch.cat([-second, first], -1) * sines
+    return vectors * cosines + torch.cat([second, first], -1) * signed_sines
 
 
 def _frequencies(config: DecoderConfig) -> torch.Tensor:

@@ -1,49 +1,46 @@
-"""Autoregressive decoding of a `SpeechLM`: cached conditioning of a voice, prefill of the texts, one code per step.
+"""Autoregressive decoding of a `SpeechNetwork`: cached conditioning of a voice, prefill of texts, one code per step.
 
-Code k has speech position k + 1, as in training. A step works on fixed buffers and never synchronises with the host,
-so that on CUDA it can be captured as a graph (`models.cuda_graph_decode`); the host reads the codes every few steps.
+A step works on fixed buffers and never synchronises with the host, so that on CUDA it can be captured as a graph
+(`models.cuda_graph_decode`); the host reads the codes every few steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import nn
 
+from models.alignment_guard import AlignmentGuard, text_attention
 from models.base import FinishReason, Generated, PreparedVoice, Sampling, Voice
 from models.decoder import KVCache
 from models.sampling import Sampler
-from models.speech_lm import Conditioning, SpeechLM, SpeechLMConfig
+from models.speech_lm import SpeechNetwork, SpeechNetworkConfig
 
 SYNC_INTERVAL = 8  # steps between two reads of the codes by the host
-_MAX_PERIOD, _REPEATED = 25, 50  # codes: a pattern of up to one second that repeats for two seconds
+_MAX_PERIOD_S, _REPEATED_S = 1, 2  # a pattern of up to one second that repeats for two seconds
 
 
 @torch.inference_mode()
-def prepare_voice(model: SpeechLM, voice: Voice, device: torch.device) -> PreparedVoice:
+def prepare_voice(model: SpeechNetwork, voice: Voice, device: torch.device) -> PreparedVoice:
     """Keys and values of the conditioning of `voice`: it precedes the text, so it does not depend on it."""
-    codes = torch.as_tensor(voice.prompt_codes, dtype=torch.long, device=device)[None]
-    if not codes.numel():  # an empty prompt is one masked position
-        codes = codes.new_zeros(1, 1)
-    length = torch.tensor([len(voice.prompt_codes)], device=device)
-    kind = model.speech_emb.weight.dtype
-    speaker = torch.as_tensor(voice.speaker_embedding, device=device, dtype=kind)[None]
-    emotion = torch.full((1,), voice.emotion, device=device, dtype=kind)
-    embedded = model.embed_conditioning(Conditioning(speaker, codes, length, emotion))
-    cache = KVCache(model.config.decoder, 1, embedded.shape[1], device, _cache_type(embedded))
-    model.tfmr(embedded, cache)
+    embedded = model.embed_voice(voice, device)
+    cache = KVCache(model.config.decoder, 1, embedded.shape[1], device, cache_type(embedded))
+    model.hidden_states(embedded, cache)
     return PreparedVoice(voice, cache.storage[:, :, 0])
 
 
 @torch.inference_mode()
-def generate(model: SpeechLM, texts: Sequence[np.ndarray], voices: Sequence[Voice | PreparedVoice], sampling: Sampling,
-             limits: Sequence[int], device: torch.device, stepper: Stepper | None = None) -> list[Generated]:
+def generate(model: SpeechNetwork, texts: Sequence[np.ndarray], voices: Sequence[Voice | PreparedVoice],
+             sampling: Sampling, limits: Sequence[int], device: torch.device,
+             stepper: Stepper | None = None) -> list[Generated]:
     """Codes for each text's ids (T,), up to the stop token or the text's limit in codes.
 
     A `stepper` that `fits` saves the allocation of buffers, and a `CUDAGraphStepper` the kernel launches.
     """
-    max_codes = min(max(limits), model.config.speech_positions - 1)
+    max_codes = min(max(limits), model.config.max_codes)
     ids = [torch.as_tensor(text, dtype=torch.long, device=device) for text in texts]
     capacity = cache_capacity(model.config, max(map(len, ids)), max_codes)
     if stepper is None:
@@ -62,29 +59,31 @@ def decode_steps(stepper: Stepper, limits: Sequence[int]) -> Iterator[tuple[np.n
 
     In the last item all texts are finished.
     """
-    stop, max_codes = stepper.model.config.stop_speech, min(max(limits), stepper.model.config.speech_positions - 1)
+    config = stepper.model.config
+    max_codes = min(max(limits), config.max_codes)
     results: list[Generated | None] = [None] * len(limits)
     for step in range(1, max_codes + 1):
         stepper.advance()
         if step % SYNC_INTERVAL and step < max_codes:
             continue
         codes = stepper.codes[:, :step].cpu().numpy()
-        results = [result or _finished(row, min(limit, max_codes), stop)
-                   for result, row, limit in zip(results, codes, limits, strict=True)]
+        for row, limit in enumerate(limits):
+            if results[row] is None and (result := _finished(codes[row], min(limit, max_codes), config)) is not None:
+                results[row] = stepper.with_hidden_states(row, result)
         yield codes, results
-        if all(results):
+        if None not in results:
             return
 
 
 @torch.inference_mode()
-def stream(model: SpeechLM, text: np.ndarray, voice: Voice | PreparedVoice, sampling: Sampling, limit: int,
+def stream(model: SpeechNetwork, text: np.ndarray, voice: Voice | PreparedVoice, sampling: Sampling, limit: int,
            device: torch.device, stepper: Stepper | None = None) -> Iterator[np.ndarray | Generated]:
     """`generate` of one text: chunks of codes (n,) as they are decoded, then the complete result.
 
     A repetition is detected after its codes were yielded; the result alone leaves it out.
     """
     ids = torch.as_tensor(text, dtype=torch.long, device=device)
-    max_codes = min(limit, model.config.speech_positions - 1)
+    max_codes = min(limit, model.config.max_codes)
     stepper = stepper or Stepper(model, 1, cache_capacity(model.config, len(ids), max_codes), max_codes, device)
     prepared = voice if isinstance(voice, PreparedVoice) else prepare_voice(model, voice, device)
     stepper.prefill([ids], [prepared], sampling)
@@ -98,30 +97,36 @@ def stream(model: SpeechLM, text: np.ndarray, voice: Voice | PreparedVoice, samp
             yield result
 
 
-def cache_capacity(config: SpeechLMConfig, text_length: int, max_codes: int) -> int:
+def rounded_up(positions: int) -> int:
+    """Cache positions in steps of 128, so that buffers fit texts that are a little longer too."""
+    return -(-positions // 128) * 128
+
+
+def cache_capacity(config: SpeechNetworkConfig, text_length: int, max_codes: int) -> int:
     """Cache positions for texts of up to `text_length` ids and `max_codes` codes."""
     return config.conditioning_length + text_length + 2 + max_codes
 
 
-def _finished(codes: np.ndarray, limit: int, stop: int) -> Generated | None:
+def _finished(codes: np.ndarray, limit: int, config: SpeechNetworkConfig) -> Generated | None:
     """The result of a text with codes (U,) so far; None while it goes on."""
-    stops = np.flatnonzero(codes[:limit] == stop)
+    stops = np.flatnonzero(codes[:limit] == config.stop_speech)
     if len(stops):
         return Generated(codes[:stops[0]], "stop")
     reason: FinishReason = "limit"
     length = limit if len(codes) >= limit else 0
-    if (start := repetition(codes[:limit])) is not None:
+    if (start := repetition(codes[:limit], config.code_rate)) is not None:
         reason, length = "repetition", start
     return Generated(codes[:length], reason) if length else None
 
 
-def repetition(codes: np.ndarray) -> int | None:
+def repetition(codes: np.ndarray, code_rate: int = 25) -> int | None:
     """The index from which codes (U,) repeat a pattern up to their end, for at least two seconds; None if they do not.
 
-    The pattern is up to a second long; its first occurrence is before the index.
+    The pattern is up to a second long, of `code_rate` codes; its first occurrence is before the index.
     """
-    for period in range(1, min(_MAX_PERIOD, len(codes) - _REPEATED) + 1):
-        if np.array_equal(codes[-_REPEATED:], codes[-_REPEATED - period:-period]):
+    repeated = _REPEATED_S * code_rate
+    for period in range(1, min(_MAX_PERIOD_S * code_rate, len(codes) - repeated) + 1):
+        if np.array_equal(codes[-repeated:], codes[-repeated - period:-period]):
             differing = np.flatnonzero(codes[period:] != codes[:-period])
             return int(differing[-1]) + 1 + period if len(differing) else period
     return None
@@ -130,16 +135,21 @@ def repetition(codes: np.ndarray) -> int | None:
 class Stepper:
     """Buffers for a batch of texts, and the decoding step on them: `prefill` once, then `advance` for each code."""
 
-    def __init__(self, model: SpeechLM, texts: int, capacity: int, max_codes: int, device: torch.device) -> None:
+    def __init__(self, model: SpeechNetwork, texts: int, capacity: int, max_codes: int, device: torch.device) -> None:
         self.model, self.texts, self.capacity, self.max_codes = model, texts, capacity, max_codes
+        self.max_rows = 2 * texts if model.guided else texts
         config = model.config
         allowed = torch.arange(config.speech_rows, device=device) < config.start_speech
         allowed[config.stop_speech] = True
         self.sampler = Sampler(texts, allowed, config.stop_speech)
         self.codes = torch.zeros(texts, max_codes, dtype=torch.long, device=device)
         self.step = torch.zeros((), dtype=torch.long, device=device)
-        self.positions = torch.zeros(2 * texts, 1, dtype=torch.long, device=device)
-        self.hidden = torch.zeros(0, device=device)  # (2 B, width), of the last position of each row
+        self.code_position = torch.zeros((), dtype=torch.long, device=device)  # of the last code, by the scheme
+        self.positions = torch.zeros(self.max_rows, 1, dtype=torch.long, device=device)
+        self.hidden = torch.zeros(0, device=device)  # (rows, width), of the last position of each row
+        self.predicting = torch.zeros(0, device=device)  # (B, max_codes, width), the states that predicted the codes
+        self.guard = AlignmentGuard(texts, config.stop_speech, device)
+        self.guarded = False  # whether it watches these texts
         self.cache: KVCache | None = None
         self.length = 0  # positions of the longest row
 
@@ -154,20 +164,30 @@ class Stepper:
 
     def prefill(self, texts: Sequence[torch.Tensor], voices: Sequence[PreparedVoice], sampling: Sampling) -> None:
         """Process the texts' ids (T,): afterwards `hidden` is that of each row's start-of-speech token."""
-        self.sampler.reset(sampling, used=(self.model.config.start_speech,))
+        sampling = sampling if self.model.guided else replace(sampling, guidance=0.0)
+        start, used = self.model.decoding_start(sampling.position_scheme)
+        self.sampler.reset(sampling, used)
+        self.code_position.fill_(start)
         conditioning, copies = self.model.config.conditioning_length, self.rows // self.texts
         keys_and_values = torch.stack([voice.keys_and_values for voice in voices], 2)
         cache = self._cache_for(keys_and_values)
+        self.guarded = sampling.alignment_guard and bool(self.model.config.aligned_heads)
+        cache.watched = frozenset(layer for layer, _ in self.model.config.aligned_heads if self.guarded)
         cache.storage[:, :, :self.rows, :, :conditioning] = keys_and_values.repeat(1, 1, copies, 1, 1, 1)
         rows, lengths = self._embedded(texts)
         at = conditioning + torch.arange(rows.shape[1], device=rows.device)[None].expand(self.rows, -1)
         cache.span, cache.aligned = conditioning + rows.shape[1], False
-        hidden = self.model.tfmr(rows, cache.rows(self.rows), at)
+        hidden = self.model.hidden_states(rows, cache.rows(self.rows), at)
         last = lengths.repeat(copies) - 1
         if self.hidden.dtype != hidden.dtype or not len(self.hidden):
-            self.hidden = hidden.new_zeros(2 * self.texts, hidden.shape[-1])
+            self.hidden = hidden.new_zeros(self.max_rows, hidden.shape[-1])
+            if self.model.keeps_hidden_states:
+                self.predicting = hidden.new_zeros(self.texts, self.max_codes, hidden.shape[-1])
         self.hidden[:self.rows] = hidden[torch.arange(self.rows, device=rows.device), last]
         self.positions[:self.rows, 0] = conditioning + last + 1
+        if self.guarded:
+            self.guard.reset(torch.tensor([len(text) for text in texts], device=rows.device))
+            self.guard.observe(self._text_attention(last, conditioning + last))
         self.step.zero_()
         self.length = cache.span
         cache.aligned = len({len(text) for text in texts}) == 1
@@ -183,34 +203,58 @@ class Stepper:
         """The step itself, without any synchronisation with the host."""
         assert self.cache is not None
         rows, model = self.rows, self.model
-        sampled = self.sampler.sample(model.speech_head(self.hidden[:rows]), self.step)
+        if len(self.predicting):
+            self.predicting.index_copy_(1, self.step[None], self.hidden[:self.texts, None])
+        sampled = self.sampler.sample(model.speech_head(self.hidden[:rows]), self.step,
+                                      self.guard if self.guarded else None)
         self.codes.index_copy_(1, self.step[None], sampled[:, None])
         self.step += 1
-        embedded = model.speech_emb(sampled.repeat(rows // self.texts))
-        embedded = embedded + model.speech_pos_emb.emb.weight.index_select(0, self.step[None])
+        self.code_position += 1
+        embedded = model.embed_code(sampled.repeat(rows // self.texts), self.code_position)
         positions = self.positions[:rows]
-        self.hidden[:rows] = model.tfmr(embedded[:, None], self.cache.rows(rows), positions)[:, 0]
+        self.hidden[:rows] = model.hidden_states(embedded[:, None], self.cache.rows(rows), positions)[:, 0]
+        if self.guarded:
+            self.guard.observe(self._text_attention(torch.zeros_like(positions[:, 0]), positions[:, 0]), sampled)
         positions += 1
+
+    def _text_attention(self, index: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Mean attention (texts, T) of the aligned heads to the text and what follows, up to the cache's span.
+
+        It is that of the vectors at `index` (rows,) of the last forward pass, which have these `positions` (rows,).
+        """
+        assert self.cache is not None
+        texts, span, heads = slice(self.texts), self.cache.span, self.model.config.aligned_heads
+        at = index[texts, None, None]
+        queries = torch.stack([self.cache.queries[layer][texts, head].take_along_dim(at, 1)[:, 0]
+                               for layer, head in heads], 1)
+        keys = torch.stack([self.cache.storage[layer, 0, texts, head, :span] for layer, head in heads], 1)
+        mask = torch.arange(span, device=index.device) <= positions[texts, None]
+        return text_attention(queries, keys, mask, self.model.config.conditioning_length)
+
+    def with_hidden_states(self, row: int, result: Generated) -> Generated:
+        """The result of a text with the states that predicted its codes, if the network keeps them."""
+        if not len(self.predicting):
+            return result
+        return replace(result, hidden_states=self.predicting[row, :len(result.codes)].clone())
 
     def _cache_for(self, keys_and_values: torch.Tensor) -> KVCache:
         """The cache, with the type and device of these keys and values (layers, 2, B, heads, C, head size)."""
         if self.cache is None or self.cache.storage.dtype != keys_and_values.dtype:
-            self.cache = KVCache(self.model.config.decoder, 2 * self.texts, self.capacity, keys_and_values.device,
+            self.cache = KVCache(self.model.config.decoder, self.max_rows, self.capacity, keys_and_values.device,
                                  keys_and_values.dtype)
         return self.cache
 
     def _embedded(self, texts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Embedded text and start of speech (rows, L, width), padded on the right, and lengths (texts,)."""
         model = self.model
-        start = model.embed_speech(texts[0].new_full((1, 1), model.config.start_speech))[0]
-        starts = start.repeat(1 + model.config.doubled_start, 1)
+        starts = model.embed_start()
         rows = []
-        for keep in (None, start.new_zeros(1))[:self.rows // self.texts]:
+        for keep in (None, starts.new_zeros(1))[:self.rows // self.texts]:
             rows += [torch.cat([model.embed_text(text[None], keep)[0], starts]) for text in texts]
-        lengths = torch.tensor([len(row) for row in rows[:self.texts]], device=start.device)
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), lengths
+        lengths = torch.tensor([len(row) for row in rows[:self.texts]], device=starts.device)
+        return nn.utils.rnn.pad_sequence(rows, batch_first=True), lengths
 
 
-def _cache_type(vectors: torch.Tensor) -> torch.dtype:
+def cache_type(vectors: torch.Tensor) -> torch.dtype:
     """On a CPU float32, in which attention is fastest there whatever the type of the other products."""
     return vectors.dtype if vectors.device.type == "cuda" else torch.float32

@@ -5,6 +5,7 @@ Losses and logits come from `models.teacher_forcing`, decoding from `models.gene
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from torch import nn
 from config.errors import UserError
 from models import generate, teacher_forcing
 from models.base import (
+    Features,
     Generated,
     Losses,
     LossOptions,
@@ -43,7 +45,8 @@ TENSOR_LAYOUT = TensorLayout(("text_emb.weight", "text_head.weight"), (
 class LanguageModel:
     """Implements `models.base.SpeechModel`, whose docstrings hold here; `module` is the network.
 
-    The codes of a text are limited to `base_code_limit` and `codes_per_token` for each of its ids.
+    Its conditioning is `speaker_embedding` (D,) float32 and `prompt_codes` (P,), which may be empty. The codes of a
+    text are limited to `base_code_limit` and `codes_per_token` for each of its ids.
     """
 
     module: SpeechLM
@@ -53,11 +56,12 @@ class LanguageModel:
     base_code_limit: int
     codes_per_token: int
     max_preferred_text_length: int | None = None
-    text_tables: tuple[str, ...] = ("text_emb", "text_head")
+    text_tables: tuple[str, ...] = TENSOR_LAYOUT.text_tables
+    language_table: str = ""
     adapter_targets: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {
         "attention": ("q_proj", "k_proj", "v_proj", "o_proj"), "mlp": ("gate_proj", "up_proj", "down_proj"),
         "heads": ("speech_head",)})
-    _stepper: Stepper | None = None
+    _steppers: dict[int, Stepper] = field(default_factory=dict)  # by the number of texts
 
     @property
     def max_text_length(self) -> int:
@@ -69,8 +73,27 @@ class LanguageModel:
 
     @property
     def max_speech_length(self) -> int:
-        """See `models.base.SpeechModel`; the start token takes a position."""
-        return self.module.config.speech_positions - 1
+        return self.module.config.max_codes
+
+    def sample_conditioning(self, target: Mapping[str, np.ndarray], prompt: Mapping[str, np.ndarray],
+                            chance: random.Random) -> Mapping[str, np.ndarray]:
+        """See `models.base.SpeechModel`; that of the prompt, cut to `max_prompt_length` codes."""
+        return {**prompt, "prompt_codes": prompt["prompt_codes"][:self.max_prompt_length].astype(np.int64)}
+
+    def assign_languages(self, tags: Sequence[int]) -> None:
+        """See `models.base.SpeechModel`; there is no table of languages."""
+
+    def speaker_vector(self, conditioning: Mapping[str, np.ndarray]) -> np.ndarray:
+        return conditioning["speaker_embedding"]
+
+    def probe_features(self, voice: Voice | None) -> Features:
+        """See `models.base.SpeechModel`; the codes are those of the voice's prompt, or generated from a fixed seed."""
+        if voice is not None:
+            return Features(voice.conditioning["prompt_codes"].astype(np.uint16), voice.conditioning)
+        config, noise = self.module.config, np.random.default_rng(0)
+        codes = noise.integers(0, config.start_speech, min(self.max_prompt_length, config.max_codes)).astype(np.uint16)
+        speaker = noise.standard_normal(config.speaker_size).astype(np.float32)
+        return Features(codes, {"speaker_embedding": speaker / np.linalg.norm(speaker), "prompt_codes": codes})
 
     def losses(self, samples: Sequence[Sample], options: LossOptions, seeds: Sequence[int] | None = None,
                teacher: TokenLogits | None = None) -> Losses:
@@ -90,7 +113,7 @@ class LanguageModel:
 
     def parameter_group(self, name: str) -> tuple[str, int]:
         """See `models.base.SpeechModel`; tables that published weights carry without a use are `unused`."""
-        layers = len(self.module.tfmr.layers)
+        layers = len(self.module.transformer.layers)
         if name.startswith("tfmr.layers."):
             return "layers", layers - int(name.split(".")[2])
         if name.startswith(("tfmr.norm.", "speech_head.")):
@@ -100,46 +123,61 @@ class LanguageModel:
     def shardable_layers(self, attention_loss: bool) -> Sequence[nn.Module]:
         """See `models.base.SpeechModel`; the attention loss computes queries and keys of its layers once more."""
         guided = {layer for layer, _ in self.module.config.aligned_heads} if attention_loss else set()
-        return [layer for index, layer in enumerate(self.module.tfmr.layers) if index not in guided]
+        return [layer for index, layer in enumerate(self.module.transformer.layers) if index not in guided]
 
     def set_activation_checkpointing(self, enabled: bool) -> None:
-        self.module.tfmr.activation_checkpointing = enabled
+        self.module.transformer.activation_checkpointing = enabled
 
     def compile(self) -> None:
-        self.module.tfmr.compile_layers()
+        self.module.transformer.compile_layers()
 
     def quantize_(self, kind: str) -> int:
-        return quantize_(self.module.tfmr.layers, kind)
+        return quantize_(self.module.transformer.layers, kind)
 
     def prepare(self, voice: Voice) -> PreparedVoice:
         return generate.prepare_voice(self.module, voice, self.device)
 
     def generate(self, texts: Sequence[np.ndarray], voices: Sequence[Voice | PreparedVoice],
                  sampling: Sampling) -> list[Generated]:
-        limits = [self._code_limit(text) for text in texts]
+        limits = [self._code_limit(len(text)) for text in texts]
         stepper = self._stepper_for(len(texts), max(map(len, texts)), max(limits))
         return generate.generate(self.module, texts, voices, sampling, limits, self.device, stepper)
 
     def stream(self, text: np.ndarray, voice: Voice | PreparedVoice,
                sampling: Sampling) -> Iterator[np.ndarray | Generated]:
-        limit = self._code_limit(text)
+        limit = self._code_limit(len(text))
         stepper = self._stepper_for(1, len(text), limit)
         return generate.stream(self.module, text, voice, sampling, limit, self.device, stepper)
 
-    def _code_limit(self, text: np.ndarray) -> int:
-        """The largest number of codes for a text; `UserError` if the text is too long for the model."""
-        if len(text) > self.max_text_length:
+    def decode_bytes(self, text_length: int) -> int:
+        """See `models.base.SpeechModel`; with guidance a text has two rows."""
+        decoder = self.module.config.decoder
+        kind = generate.cache_type(next(self.module.speech_head.parameters()))
+        positions = generate.cache_capacity(self.module.config, text_length, self._code_limit(text_length))
+        rows = 2 if self.module.guided else 1
+        return rows * decoder.layers * 2 * decoder.width * generate.rounded_up(positions) * kind.itemsize
+
+    def free_buffers(self) -> None:
+        self._steppers.clear()
+
+    def _code_limit(self, text_length: int) -> int:
+        """The largest number of codes for a text of so many ids; `UserError` if it is too long for the model."""
+        if text_length > self.max_text_length:
             raise UserError(
-                f"A sentence of {len(text)} tokens is longer than the model's {self.max_text_length}.",
+                f"A sentence of {text_length} tokens is longer than the model's {self.max_text_length}.",
                 "Split it into shorter sentences.",
             )
-        return min(self.max_speech_length, self.base_code_limit + self.codes_per_token * len(text))
+        return min(self.max_speech_length, self.base_code_limit + self.codes_per_token * text_length)
 
     def _stepper_for(self, texts: int, text_length: int, max_codes: int) -> Stepper | None:
-        """On CUDA a stepper with CUDA graphs, reused as long as its buffers are large enough."""
+        """On CUDA a stepper with CUDA graphs for so many texts, reused as long as its buffers are large enough."""
         if self.device.type != "cuda":
             return None
         capacity = generate.cache_capacity(self.module.config, text_length, max_codes)
-        if self._stepper is None or not self._stepper.fits(texts, capacity, max_codes):
-            self._stepper = CUDAGraphStepper(self.module, texts, capacity, max_codes, self.device)
-        return self._stepper
+        stepper = self._steppers.get(texts)
+        if stepper is None or not stepper.fits(texts, capacity, max_codes):
+            self._steppers.pop(texts, None)  # freed before the larger one is made
+            stepper = None
+            stepper = self._steppers[texts] = CUDAGraphStepper(self.module, texts, capacity, self.max_speech_length,
+                                                               self.device)
+        return stepper

@@ -29,30 +29,34 @@ _MAX_DIGIT, _ZERO_POINT = 127, 128  # of unsigned bytes
 
 
 class BFloat16Linear(nn.Module):
-    """A linear layer without bias that multiplies in bfloat16, with packed weights where possible."""
+    """A linear layer that multiplies in bfloat16, with packed weights where possible."""
 
     weight: torch.Tensor
+    bias: torch.Tensor | None
 
-    def __init__(self, weight: torch.Tensor) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         super().__init__()
         half = weight.detach().to(torch.bfloat16)
         self.packed = can_pack(half.dtype) and half.device.type == "cpu"
         self.register_buffer("weight", pack(half, _DECODED_ROWS) if self.packed else half)
+        self.register_buffer("bias", None if bias is None else bias.detach().to(torch.bfloat16))
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """(..., width) to (..., outputs), in the type of the input."""
         rows = hidden.to(torch.bfloat16)
-        result = product(rows, self.weight) if self.packed else F.linear(rows, self.weight)
+        multiply = product if self.packed else F.linear
+        result = multiply(rows, self.weight, self.bias)
         return result.to(hidden.dtype)
 
 
 class Int8Linear(nn.Module):
-    """A linear layer without bias with int8 weights; the result of a row does not depend on the other rows."""
+    """A linear layer with int8 weights; the result of a row does not depend on the other rows."""
 
     weight: torch.Tensor
     scale: torch.Tensor
+    bias: torch.Tensor | None
 
-    def __init__(self, weight: torch.Tensor) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         super().__init__()
         self.exact = has_exact_int8_products() and weight.device.type == "cpu"
         largest = weight.detach().abs().amax(1).clamp(min=1e-12)
@@ -62,6 +66,7 @@ class Int8Linear(nn.Module):
         self.register_buffer("scale", scale)
         rounded = (weight.detach() / scale.float()[:, None]).round().clamp(-_MAX_DIGIT, _MAX_DIGIT).to(torch.int8)
         self.register_buffer("weight", torch.ops.onednn.qlinear_prepack(rounded, None) if self.exact else rounded)
+        self.register_buffer("bias", None if bias is None else bias.detach().float())
         self._zero_points = torch.zeros(len(scale), dtype=torch.int64)  # of the weights
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -74,12 +79,15 @@ class Int8Linear(nn.Module):
     def _exact_product(self, rows: torch.Tensor) -> torch.Tensor:
         digits, scale = split_digits(rows)
         first, second = _int8_product(digits, self.weight, self.scale, self._zero_points).chunk(2)
-        return torch.add(first, second, alpha=1 / (2 * _MAX_DIGIT)).mul_(scale)
+        result = torch.add(first, second, alpha=1 / (2 * _MAX_DIGIT))
+        return result.mul_(scale) if self.bias is None else torch.addcmul(self.bias, result, scale)
 
     def _rounded_product(self, rows: torch.Tensor) -> torch.Tensor:
         if len(rows) <= _FEW_ROWS:
-            return torch._weight_int8pack_mm(rows, self.weight, self.scale)
-        return F.linear(rows, self.weight.to(torch.bfloat16)) * self.scale
+            result = torch._weight_int8pack_mm(rows, self.weight, self.scale)
+        else:
+            result = F.linear(rows, self.weight.to(torch.bfloat16)) * self.scale
+        return result if self.bias is None else result + self.bias
 
 
 @lru_cache(maxsize=1)
@@ -130,9 +138,14 @@ class FusedLinear(nn.Module):
     The first of them that is called computes the product; the others take their parts of it.
     """
 
-    def __init__(self, weights: Sequence[torch.Tensor], kind: str) -> None:
+    def __init__(self, weights: Sequence[torch.Tensor], kind: str,
+                 biases: Sequence[torch.Tensor | None] | None = None) -> None:
         super().__init__()
-        self.layer = KINDS[kind](torch.cat(list(weights)))
+        bias = None
+        if biases is not None and any(part is not None for part in biases):
+            bias = torch.cat([weight.new_zeros(len(weight)) if part is None else part
+                              for weight, part in zip(weights, biases, strict=True)])
+        self.layer = KINDS[kind](torch.cat(list(weights)), bias)
         self.sizes = [len(weight) for weight in weights]
         self._input: torch.Tensor | None = None
         self._waiting: dict[int, torch.Tensor] = {}
@@ -154,6 +167,12 @@ class FusedLinearPart(nn.Module):
         super().__init__()
         self.fused, self.index = fused, index
 
+    @property
+    def bias(self) -> torch.Tensor | None:
+        """Its part of the bias (outputs,), which adapters around it ask for."""
+        bias = self.fused.layer.bias
+        return bias.split(self.fused.sizes)[self.index] if isinstance(bias, torch.Tensor) else None
+
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """(..., width) to (..., outputs), in the type of the input."""
         return self.fused.part(self.index, hidden)
@@ -166,12 +185,12 @@ def quantize_(layers: nn.Module, kind: str) -> int:
     found = {name: layer for name, layer in layers.named_modules()
              if type(layer) in (nn.Linear, Linear) and _ADAPTERS not in name}
     for names in _groups_of_same_input(found):
-        weights = [found[name].weight for name in names]
+        weights, biases = [found[name].weight for name in names], [found[name].bias for name in names]
         converted: list[nn.Module]
         if len(names) == 1:
-            converted = [KINDS[kind](weights[0])]
+            converted = [KINDS[kind](weights[0], biases[0])]
         else:
-            fused = FusedLinear(weights, kind)
+            fused = FusedLinear(weights, kind, biases)
             converted = [FusedLinearPart(fused, index) for index in range(len(names))]
         for name, layer in zip(names, converted, strict=True):
             parent, _, leaf = name.rpartition(".")

@@ -7,7 +7,8 @@ from importlib import import_module
 from config.errors import UserError
 from models.base import Family
 
-FAMILIES = {"tiny": "models.tiny.family:Tiny", "chatterbox": "models.chatterbox.family:Chatterbox"}
+FAMILIES = {"tiny": "models.tiny.family:Tiny", "chatterbox": "models.chatterbox.family:Chatterbox",
+            "indextts2": "models.indextts2.family:IndexTTS2"}
 
 
 def family(name: str) -> Family:

@@ -1,8 +1,9 @@
 """Sampling of codes from logits on the device. Options are tensors, so that a captured CUDA graph sees new values.
 
-The order is guidance, repetition penalty, temperature, min-p, top-p, as in the published Chatterbox loop. Noise is a
-function of the seed, the step and the code, not of a generator's state: the codes of a text depend neither on the
-other texts of the batch nor on the device's random numbers.
+The order is guidance, alignment guard, repetition penalty, temperature, min-p, top-k, top-p: that of the published
+Chatterbox loop, and of transformers, which IndexTTS2 uses. Noise is a function of the seed, the step and the code, not
+of a generator's state: the codes of a text depend neither on the other texts of the batch nor on the device's random
+numbers.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
+from models.alignment_guard import AlignmentGuard
 from models.base import Sampling
 
 _MASK = 0xFFFFFFFF
@@ -23,7 +25,7 @@ class Sampler:
     def __init__(self, texts: int, allowed: torch.Tensor, stop: int) -> None:
         """`allowed` (V,) is True for codes that may be sampled; `stop` is never sampled first."""
         device = allowed.device
-        self.stop, self.uses_guidance, self.uses_top_p = stop, False, False
+        self.stop, self.uses_guidance, self.uses_top_p, self.top_k = stop, False, False, 0
         self.guidance, self.temperature, self.penalty, self.min_p, self.top_p = torch.zeros(5, device=device).unbind()
         self._forbidden = ~allowed
         self.used = torch.zeros(texts, len(allowed), dtype=torch.bool, device=device)
@@ -33,6 +35,7 @@ class Sampler:
     def reset(self, sampling: Sampling, used: Sequence[int] = ()) -> None:
         """Start new texts; the repetition penalty applies to the codes in `used` from the first step."""
         self.uses_guidance, self.uses_top_p = sampling.guidance > 0, sampling.top_p < 1
+        self.top_k = min(sampling.top_k, len(self._columns))
         for tensor, value in ((self.guidance, sampling.guidance), (self.temperature, sampling.temperature),
                             (self.penalty, sampling.repetition_penalty), (self.min_p, sampling.min_p),
                             (self.top_p, sampling.top_p), (self._seed, sampling.seed & _MASK)):
@@ -40,12 +43,14 @@ class Sampler:
         self.used.fill_(False)
         self.used[:, list(used)] = True
 
-    def sample(self, logits: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    def sample(self, logits: torch.Tensor, step: torch.Tensor, guard: AlignmentGuard | None = None) -> torch.Tensor:
         """Codes (B,) from logits (B, V), with guidance (2 B, V), rows without text last; `step` () counts from 0."""
         logits = logits.float()
         if self.uses_guidance:
             with_text, without = logits.chunk(2)
             logits = with_text + self.guidance * (with_text - without)
+        if guard is not None:
+            logits = guard.apply(logits)
         penalised = torch.where(logits > 0, logits / self.penalty, logits * self.penalty)
         logits = torch.where(self.used, penalised, logits).masked_fill(self._forbidden, -torch.inf)
         first_stop = (step == 0) & (self._columns == self.stop)  # no empty speech
@@ -57,9 +62,15 @@ class Sampler:
         return sampled
 
     def _truncated(self, scores: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities (B, V), minus infinity for codes that min-p and top-p exclude."""
+        """Log-probabilities (B, V), minus infinity for codes that min-p, top-k and top-p exclude."""
         weakest = scores.amax(-1, keepdim=True) + self.min_p.log()
         scores = scores.masked_fill(scores < weakest, -torch.inf)
+        if self.top_k:
+            best, order = scores.topk(self.top_k)
+            if self.uses_top_p:
+                ordered = best.softmax(-1)
+                best = best.masked_fill(ordered.cumsum(-1) - ordered >= self.top_p, -torch.inf)
+            return torch.full_like(scores, -torch.inf).scatter(1, order, best)
         if not self.uses_top_p:
             return scores
         ordered, order = scores.softmax(-1).sort(-1, descending=True)

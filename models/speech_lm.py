@@ -11,14 +11,86 @@ losses with it, `models.generate` decodes. Losses are next-token: position i pre
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models.decoder import Decoder, DecoderConfig
+from models.base import PositionScheme, Voice
+from models.decoder import Decoder, DecoderConfig, KVCache
 from models.matmul_backends import Linear
+
+
+class SpeechNetworkConfig(Protocol):
+    """What decoding and teacher forcing read of a network's configuration."""
+
+    @property
+    def decoder(self) -> DecoderConfig: ...
+
+    @property
+    def conditioning_length(self) -> int: ...
+
+    @property
+    def start_speech(self) -> int: ...
+
+    @property
+    def stop_speech(self) -> int: ...
+
+    @property
+    def speech_rows(self) -> int: ...
+
+    @property
+    def max_codes(self) -> int: ...
+
+    @property
+    def code_rate(self) -> int: ...
+
+    @property
+    def aligned_heads(self) -> tuple[tuple[int, int], ...]: ...
+
+    def stack_conditioning(self, conditioning: Sequence[Mapping[str, np.ndarray]]) -> Any: ...
+
+
+class SpeechNetwork(Protocol):
+    """A network of conditioning, text and speech, as decoding and teacher forcing know it; see `SpeechLM`."""
+
+    guided: bool  # whether it was trained with dropped texts, for classifier-free guidance
+    keeps_hidden_states: bool  # whether its vocoder wants the states that predicted the codes
+
+    @property
+    def config(self) -> SpeechNetworkConfig: ...
+
+    @property
+    def transformer(self) -> nn.Module: ...
+
+    @property
+    def text_head(self) -> nn.Module: ...
+
+    @property
+    def speech_head(self) -> nn.Module: ...
+
+    def decoding_start(self, scheme: PositionScheme) -> tuple[int, tuple[int, ...]]: ...
+
+    def embed_voice(self, voice: Voice, device: torch.device) -> torch.Tensor: ...
+
+    def embed_conditioning(self, conditioning: Any) -> torch.Tensor: ...
+
+    def embed_text(self, text_ids: torch.Tensor, keep: torch.Tensor | None = None) -> torch.Tensor: ...
+
+    def embed_speech(self, codes: torch.Tensor, keep: torch.Tensor | None = None) -> torch.Tensor: ...
+
+    def embed_start(self) -> torch.Tensor: ...
+
+    def embed_code(self, codes: torch.Tensor, position: torch.Tensor) -> torch.Tensor: ...
+
+    def hidden_states(self, rows: torch.Tensor, cache: KVCache | None = None,
+                      positions: torch.Tensor | None = None) -> torch.Tensor: ...
+
+    def modules(self) -> Iterator[nn.Module]: ...
 
 
 @dataclass(frozen=True)
@@ -43,6 +115,22 @@ class SpeechLMConfig:
     def conditioning_length(self) -> int:
         return self.prompt_queries + 2
 
+    @property
+    def max_codes(self) -> int:
+        """Codes of the longest speech; the start takes a position."""
+        return self.speech_positions - 1
+
+    @property
+    def code_rate(self) -> int:
+        """Codes per second."""
+        return 25
+
+    def stack_conditioning(self, conditioning: Sequence[Mapping[str, np.ndarray]]) -> Conditioning:
+        """A batch of `speaker_embedding` (D,) and `prompt_codes` (P,), padded on the right, at the trained emotion."""
+        prompts, lengths = padded([one["prompt_codes"] for one in conditioning])
+        speakers = torch.from_numpy(np.stack([one["speaker_embedding"] for one in conditioning]))
+        return Conditioning(speakers, prompts, lengths, torch.full((len(conditioning),), 0.5))
+
 
 @dataclass(frozen=True)
 class Conditioning:
@@ -52,6 +140,15 @@ class Conditioning:
     prompt_codes: torch.Tensor  # (B, P) padded
     prompt_lengths: torch.Tensor  # (B,)
     emotion: torch.Tensor  # (B,)
+
+
+def padded(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids (T,) of several rows as (B, T) with zeros on the right, and their lengths (B,)."""
+    lengths = torch.tensor([len(row) for row in rows])
+    out = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
+    for index, row in enumerate(rows):
+        out[index, : len(row)] = torch.from_numpy(np.asarray(row, dtype=np.int64))
+    return out, lengths
 
 
 class PromptAttention(nn.Module):
@@ -126,6 +223,9 @@ class LearnedPositions(nn.Module):
 class SpeechLM(nn.Module):
     """See the docstring of the module for the layout of a row."""
 
+    guided = True
+    keeps_hidden_states = False
+
     def __init__(self, config: SpeechLMConfig) -> None:
         super().__init__()
         self.config = config
@@ -144,6 +244,18 @@ class SpeechLM(nn.Module):
         prompt = self.speech_emb(conditioning.prompt_codes) + self.speech_pos_emb(conditioning.prompt_codes.shape[1])
         return self.cond_enc(conditioning, prompt)
 
+    def embed_voice(self, voice: Voice, device: torch.device) -> torch.Tensor:
+        """The conditioning of one voice, (1, conditioning length, width)."""
+        prompt = voice.conditioning["prompt_codes"]
+        codes = torch.as_tensor(prompt, dtype=torch.long, device=device)[None]
+        if not codes.numel():  # an empty prompt is one masked position
+            codes = codes.new_zeros(1, 1)
+        length = torch.tensor([len(prompt)], device=device)
+        kind = self.speech_emb.weight.dtype
+        speaker = torch.as_tensor(voice.conditioning["speaker_embedding"], device=device, dtype=kind)[None]
+        emotion = torch.full((1,), voice.emotion, device=device, dtype=kind)
+        return self.embed_conditioning(Conditioning(speaker, codes, length, emotion))
+
     def embed_text(self, text_ids: torch.Tensor, keep: torch.Tensor | None = None) -> torch.Tensor:
         """Ids (B, T) to (B, T, width); where keep (B,) is 0 only the positions remain."""
         embedded = self.text_emb(text_ids)
@@ -157,3 +269,25 @@ class SpeechLM(nn.Module):
         if keep is not None:
             embedded = embedded * keep[..., None]
         return embedded + self.speech_pos_emb(codes.shape[1])
+
+    def embed_start(self) -> torch.Tensor:
+        """The start of speech as decoding begins with it, (1 or 2, width)."""
+        start = self.speech_emb.weight[self.config.start_speech] + self.speech_pos_emb.emb.weight[0]
+        return start[None].repeat(1 + self.config.doubled_start, 1)
+
+    def embed_code(self, codes: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """Decoded codes (B,) at a position () to (B, width)."""
+        return self.speech_emb(codes) + self.speech_pos_emb.emb.weight.index_select(0, position[None])
+
+    def hidden_states(self, rows: torch.Tensor, cache: KVCache | None = None,
+                      positions: torch.Tensor | None = None) -> torch.Tensor:
+        """Rows (B, L, width) to the states (B, L, width) that the heads read."""
+        return self.tfmr(rows, cache, positions)
+
+    @property
+    def transformer(self) -> Decoder:
+        return self.tfmr
+
+    def decoding_start(self, scheme: PositionScheme) -> tuple[int, tuple[int, ...]]:
+        """The position before the first code, and the codes that the repetition penalty counts from the first step."""
+        return 0, (self.config.start_speech,)

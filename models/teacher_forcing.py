@@ -1,4 +1,4 @@
-"""Teacher forcing of a `SpeechLM`: samples to batches, batches to losses, logits and hidden states.
+"""Teacher forcing of a `SpeechNetwork`: samples to batches, batches to losses, logits and hidden states.
 
 Each row is conditioning, text and speech without gaps, padded on the right. Everything that depends on lengths is
 computed on the host, so that a GPU never synchronises. Losses are next-token: position i predicts token i + 1.
@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from models.base import Losses, LossOptions, Sample, SampleLogits, TokenLogits
-from models.decoder import Decoder, DecoderLayer
-from models.speech_lm import Conditioning, SpeechLM, SpeechLMConfig
+from models.decoder import DecoderLayer
+from models.speech_lm import SpeechNetwork, SpeechNetworkConfig, padded
 
 Moved = TypeVar("Moved")
 
@@ -45,7 +46,7 @@ class DropMask:
 class SpeechLMBatch:
     """Samples as padded tensors; `embed_rows` gathers the parts of each sample into one row."""
 
-    conditioning: Conditioning
+    conditioning: Any  # what the network's `embed_conditioning` takes
     text_ids: torch.Tensor  # (B, T)
     text_lengths: torch.Tensor  # (B,)
     codes: torch.Tensor  # (B, U + 1), start token first
@@ -55,31 +56,21 @@ class SpeechLMBatch:
     drop: DropMask | None = None
 
 
-def collate(samples: Sequence[Sample], config: SpeechLMConfig, device: torch.device,
+def collate(samples: Sequence[Sample], config: SpeechNetworkConfig, device: torch.device,
             options: LossOptions | None = None, seeds: Sequence[int] | None = None) -> SpeechLMBatch:
     """Pad each part of the samples on the right; the dropout of `options` in a sample depends on its seed alone."""
-    text, text_lengths = _padded([sample.text_ids for sample in samples])
-    codes, code_lengths = _padded([np.concatenate([[config.start_speech], s.speech_codes]) for s in samples])
-    prompts, prompt_lengths = _padded([sample.prompt_codes for sample in samples])
-    speakers = torch.from_numpy(np.stack([sample.speaker_embedding for sample in samples]))
+    text, text_lengths = padded([sample.text_ids for sample in samples])
+    codes, code_lengths = padded([np.concatenate([[config.start_speech], s.speech_codes]) for s in samples])
     row_length = int((config.conditioning_length + text_lengths + code_lengths).max())
     targets = _targets(text, text_lengths, codes, code_lengths, config, row_length)
     drop = None
     if options is not None and (options.text_dropout > 0 or options.code_dropout > 0):
         seeds = torch.randint(2**62, (len(samples),)).tolist() if seeds is None else seeds
         drop = _draw_drop_mask(code_lengths, options, seeds)
-    conditioning = Conditioning(speakers, prompts, prompt_lengths, torch.full((len(samples),), 0.5))
+    conditioning = config.stack_conditioning([sample.conditioning for sample in samples])
     sources = _sources(text, text_lengths, codes, code_lengths, config.conditioning_length, row_length)
     batch = SpeechLMBatch(conditioning, text, text_lengths, codes, code_lengths, sources, targets, drop)
     return _to_device(batch, device)
-
-
-def _padded(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
-    lengths = torch.tensor([len(row) for row in rows])
-    out = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
-    for index, row in enumerate(rows):
-        out[index, : len(row)] = torch.from_numpy(np.asarray(row, dtype=np.int64))
-    return out, lengths
 
 
 def _sources(text: torch.Tensor, text_lengths: torch.Tensor, codes: torch.Tensor, code_lengths: torch.Tensor,
@@ -94,7 +85,7 @@ def _sources(text: torch.Tensor, text_lengths: torch.Tensor, codes: torch.Tensor
 
 
 def _targets(text: torch.Tensor, text_lengths: torch.Tensor, codes: torch.Tensor, code_lengths: torch.Tensor,
-             config: SpeechLMConfig, row_length: int) -> Targets:
+             config: SpeechNetworkConfig, row_length: int) -> Targets:
     """Next tokens: every text id but the first, every code, and the stop token after the last code."""
     row, column = (torch.arange(text.shape[1] - 1) < text_lengths[:, None] - 1).nonzero(as_tuple=True)
     text_from, text_ids = row * row_length + config.conditioning_length + column, text[row, column + 1]
@@ -140,7 +131,7 @@ def segment_index(batch: SpeechLMBatch, conditioning_length: int) -> tuple[torch
     return text_at, codes_at
 
 
-def embed_rows(model: SpeechLM, batch: SpeechLMBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def embed_rows(model: SpeechNetwork, batch: SpeechLMBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Embedded rows (B, L, width), and the positions of text and speech in them as from `segment_index`."""
     text_at, codes_at = segment_index(batch, model.config.conditioning_length)
     keep_text, keep_codes = (batch.drop.text, batch.drop.codes) if batch.drop else (None, None)
@@ -151,15 +142,16 @@ def embed_rows(model: SpeechLM, batch: SpeechLMBatch) -> tuple[torch.Tensor, tor
     return parts.flatten(0, 1).index_select(0, batch.sources).unflatten(0, (len(parts), -1)), text_at, codes_at
 
 
-def losses(model: SpeechLM, batch: SpeechLMBatch, options: LossOptions, teacher: TokenLogits | None = None) -> Losses:
+def losses(model: SpeechNetwork, batch: SpeechLMBatch, options: LossOptions,
+           teacher: TokenLogits | None = None) -> Losses:
     """Sums of next-token cross-entropy over text and speech tokens, the stop token included.
 
     A teacher that knows fewer text ids gives the others probability 0.
     """
     rows, text_at, codes_at = embed_rows(model, batch)
     heads = model.config.aligned_heads if options.attention else ()
-    with GuidedAttention(model.tfmr, heads) as guide:
-        hidden = model.tfmr(rows)
+    with GuidedAttention(model.transformer, heads) as guide:
+        hidden = model.hidden_states(rows)
         attention = guide.loss(text_at, codes_at, *_uniform_alignment(batch)) if heads else None
     hidden, targets = hidden.flatten(0, 1), batch.targets
     text_logits = model.text_head(hidden.index_select(0, targets.text_from))
@@ -180,25 +172,25 @@ def _divergence(teacher: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def predictions(model: SpeechLM, batch: SpeechLMBatch, text_ids: int) -> TokenLogits:
+def predictions(model: SpeechNetwork, batch: SpeechLMBatch, text_ids: int) -> TokenLogits:
     """The logits of `losses`, of the text for the first `text_ids` ids alone."""
-    hidden, targets = model.tfmr(embed_rows(model, batch)[0]).flatten(0, 1), batch.targets
+    hidden, targets = model.hidden_states(embed_rows(model, batch)[0]).flatten(0, 1), batch.targets
     return TokenLogits(model.text_head(hidden.index_select(0, targets.text_from))[:, :text_ids],
                        model.speech_head(hidden.index_select(0, targets.speech_from)))
 
 
-def text_hidden_states(model: SpeechLM, samples: Sequence[Sample], device: torch.device) -> list[torch.Tensor]:
+def text_hidden_states(model: SpeechNetwork, samples: Sequence[Sample], device: torch.device) -> list[torch.Tensor]:
     """Hidden states (T, width) after the last layer at the text ids of each sample."""
     rows, text_at, _ = embed_rows(model, collate(samples, model.config, device))
-    hidden = model.tfmr(rows)
+    hidden = model.hidden_states(rows)
     return [hidden[index, text_at[index, :len(sample.text_ids)]] for index, sample in enumerate(samples)]
 
 
 @torch.inference_mode()
-def probe(model: SpeechLM, sample: Sample, device: torch.device) -> SampleLogits:
+def probe(model: SpeechNetwork, sample: Sample, device: torch.device) -> SampleLogits:
     """Teacher-forced logits of one sample: text (T, V) and speech (U + 1, K)."""
     rows, text_at, codes_at = embed_rows(model, collate([sample], model.config, device))
-    hidden = model.tfmr(rows)[0]
+    hidden = model.hidden_states(rows)[0]
     return SampleLogits(model.text_head(hidden[text_at[0]]), model.speech_head(hidden[codes_at[0]]))
 
 
@@ -217,7 +209,7 @@ class GuidedAttention:
     once more. Training without the loss costs nothing, and layers may be compiled or run twice.
     """
 
-    def __init__(self, decoder: Decoder, heads: tuple[tuple[int, int], ...], width: float = 2.0) -> None:
+    def __init__(self, decoder: nn.Module, heads: tuple[tuple[int, int], ...], width: float = 2.0) -> None:
         self._heads: dict[int, list[int]] = {}
         for layer, head in heads:
             self._heads.setdefault(layer, []).append(head)
@@ -239,7 +231,7 @@ class GuidedAttention:
         self._inputs.clear()
 
     def _layer(self, index: int) -> DecoderLayer:
-        layer = self._decoder.layers[index]
+        layer = self._decoder.get_submodule(f"layers.{index}")
         assert isinstance(layer, DecoderLayer)
         return layer
 

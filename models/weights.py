@@ -1,9 +1,10 @@
-"""Reading and writing of weight files: safetensors, and `.pt` files of tensors alone.
+"""Reading and writing of weight files: safetensors, and PyTorch files (`.pt`, `.pth`, `.bin`) of tensors alone.
 
 `read` and `load_into` load a published checkpoint strictly; `LazyWeights` reads any checkpoint tensor by tensor,
-without holding its gigabytes: safetensors by offsets, `.pt` files mapped into memory. A `.pt` file is a pickle: it is
-read with torch's restricted unpickler, which builds tensors and plain containers and refuses everything else, so that
-an untrusted file cannot run code. This is the only module that calls `torch.load`.
+without holding its gigabytes: safetensors by offsets, PyTorch files mapped into memory. A PyTorch file is a pickle, in
+a zip archive or, before torch 1.6, alone: it is read with torch's restricted unpickler, which builds tensors and plain
+containers and refuses everything else, so that an untrusted file cannot run code. This is the only module that calls
+`torch.load` and `torch.save`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from config.errors import UserError
+from data.durable_files import is_pytorch_file
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 _INDEX = "*.safetensors.index.json"
@@ -36,20 +38,24 @@ _TYPES = {
 }
 
 
-def shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor in a file, by key; reads only the header if the format has one."""
+def shapes(path: Path, under: Sequence[str] = ()) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor in a file, by key; reads only the header if the format has one. `under`: see `read`."""
     if path.suffix == ".safetensors":
         with open_safetensors(path) as file:
             return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
-    return {key: tuple(value.shape) for key, value in read(path).items()}
+    return {key: tuple(value.shape) for key, value in read(path, under).items()}
 
 
-def read(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a state dict by key; `UserError` if the file is missing, damaged or holds something else."""
+def read(path: Path, under: Sequence[str] = ()) -> dict[str, torch.Tensor]:
+    """The tensors of a state dict by key; `UserError` if the file is missing, damaged or holds something else.
+
+    A PyTorch file may also hold the state dict under one of the keys `under`, as training checkpoints do.
+    """
     if path.suffix == ".safetensors":
         with open_safetensors(path) as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     held = read_nested(path)
+    held = next((held[key] for key in under if isinstance(held.get(key), dict)), held)
     wrong = [key for key, value in held.items() if not isinstance(value, torch.Tensor)]
     if wrong:
         raise UserError(f"{path} is no table of tensors: {', '.join(map(str, wrong[:_NAMED]))} hold something else.",
@@ -58,15 +64,31 @@ def read(path: Path) -> dict[str, torch.Tensor]:
 
 
 def read_nested(path: Path) -> dict[str, Any]:
-    """The content of a `.pt` file: tensors and plain values in nested dictionaries."""
+    """The content of a PyTorch file: tensors and plain values in nested dictionaries."""
+    held = _load(path)
+    if not isinstance(held, dict):
+        raise UserError(f"{path} holds a {type(held).__name__}, and a table of tensors is wanted.",
+                        "Give the published file.")
+    return held
+
+
+def read_tensor(path: Path) -> torch.Tensor:
+    """The one tensor of a PyTorch file that holds nothing else."""
+    held = _load(path)
+    if not isinstance(held, torch.Tensor):
+        raise UserError(f"{path} holds a {type(held).__name__}, and one tensor is wanted.", "Give the published file.")
+    return held
+
+
+def _load(path: Path) -> object:
     if not path.is_file():
         raise UserError(f"{path} is missing.", "Download the model again.")
-    if not zipfile.is_zipfile(path):
+    if not is_pytorch_file(path):
         raise UserError(
             f"{path} ({path.stat().st_size} bytes) is not a whole PyTorch file.", "It was probably cut off. " + _AGAIN,
         )
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
         raise UserError(
             f"{path} holds Python objects beside tensors, which could run code when loaded; it was refused.",
@@ -74,10 +96,6 @@ def read_nested(path: Path) -> dict[str, Any]:
         ) from error
     except (RuntimeError, OSError, EOFError, KeyError, ValueError) as error:
         raise UserError(f"{path} is damaged: {error}.", _AGAIN) from error
-    if not isinstance(held, dict):
-        raise UserError(f"{path} holds a {type(held).__name__}, and a table of tensors is wanted.",
-                        "Give the published file.")
-    return held
 
 
 def load_into(module: nn.Module, tensors: Mapping[str, torch.Tensor], source: str,
@@ -107,10 +125,49 @@ def load_into(module: nn.Module, tensors: Mapping[str, torch.Tensor], source: st
     module.load_state_dict(found, strict=False, assign=True)
 
 
+def fold_weight_norm(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Each pair `x_g`, `x_v` of the old weight norm as `x` = g v / |v|, the norm over all axes but the first.
+
+    Of a transposed convolution the first axis is its input (torch.nn.utils.weight_norm, dim=0).
+    """
+    folded: dict[str, torch.Tensor] = {}
+    for name, value in tensors.items():
+        start, _, kind = name.rpartition("_")
+        if kind not in ("g", "v") or not {f"{start}_g", f"{start}_v"} <= tensors.keys():
+            folded[name] = value  # half a pair as well: a strict load then names it
+        elif kind == "v":
+            direction, magnitude = value.float(), tensors[f"{start}_g"].float()
+            norm = torch.linalg.vector_norm(direction, dim=tuple(range(1, direction.ndim)), keepdim=True)
+            folded[start] = direction * (magnitude / norm)
+    return folded
+
+
 def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write tensors by name without holding them twice; `SafetensorError` when the disk is full."""
     save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, str(path), {"format": "pt"})
     path.chmod(0o666 & ~_umask())
+
+
+def write_pytorch(path: Path, tensors: Mapping[str, object]) -> None:
+    """Write a PyTorch file of (nested) tables of tensors, in the zip format; `OSError` when the disk is full.
+
+    The same tensors give the same bytes. A tensor that is a part of a larger one is written alone.
+    """
+    with open(path, "wb") as file:  # torch would write the name of a path into the file
+        try:
+            torch.save(_compact(tensors), file)
+        except RuntimeError as error:
+            raise OSError(f"{path} could not be written: {error}") from error
+
+
+def _compact(held: object) -> object:
+    """`held` with tensors on the CPU that own exactly their memory, which is what torch writes."""
+    if isinstance(held, Mapping):
+        return {key: _compact(value) for key, value in held.items()}
+    if not isinstance(held, torch.Tensor):
+        return held
+    value = held.detach().cpu().contiguous()
+    return value if value.untyped_storage().nbytes() == value.nbytes else value.clone()
 
 
 def _umask() -> int:
@@ -163,7 +220,7 @@ class _LazyTensor:
 class LazyWeights:
     """A `models.base.WeightsFile`: methods without a docstring are described there.
 
-    It opens a safetensors file, an index of shards, or a `.pt` file. Keys of nested tables (`model`, `optimizer` of a
+    It opens a safetensors file, an index of shards, or a PyTorch file. Keys of nested tables (`model`, `optimizer` of a
     training checkpoint) are joined by dots.
     """
 

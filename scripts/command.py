@@ -23,7 +23,7 @@ from config.loading import parse_options
 from config.schema import Options, TrainOptions
 from core.jobs import control, gpus, worker
 from core.jobs.directory import Job, create_job, load_job
-from core.jobs.events import Event, Failed, Progress, Result
+from core.jobs.events import Event, Failed, Progress
 from core.jobs.reporter import describe
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS, read_preset
@@ -124,7 +124,7 @@ def is_worth_resuming(state: JobState) -> bool:
     """Whether a resume as it stands may get further; not where the person must change an option (a taken name).
 
     Hints at what can be mended around the job say "continue" or "resume"; one with the command itself needs no other.
-    A training is always worth it: it has steps and a name of its own.
+    A training is always worth it: it has steps and a separate name.
     """
     if not state.resumable or "--resume" in state.hint:
         return False
@@ -142,7 +142,8 @@ def resume_command(job: Job) -> str:
 
 def json_line(state: JobState) -> str:
     """The outcome of a job as one line of strict JSON."""
-    result: Result = {name: _finite(value) for name, value in (state.result or {}).items()}
+    result = {name: None if isinstance(value, float) and not math.isfinite(value) else value  # JSON has no NaN
+              for name, value in (state.result or {}).items()}
     return json.dumps({
         "job": state.id, "verb": state.verb, "status": state.status, "directory": str(state.job.directory),
         "seconds": round(state.seconds, 3), "result": result, "message": state.message, "hint": state.hint,
@@ -153,16 +154,18 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
     """The parser of `verb`: common arguments, then one flag for each of its options."""
     model = VERBS[verb].options
     codes = f"Exit code: {CODES.format(graded=f' or {graded}' if graded else '')}"
-    parser = argparse.ArgumentParser(prog=f"python -m scripts.{verb}", description=model.__doc__, epilog=codes,
-                                     allow_abbrev=False)
-    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="end with the outcome as one line of JSON")
+    parser = script_parser(verb, model.__doc__, "end with the outcome as one line of JSON")
+    parser.epilog, parser.formatter_class = codes, argparse.HelpFormatter
     parser.add_argument("--config", metavar="FILE", help="options from a YAML file; flags win over it")
     if VERBS[verb].resumes:
         parser.add_argument("--resume", metavar="ID", help="resume a run that was stopped, failed or crashed")
         parser.add_argument("--name", help="name of the run (default: verb and time)")
     if issubclass(model, TrainOptions):
-        add_preset_arguments(parser)
+        parser.add_argument("--preset", choices=("auto", *model_info.NAMES),
+                            help="options for so much speech; auto chooses by the dataset's hours; --config and flags "
+                                 "win over it (default: none, the options' own defaults)")
+        parser.add_argument("--memory", choices=get_args(model_info.Memory), default="auto",
+                            help="the preset for a GPU of so many GB; auto takes the one found (default: %(default)s)")
     add_arguments(parser.add_argument_group("options"), model)
     return parser
 
@@ -176,11 +179,6 @@ def options_of(verb: str, given: argparse.Namespace, workspace: Workspace) -> Op
     return parse_options(VERBS[verb].options, values)
 
 
-def _finite(value: str | int | float | bool | None) -> str | int | float | bool | None:
-    """JSON has no NaN."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _refuse(error: UserError, as_json: bool) -> int:
     """Print why nothing was started; the exit code."""
     sys.stderr.write(f"{error.message}\n{error.hint}\n")
@@ -188,14 +186,6 @@ def _refuse(error: UserError, as_json: bool) -> int:
         outcome = {"status": "refused", "message": error.message, "hint": error.hint}
         sys.stdout.write(json.dumps(outcome, ensure_ascii=False) + "\n")
     return ALREADY_RUNNING if isinstance(error, control.AlreadyRunning) else USAGE_ERROR
-
-
-def add_preset_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--preset", choices=("auto", *model_info.NAMES),
-                        help="options for so much speech; auto chooses by the dataset's hours; --config and flags win "
-                             "over it (default: none, the options' own defaults)")
-    parser.add_argument("--memory", choices=get_args(model_info.Memory), default="auto",
-                        help="the preset for a GPU of so many GB; auto takes the one found (default: %(default)s)")
 
 
 def is_preset_given(arguments: argparse.Namespace) -> bool:
@@ -211,8 +201,7 @@ def preset_values(arguments: argparse.Namespace, above: Mapping[str, object],
     family = model_info.family_of_extension(workspace, extension).name
     found = gpus.find_gpus() if above.get("device") != "cpu" else ()
     chosen = model_info.fit_preset(family, model_info.speech_amount_of(workspace, dataset), found,
-                                arguments.preset or "auto",
-                            arguments.memory)
+                                   arguments.preset or "auto", arguments.memory)
     print(f"Preset {chosen.name}: {chosen.words}")
     for reason in chosen.reasons:
         print(f"  {reason}")

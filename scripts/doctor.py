@@ -39,9 +39,14 @@ def grade(state: JobState) -> int:
 def machine(arguments: Sequence[str]) -> int:
     """Make every check and print a row for each; the exit code."""
     parser = script_parser("doctor", __doc__, "end with all rows as one line of JSON")
+    parser.add_argument("--port", type=int, default=7860, help="that is to be free; 0: none (default: %(default)s)")
+    parser.add_argument("--hub-model", action="append", default=[], metavar="OWNER/NAME",
+                        help="a repository of the hub that the token must open; several are allowed")
+    parser.add_argument("--start", action="store_true", help="only what the app checks when it starts")
     given = parser.parse_args(arguments)
     checks = []
-    for check in machine_check.check_machine(Path(given.workspace)):
+    for check in machine_check.check_start(Path(given.workspace)) if given.start else machine_check.check_machine(
+            Path(given.workspace), port=given.port, hub_models=given.hub_model):
         checks.append(check)
         print(f"{check.result:4}  {check.name:14}  {check.found}", flush=True)
         if check.hint:

@@ -33,17 +33,14 @@ def _do(workspace: Workspace, given: argparse.Namespace) -> int:
     elif given.name:
         checkpoint_names.pin(run, given.step, given.name)
         print(f"The checkpoint of step {given.step} is pinned as {given.name}: run:{given.run}@{given.name}")
-    _show(run.name, checkpoint_names.checkpoint_steps(run), checkpoint_names.pinned_names(run), given.json)
-    return DONE
-
-
-def _show(run: str, steps: list[int], names: dict[str, int], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps({"run": run, "steps": steps, "names": names}, ensure_ascii=False))
-        return
+    steps, names = checkpoint_names.checkpoint_steps(run), checkpoint_names.pinned_names(run)
+    if given.json:
+        print(json.dumps({"run": run.name, "steps": steps, "names": names}, ensure_ascii=False))
+        return DONE
     for step in steps:
         called = ", ".join(name for name, named in names.items() if named == step)
         print(f"step {step}{': ' + called if called else ''}")
+    return DONE
 
 
 if __name__ == "__main__":

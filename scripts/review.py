@@ -47,19 +47,18 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--kind", default="", help="show clips with this kind of finding alone")
     parser.add_argument("--start", type=int, default=0, help="number of the first clip to show (default: %(default)s)")
     parser.add_argument("--most", type=int, default=20, help="number of clips to show (default: %(default)s)")
-    parser.add_argument("--exclude", action="append", default=[], metavar="ID", help="exclude a clip; repeatable")
-    parser.add_argument("--exclude-kind", action="append", default=[], metavar="KIND",
-                        help="exclude all clips with this kind of finding")
-    parser.add_argument("--exclude-errors", action="append", default=[], metavar="KIND",
-                        help="exclude the clips of which this kind of finding is an error")
-    parser.add_argument("--undo-kind", action="append", default=[], metavar="KIND",
-                        help="undo the decision about all clips with this kind of finding (excluded or mended); done "
-                             "before the other options")
-    parser.add_argument("--include", action="append", default=[], metavar="ID", help="include a clip again")
+    for flag, metavar, words in (
+        ("--exclude", "ID", "exclude a clip; repeatable"),
+        ("--exclude-kind", "KIND", "exclude all clips with this kind of finding"),
+        ("--exclude-errors", "KIND", "exclude the clips of which this kind of finding is an error"),
+        ("--undo-kind", "KIND", "undo the decision about all clips with this kind of finding (excluded or mended); "
+                                "done before the other options"),
+        ("--include", "ID", "include a clip again"),
+        ("--fix-kind", "KIND", f"mend the recordings with this kind of finding: {', '.join(review.FIXES)}"),
+    ):
+        parser.add_argument(flag, action="append", default=[], metavar=metavar, help=words)
     parser.add_argument("--text", action="append", default=[], nargs=2, metavar=("ID", "TEXT"),
                         help="edit the transcript of a clip")
-    parser.add_argument("--fix-kind", action="append", default=[], metavar="KIND",
-                        help=f"mend the recordings with this kind of finding: {', '.join(review.FIXES)}")
     parser.add_argument("--save-as", metavar="NAME",
                         help="write the dataset with what was decided under this name (the verb revise)")
     parser.add_argument("--model", default="tiny",
@@ -97,7 +96,7 @@ def _print_speakers(found: SpeakerSummary) -> None:
 def _decide(workspace: Workspace, given: argparse.Namespace) -> int:
     """Note what the command line decides; about how many clips."""
     named = [*given.exclude, *given.include, *(one for one, _ in given.text)]
-    known = {one: review.is_in(workspace, given.dataset, one) for one in named}
+    included_before = {one: review.is_in(workspace, given.dataset, one) for one in named}
     count = sum(review.undo_kind(workspace, given.dataset, kind) for kind in given.undo_kind)
     count += review.exclude(workspace, given.dataset, given.exclude, "by hand")
     count += sum(review.exclude_kind(workspace, given.dataset, kind) for kind in given.exclude_kind)
@@ -105,7 +104,7 @@ def _decide(workspace: Workspace, given: argparse.Namespace) -> int:
     count += sum(review.fix_kind(workspace, given.dataset, kind) for kind in given.fix_kind)
 
     def first(one: str) -> ReviewDecision:
-        return ReviewDecision(one, included=known[one])
+        return ReviewDecision(one, included=included_before[one])
 
     count += review.update_decisions(workspace, given.dataset, given.include,
                                      lambda one: replace(one, included=True, reason=""), first)

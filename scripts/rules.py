@@ -49,7 +49,7 @@ def _list(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
                      *(f"made with another text of this name: {made}" for made in entry.edited)):
             if line:
                 print(f"{'':16} {line}")
-    print("Numbers alone, by num2words: " + " ".join(text_rules.numbers_alone()))
+    print("Numbers alone, by ICU or num2words: " + " ".join(text_rules.numbers_alone()))
     return {"rules": [asdict(entry) for entry in found], "numbers_alone": list(text_rules.numbers_alone())}
 
 
@@ -63,10 +63,7 @@ def _show(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
 def _save(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
     if not given.file:
         raise UserError("There are no rules to save.", "Give them: --file FILE, or --file - for standard input.")
-    try:
-        text = sys.stdin.read() if given.file == "-" else Path(given.file).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{given.file} could not be read: {error}.", "Give a YAML file in UTF-8.") from error
+    text = sys.stdin.read() if given.file == "-" else _read(given.file, "a YAML file")
     saved = (text_rules.save_copy if given.fork else text_rules.save)(workspace, given.name, text)
     print(f"{saved.name}: {saved.state} ({saved.hash[:12]}), {saved.path}")
     return {"name": saved.name, "state": saved.state, "hash": saved.hash, "path": str(saved.path)}
@@ -98,15 +95,19 @@ def _cost(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
 def _texts(workspace: Workspace, given: argparse.Namespace, most: int | None) -> list[str]:
     texts = list(given.text)
     if given.texts:
-        try:
-            texts += Path(given.texts).read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{given.texts} could not be read: {error}.", "Give a text file in UTF-8.") from error
+        texts += _read(given.texts, "a text file").splitlines()
     if given.dataset:
         texts += text_rules.dataset_texts(workspace, given.dataset, most)
     if not any(text.strip() for text in texts):
         raise UserError("There is no text.", "Give --text, --texts FILE or --dataset NAME.")
     return [text for text in texts if text.strip()][:most]
+
+
+def _read(path: str, what: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} could not be read: {error}.", f"Give {what} in UTF-8.") from error
 
 
 _PARTS = {"list": _list, "show": _show, "save": _save, "try": _try, "cost": _cost}

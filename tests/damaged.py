@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from core.workspace import Workspace
-from data.bpe import vocabulary
+from data.segmenters import vocabulary
 from tests.worlds import SYLLABLES, write_model
 
 Tensors = dict[str, torch.Tensor]

@@ -21,7 +21,7 @@ from tests.hub_state import HubState
 
 
 class LoopbackHub(HubState):
-    """A hub and its storage, each a server on a port of its own."""
+    """A hub and its storage, each a server on a separate port."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The app as a process of its own on the loopback address, for tests that look at it from outside."""
+"""The app as a separate process on the loopback address, for tests that look at it from outside."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class App:
 
 
 @contextmanager
-def served(workspace: Path, arguments: Sequence[str] = ()) -> Iterator[App]:
-    """`python app.py` over `workspace` on a free port; ended, and only it, at the end."""
-    with _serving(["app.py", "--port", "0", "--workspace", str(workspace), *arguments]) as app:
+def served(workspace: Path, arguments: Sequence[str] = (), program: Sequence[str] = ("app.py",)) -> Iterator[App]:
+    """`python app.py`, or another `program`, over `workspace` on a free port; ended, and only it, at the end."""
+    with _serving([*program, "--no-check", "--port", "0", "--workspace", str(workspace), *arguments]) as app:
         yield app
 
 

@@ -35,25 +35,25 @@ def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN, **change
     """A run in `workspace` as training leaves it, after 8 steps."""
     options = train_options(scope=scope, **changes)
     made = job.create_job(workspace, "train", options, name=name)
-    voice = replace(load(workspace, "extension:tiny-am", torch.device("cpu")), scope=scope)
+    tts = replace(load(workspace, f"extension:{options.extension}", torch.device("cpu")), scope=scope)
     noise = torch.Generator().manual_seed(5)
     with torch.no_grad():
-        for rows in new_rows(voice.model.module, voice.model.text_tables).values():
+        for rows in new_rows(tts.lm.module, tts.lm.text_tables).values():
             rows += 0.1 * torch.randn(rows.shape, generator=noise)
     if scope != "rows":
-        wanted = replace(plan_adapters(options, voice.model.adapter_targets), dropout=0.0)
-        adapters = Adapters.fresh(voice.model.module, wanted, seed=1)
+        wanted = replace(plan_adapters(options, tts.lm.adapter_targets), dropout=0.0)
+        adapters = Adapters.fresh(tts.lm.module, wanted, seed=1)
         with torch.no_grad():
             for value in adapters.parameters().values():
                 value += 0.1 * torch.randn(value.shape, generator=noise)
-        voice = replace(voice, adapters=adapters)
-    untrained = records.read_record(workspace.extension("tiny-am") / records.EXTENSION, ExtensionRecord)
-    frozen = hash_tensors(base_tensors(voice.model.module))
-    record = CheckpointRecord(name, 8, scope, "tiny-am", "demo-am", untrained.rows_hash, frozen, voice.origin, 4,
-                              options.recogniser, options.recogniser_language)
+        tts = replace(tts, adapters=adapters)
+    untrained = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
+    frozen = hash_tensors(base_tensors(tts.lm.module))
+    record = CheckpointRecord(name, 8, scope, options.extension, options.dataset, untrained.rows_hash, frozen,
+                              tts.origin, 4, options.recogniser, options.recogniser_language)
     state = TrainerState(8, 1.0, SamplerState(0, 0), SamplerState(0, 0), "", {"generator": torch.zeros(4)},
                          MicrobatchPlan(), 1, "float32", "the test's", "")
-    folder = checkpoint.save(made.directory, record, voice, options, state)
+    folder = checkpoint.save(made.directory, record, tts, options, state)
     journal = Journal(made.journal)
     journal.append(CheckpointSaved(8, folder.relative_to(made.directory).as_posix(), best=True))
     journal.close()

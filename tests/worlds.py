@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,9 +35,11 @@ from models.tiny.recogniser import RecogniserConfig, RecogniserNetwork
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz'àâçèéêëîïôùûü"
 RATE = 16000
+DEVICE = torch.device(os.environ.get("LISAN_TEST_DEVICE", "cpu"))  # of training in tests; `make gpu` sets it
 ENGLISH = ("the cat sees a dog", "we go home now", "five green birds sing", "she reads a book")
 FRENCH = ("le chat voit un chien", "nous rentrons à la maison", "cinq oiseaux chantent", "elle lit un livre")
 SYLLABLES = "ሀለመሰረቀበተነከ"
+GREEK = "αβγδεζικλο"
 
 
 class Listener:
@@ -67,7 +70,8 @@ class CodesAsSound:
 
     sample_rate = RATE
 
-    def decode(self, codes: np.ndarray, voice: Voice, options: VocoderOptions | None = None) -> torch.Tensor:
+    def decode(self, codes: np.ndarray, voice: Voice, options: VocoderOptions | None = None,
+               hidden_states: torch.Tensor | None = None) -> torch.Tensor:
         return torch.from_numpy(codes).float() / 2**16
 
     def stream(self, voice: Voice, options: VocoderOptions | None = None) -> None:
@@ -124,7 +128,7 @@ def _write_held_out(folder: Path) -> None:
 
 
 def write_dataset(workspace: Workspace, name: str = "demo-am", train: int = 12, held_out: int = 4,
-                  model: str = "tiny") -> None:
+                  model: str = "tiny", language: str = "am", letters: str = SYLLABLES) -> None:
     """A prepared dataset of tones in two voices with its features, as `model` extracts them, in the cache."""
     folder = workspace.datasets / name
     (folder / "audio").mkdir(parents=True)
@@ -132,16 +136,16 @@ def write_dataset(workspace: Workspace, name: str = "demo-am", train: int = 12, 
     cache = FeatureCache(workspace.cache, extractor.fingerprint)
     noise, clips = np.random.default_rng(1), []
     for index in range(train + held_out):
-        words = ["".join(noise.choice(list(SYLLABLES), 3)) for _ in range(2 + index % 3)]
+        words = ["".join(noise.choice(list(letters), 3)) for _ in range(2 + index % 3)]
         seconds = 0.5 + 0.1 * (index % 4)
         path = folder / "audio" / f"{index:03d}.wav"
         audio.save(path, tone(index + 100, seconds, (100.0, 220.0)[index % 2]), RATE)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        cache.save(digest, vars(extractor.extract(audio.load(path, RATE))))
+        cache.save(digest, extractor.extract(audio.load(path, RATE)).arrays)
         split, speaker = "train" if index < train else "held_out", f"s{index % 2}"
-        clips.append(ManifestClip(path.stem, f"audio/{path.name}", " ".join(words), "am", split, seconds, speaker,
-                                  digest))
-    manifest.save(folder, manifest.make_card(name, "am", "tones", clips), clips)
+        clips.append(ManifestClip(path.stem, f"audio/{path.name}", " ".join(words), language, split, seconds,
+                                  speaker, digest))
+    manifest.save(folder, manifest.make_card(name, language, "tones", clips), clips)
 
 
 def write_tokenizer(workspace: Workspace, name: str = "tiny-am", model: str = "tiny") -> FrontEnd:
@@ -172,6 +176,6 @@ def train_options(**changes: object) -> TrainOptions:
     """Options of a run of seconds."""
     values: dict[str, object] = {
         "extension": "tiny-am", "dataset": "demo-am", "steps": 8, "batch_size": 4, "warmup": 2, "adapter_rank": 4,
-        "checkpoint_every": 4, "evaluation_sentences": 2, "precision": "float32", "device": "cpu", **changes,
+        "checkpoint_every": 4, "evaluation_sentences": 2, "precision": "float32", "device": DEVICE.type, **changes,
     }
     return TrainOptions(**values)  # type: ignore[arg-type]

@@ -15,14 +15,14 @@ from core.library.certificate import Certificate, CertificateCheck, LanguageCER,
 from ui import job_views, records, verb_form
 from ui.form import parse
 from ui.job_views import result_fact
-from ui.live import View
+from ui.live import View, choice_update
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span, table
 from ui.page import Page
 
-_TONES = {"passed": ("good", "✓"), "failed": ("bad", "✗"), "measured": ("wait", "≈"), "skipped": ("wait", "–")}
+_TONES = {"passed": ("good", "✓"), "failed": ("bad", "✗"), "measured": ("wait", "≈"), "not proven": ("wait", "–")}
 UNTRAINED_BASELINE = ("For the new language, “before” is the extended model before training. On Listen, the base model "
                       "reads a romanised text instead, which has a lower error rate.")
-_VERDICTS = ("passed", "failed", "measured", "skipped")
+_VERDICTS = ("passed", "failed", "measured", "not proven")
 _SHOWN_ELSEWHERE = ("export", "ref", "run", "scope", "overridden")  # in the path, or in the certificate above
 
 
@@ -47,15 +47,13 @@ def build(page: Page) -> None:
     with gr.Accordion("Push to the Hub", open=False, elem_classes="fold"):
         build_push(page)
     live.watch("proof", subject)
-    live.panel(subject, lambda view: gr.update(
-        choices=_references(page, view), value=_chosen(page, view) or None), "certificate")
+    live.panel(subject, lambda view: choice_update(_references(page, view), view.values["proof"]), "certificate")
     live.panel(proof, lambda view: _proof(page, view), "certificate")
     live.panel(override, lambda view: gr.update(
         choices=list(failed := _failed(page, _chosen(page, view))), visible=bool(failed)), "certificate")
     live.panel(last, _last_export, "certificate")
     live.watch("export.name", name)
-    live.panel(name, lambda view: verb_form.suggest_value(view.values["export.name"], _name(page, view),
-                                                          verb_form.generated_names(page.workspace)), "certificate")
+    live.panel(name, lambda view: _suggested_name(page, view), "certificate")
     page.on(export.click, lambda *values: _export(page, *values), [subject, name, override], [notice])
 
 
@@ -73,10 +71,11 @@ def _chosen(page: Page, view: View) -> str:
     return current if current in offered else offered[0] if offered else ""
 
 
-def _name(page: Page, view: View) -> str:
+def _suggested_name(page: Page, view: View) -> object:
     """The extension of the chosen run."""
     state = view.job(_chosen(page, view).partition(":")[2])
-    return str(state.job.settings["extension"]) if state else str(ExportOptions.model_fields["export"].default)
+    name = str(state.job.settings["extension"] if state else ExportOptions.model_fields["export"].default)
+    return verb_form.suggest_value(view.values["export.name"], name, verb_form.generated_names(page.workspace))
 
 
 def _proof(page: Page, view: View) -> Html:
@@ -96,18 +95,19 @@ def certificate_view(proof: Certificate) -> Html:
         banner = div("verdict bad", element("strong", f"{len(failed)} of {len(counted)} checks failed"),
                      paragraph("The failed checks are marked red."))
     else:
-        banner = div("verdict good", element("strong", f"All {len(counted)} checks passed"), paragraph(_meaning(proof)))
+        # in scope `full` the drift of base languages is measured, not excluded
+        logits = next((check.result for check in proof.checks if check.name == "base_logits"), "not proven")
+        tone, headline = "good", f"All {len(counted)} checks passed"
+        told = {"passed": "Base-language results are bit-identical to those of the base model.",
+                "measured": "Frozen tensors are unchanged. The drift of the base languages was measured; see below."}
+        if logits not in told:
+            tone, headline = "unsure", f"Not proven: base languages. The other {len(counted)} checks passed"
+        banner = div(f"verdict {tone}", element("strong", headline), paragraph(told.get(
+            logits, "Frozen tensors are unchanged, but no base-language results could be compared; see below.")))
     about = job_views.facts([("Run", proof.run), ("Step", proof.step), ("Scope", proof.scope),
                              ("Base model", proof.model), ("Created", job_views.clock(proof.created))])
     return join((banner, _errors(proof.errors), element("h3", "Checks"),
                  div("checks", *(_check(check) for check in proof.checks)), about))
-
-
-def _meaning(proof: Certificate) -> str:
-    """What passing means; in scope `full` the drift of base languages is measured, not excluded."""
-    if any(check.name == "base_logits" and check.result == "measured" for check in proof.checks):
-        return "Frozen tensors are unchanged. The drift of the base languages was measured; see below."
-    return "Base-language results are bit-identical to those of the base model."
 
 
 def _check(check: CertificateCheck) -> Html:
@@ -166,8 +166,8 @@ def exported_view(result: Result | None) -> Html:
         return NOTHING
     checks = {name: str(value) for name, value in result.items() if value in _VERDICTS}
     failed = [name.replace("_", " ") for name, result in checks.items() if result == "failed"]
-    tiles = [result_fact(name, value) for name,
-             value in result.items() if name not in checks and name not in _SHOWN_ELSEWHERE]
+    tiles = [result_fact(name, value) for name, value in result.items()
+             if name not in checks and name not in _SHOWN_ELSEWHERE]
     outcome = f"{', '.join(failed)} failed (overridden)" if failed else "none failed"
     return join((paragraph("Exported to ", element("code", str(result.get("path", ""))), ". On Listen: ",
                            element("code", str(result.get("ref", ""))), ".", class_="small"),
@@ -193,49 +193,36 @@ def build_push(page: Page) -> None:
     notice = gr.HTML(elem_classes="notices")
     last = gr.HTML(elem_id="push-result")
     page.live.watch("push.export", export)
-    page.live.panel(export, lambda view: _export_choices(page, view), "certificate")
-    page.live.panel(stop, _stop_button, "certificate")
-    page.live.panel(last, _last_push, "certificate")
-    page.on(push.click, lambda *values: _push(page, *values), [export, repository, public], [notice])
-    page.on(stop.click, lambda: _stop(page), [], [notice])
+    page.live.panel(export, lambda view: choice_update(
+        page.workspace.list_exports(), view.values["push.export"]), "certificate")
+    page.live.show_when(stop, lambda view: view.newest("push"),
+                        lambda job: job.alive and job.status != "stopping", "certificate")
 
+    def start(export: str | None, repository: str, public: bool) -> Sequence[object]:
+        if not export:
+            raise UserError("There is no export yet.", "Export a run first.")
+        if not os.environ.get("HF_TOKEN"):
+            raise UserError("HF_TOKEN is not set.", "Create a token with write access in the settings of the Hub, set "
+                            "HF_TOKEN to it, and restart Lisan.")
+        job = page.start("push", parse(PushOptions, {"export": export, "repository": repository, "public": public}))
+        return [page.started_notice(job)]
 
-def _export_choices(page: Page, view: View) -> object:
-    names = page.workspace.list_exports()
-    current = view.values["push.export"]
-    return gr.update(choices=names, value=current if current in names else names[0] if names else None)
+    def stop_all() -> Sequence[object]:
+        for state in page.live.board.states():
+            if state.verb == "push" and state.alive:
+                control.stop(state.job)
+        return [job_views.notice("Stopping; nothing is committed.")]
 
+    def last_push(view: View) -> Html:
+        state = view.newest("push")
+        if state is None:
+            return NOTHING
+        plan = job_views.plan(state.plan.lines, "Files to upload") if state.plan else NOTHING
+        return join((job_views.job_card(state), push_result_view(state.result) if state.result else plan))
 
-def _push(page: Page, export: str | None, repository: str, public: bool) -> Sequence[object]:
-    if not export:
-        raise UserError("There is no export yet.", "Export a run first.")
-    if not os.environ.get("HF_TOKEN"):
-        raise UserError("HF_TOKEN is not set.", "Create a token with write access in the settings of the Hub, set "
-                        "HF_TOKEN to it, and restart Lisan.")
-    job = page.start("push", parse(PushOptions, {"export": export, "repository": repository, "public": public}))
-    return [page.started_notice(job)]
-
-
-def _stop_button(view: View) -> object:
-    state = view.newest("push")
-    return gr.update(visible=state is not None and state.alive and state.status != "stopping")
-
-
-def _stop(page: Page) -> Sequence[object]:
-    for state in page.live.board.states():
-        if state.verb == "push" and state.alive:
-            control.stop(state.job)
-    return [job_views.notice("Stopping; nothing is committed.")]
-
-
-def _last_push(view: View) -> Html:
-    state = view.newest("push")
-    if state is None:
-        return NOTHING
-    plan = job_views.plan(state.plan.lines, "Files to upload") if state.plan else NOTHING
-    if state.result is None:
-        return join((job_views.job_card(state), plan))
-    return join((job_views.job_card(state), push_result_view(state.result)))
+    page.live.panel(last, last_push, "certificate")
+    page.on(push.click, start, [export, repository, public], [notice])
+    page.on(stop.click, stop_all, [], [notice])
 
 
 def push_result_view(result: Result) -> Html:
@@ -244,8 +231,6 @@ def push_result_view(result: Result) -> Html:
     is_web = url.startswith(("http://", "https://"))
     link = element("a", url, href=url, target="_blank", rel="noopener") if is_web else url
     visible_to = "everyone" if result.get("public") else "its owner"
-    return join((
-        job_views.notice(join(("Pushed to ", link)), "good"),
-        job_views.facts([("Commit", str(result.get("commit"))[:12]), ("Files", result.get("files")),
-                         ("Size", job_views.size(float(result.get("bytes") or 0))), ("Visible to", visible_to)]),
-    ))
+    return join((job_views.notice(join(("Pushed to ", link)), "good"), job_views.facts([
+        ("Commit", str(result.get("commit"))[:12]), ("Files", result.get("files")),
+        ("Size", job_views.size(float(result.get("bytes") or 0))), ("Visible to", visible_to)])))

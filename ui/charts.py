@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from core.dataset.clip_index import LEARNABLE, DatasetPlots, Histogram
-from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span
+from ui.markup import NOTHING, Html, div, element, join, paragraph, span
 
 Point = tuple[float, float]
 _MOST_POINTS = 240
@@ -34,8 +35,8 @@ def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
     if len(points) <= most:
         return list(points)
     size = math.ceil(len(points) / (most - 1))
-    means = [_mean(points[start:start + size]) for start in range(0, len(points) - 1, size)]
-    return [*means, points[-1]]
+    runs = (points[start:start + size] for start in range(0, len(points) - 1, size))
+    return [*((fmean(x for x, _ in run), fmean(y for _, y in run)) for run in runs), points[-1]]
 
 
 def smooth(points: Sequence[Point], weight: float = 0.9) -> list[Point]:
@@ -67,19 +68,28 @@ def chart(title: str, series: Sequence[Series], *, x_most: float | None = None, 
     `y_log`: logarithmic y axis; values that are not positive are skipped.
     """
     few = [one if one.style == "dots" else replace(one, points=thin(one.points)) for one in series]
-    drawn = [one for one in (map(_logarithmic, few) if y_log else few) if one.points]
+    if y_log:
+        few = [replace(one, points=[(x, math.log10(y)) for x, y in one.points if math.isfinite(y) and y > 0])
+               for one in few]
+    drawn = [one for one in few if one.points]
     named = [one for one in drawn if one.style != "faint"]
     legend = div("legend", *(span("key", span("swatch", style=f"background:{one.colour}"), one.name) for one in named))
     caption = div("chart-head", element("h4", title), legend)
     if not drawn:
         return div("chart", caption, div("plot empty", "Nothing measured yet."))
     box = _box(drawn, x_most, None if y_log else y_low, y_log)
-    lines = Html("".join(_line(one, box) for one in drawn))
-    grid = Html("".join(_rule(y, box) for y in box.marks()))
-    drawing = element("svg", grid, lines, viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", preserveAspectRatio="none",
+    marks = box.marks()
+    heights = [f"{box.down(y) * _HEIGHT:.2f}" for y in marks]
+    grid = [element("line", x1="0", x2=f"{_WIDTH:g}", y1=height, y2=height, class_="rule") for height in heights]
+    labels = [span("y-label", name, style=f"top:{box.down(y):.2%}") for y, name in zip(
+        marks, _distinct_labels([box.value(y) for y in marks], y_percent), strict=True)]
+    lines = (_line(one, box) for one in drawn)
+    drawing = element("svg", *grid, *lines, viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", preserveAspectRatio="none",
                       role="img", aria_label=f"{title}; last: {', '.join(_last(one, box, y_percent) for one in named)}")
-    return div("chart", caption, div("plot", drawing, _dots(drawn, box), _y_labels(box, y_percent)),
-               _x_labels(box, x_name))
+    x_marks = [x for x in ticks(box.left, box.right) if box.across(x) <= 0.84]
+    return div("chart", caption, div("plot", drawing, _dots(drawn, box), *labels),
+               div("x-labels", *(span("x-label", f"{x:g}", style=f"left:{box.across(x):.2%}") for x in x_marks),
+                   span("x-name", x_name)))
 
 
 @dataclass(frozen=True)
@@ -131,10 +141,6 @@ def _last(series: Series, box: _Box, percent: bool) -> str:
     return f"{series.name} {value:.0%}" if percent else f"{series.name} {value:.4g}"
 
 
-def _logarithmic(series: Series) -> Series:
-    return replace(series, points=[(x, math.log10(y)) for x, y in series.points if math.isfinite(y) and y > 0])
-
-
 def _box(series: Sequence[Series], x_most: float | None, y_low: float | None, log: bool = False) -> _Box:
     xs = [x for one in series for x, _ in one.points]
     ys = sorted(y for one in series for _, y in one.points if math.isfinite(y))
@@ -160,11 +166,6 @@ def _line(series: Series, box: _Box) -> Html:
     return element("polyline", points=points, class_=f"line {series.style}", style=f"stroke:{series.colour}")
 
 
-def _rule(y: float, box: _Box) -> Html:
-    height = f"{box.down(y) * _HEIGHT:.2f}"
-    return element("line", x1="0", x2=f"{_WIDTH:g}", y1=height, y2=height, class_="rule")
-
-
 def _dots(series: Sequence[Series], box: _Box) -> Html:
     """Markers as HTML: a circle in the stretched drawing would be an ellipse."""
     return Html("".join(
@@ -172,13 +173,6 @@ def _dots(series: Sequence[Series], box: _Box) -> Html:
              style=f"left:{box.across(x):.2%};top:{box.down(y):.2%};background:{one.colour}")
         for one in series if one.style == "dots" for x, y in one.points
     ))
-
-
-def _y_labels(box: _Box, percent: bool) -> Html:
-    marks = box.marks()
-    names = _distinct_labels([box.value(y) for y in marks], percent)
-    return Html("".join(span("y-label", name, style=f"top:{box.down(y):.2%}")
-                        for y, name in zip(marks, names, strict=True)))
 
 
 def _distinct_labels(values: Sequence[float], percent: bool) -> list[str]:
@@ -189,16 +183,6 @@ def _distinct_labels(values: Sequence[float], percent: bool) -> list[str]:
         if len(set(names)) == len(set(values)):
             break
     return names
-
-
-def _x_labels(box: _Box, name: str) -> Html:
-    marks = [x for x in ticks(box.left, box.right) if box.across(x) <= 0.84]
-    return div("x-labels", *(span("x-label", f"{x:g}", style=f"left:{box.across(x):.2%}") for x in marks),
-               span("x-name", escape(name)))
-
-
-def _mean(points: Sequence[Point]) -> Point:
-    return (sum(x for x, _ in points) / len(points), sum(y for _, y in points) / len(points))
 
 
 def dataset_charts(found: DatasetPlots) -> Html:
@@ -219,16 +203,14 @@ def histogram(one: Histogram) -> Html:
     titles = [f"{_short(one.low + at * step)} to {_short(one.low + (at + 1) * step)} {one.unit}: {count:,} clips"
               for at, count in enumerate(one.counts)]
     across = (one.median - one.low) / (one.high - one.low)
-    median = element("line", x1=f"{_WIDTH * across:.1f}", x2=f"{_WIDTH * across:.1f}", y1="0",
-                     y2=f"{_HEIGHT:g}",
+    median = element("line", x1=f"{_WIDTH * across:.1f}", x2=f"{_WIDTH * across:.1f}", y1="0", y2=f"{_HEIGHT:g}",
                      class_="median")
     labels = [span("x-label", _short(value), style=f"left:{(value - one.low) / (one.high - one.low):.1%}")
               for value in ticks(one.low, one.high)]
     of = f"{drawn:,} of {one.among:,} clips; " if one.among else ""
     head = div("legend", span("key", f"{of}median {_short(one.median)} {one.unit}"))
     return div("chart", div("chart-head", element("h4", one.title), head),
-               div("plot low", _drawing(one.title, one.counts, titles, median), _most(one.counts)),
-               div("x-labels", *labels, aria_hidden="true"))
+               _bars(one.title, one.counts, titles, median), div("x-labels", *labels, aria_hidden="true"))
 
 
 def character_chart(found: Sequence[tuple[str, int]]) -> Html:
@@ -241,8 +223,7 @@ def character_chart(found: Sequence[tuple[str, int]]) -> Html:
              for at, ((name, _), title) in enumerate(zip(found, titles, strict=True))]
     return div("chart wide", div("chart-head", element("h4", "Characters"),
                                  div("legend", span("key", f"the {len(found)} most frequent, after text rules"))),
-               div("plot low", _drawing("Characters", counts, titles), _most(counts)),
-               div("x-labels letters", *names, aria_hidden="true"))
+               _bars("Characters", counts, titles), div("x-labels letters", *names, aria_hidden="true"))
 
 
 def rarest_characters(found: Sequence[tuple[str, int]]) -> Html:
@@ -258,19 +239,16 @@ def rarest_characters(found: Sequence[tuple[str, int]]) -> Html:
                div("rare", *marks))
 
 
-def _drawing(title: str, counts: Sequence[int], titles: Sequence[str], over: Html = NOTHING) -> Html:
+def _bars(title: str, counts: Sequence[int], titles: Sequence[str], over: Html = NOTHING) -> Html:
     most, width = max(counts), _WIDTH / len(counts)
     bars = join(element("rect", element("title", label), x=f"{at * width + width * 0.06:.2f}",
                         y=f"{_HEIGHT * (1 - count / most):.2f}", width=f"{width * 0.88:.2f}",
                         height=f"{_HEIGHT * count / most:.2f}", class_="bar-of")
                 for at, (count, label) in enumerate(zip(counts, titles, strict=True)))
-    return element("svg", bars, over, viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", preserveAspectRatio="none",
-                   role="img",
-                   aria_label=f"{title}: {max(zip(counts, titles, strict=True))[1]} is the most")
-
-
-def _most(counts: Sequence[int]) -> Html:
-    return join((span("y-label", f"{max(counts):,}", style="top:0"), span("y-label", "0", style="top:100%")))
+    drawing = element("svg", bars, over, viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", preserveAspectRatio="none", role="img",
+                      aria_label=f"{title}: {max(zip(counts, titles, strict=True))[1]} is the most")
+    return div("plot low", drawing, span("y-label", f"{most:,}", style="top:0"),
+               span("y-label", "0", style="top:100%"))
 
 
 def _short(value: float) -> str:

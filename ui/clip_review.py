@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -19,7 +19,7 @@ from core.dataset import review
 from core.dataset.clip_index import ClipIndex, FindingSummary, IndexedClip, SpeakerSummary
 from core.dataset.review import ReviewDecision, ReviewDecisions
 from ui import charts, job_views, media, verb_form
-from ui.live import View
+from ui.live import View, choice_update
 from ui.markup import NOTHING, Html, div, element, join, paragraph, player, span, table
 from ui.page import Page
 
@@ -57,13 +57,13 @@ def build(page: Page) -> None:
     saved = gr.HTML(elem_id="review-saved")
     for field, widget in (("dataset", dataset), ("kind", kind), ("page", number), ("model", model)):
         page.live.watch(f"review.{field}", widget)
-    panels = ((dataset, _datasets), (kind, _kinds), (spread, _spread), (found, _findings), (table, _table),
-              (model, _models))
-    for component, render in panels:
+    for component, render in ((kind, _kinds), (spread, _spread), (found, _findings), (table, _table)):
         page.live.panel(component, partial(render, page), TAB)
-    page.live.panel(saved, lambda view: verb_form.last_job_view("revise",
-                                                                "")(view) if view.newest("revise") else NOTHING,
-                    TAB)
+    page.live.panel(dataset, lambda view: choice_update(
+        page.workspace.list_datasets(), view.values["review.dataset"]), TAB)
+    page.live.panel(model, lambda view: choice_update(page.workspace.list_models(), view.values["review.model"]), TAB)
+    last = verb_form.last_job_view("revise", "")
+    page.live.panel(saved, lambda view: last(view) if view.newest("revise") else NOTHING, TAB)
     page.on(dataset.input, lambda: [NOTHING, 1, ALL], [], [notice, number, kind])
     page.on(kind.input, lambda: [NOTHING, 1], [], [notice, number])
     page.on(number.input, lambda: [NOTHING], [], [notice])
@@ -74,20 +74,10 @@ def build(page: Page) -> None:
     page.on(save.click, lambda *values: _save(page, *values), [dataset, name, model], [notice])
 
 
-def _datasets(page: Page, view: View) -> object:
-    return gr.update(choices=page.workspace.list_datasets(),
-                     value=_dataset(page, view.values["review.dataset"]) or None)
-
-
 def _dataset(page: Page, chosen: str) -> str:
     """The chosen dataset, else the first."""
     there = page.workspace.list_datasets()
     return chosen if chosen in there else there[0] if there else ""
-
-
-def _models(page: Page, view: View) -> object:
-    there, now = page.workspace.list_models(), view.values["review.model"]
-    return gr.update(choices=there, value=now if now in there else there[0] if there else None)
 
 
 def _index(page: Page, view: View) -> ClipIndex | None:
@@ -101,9 +91,8 @@ def _index(page: Page, view: View) -> ClipIndex | None:
 def _kinds(page: Page, view: View) -> object:
     index = _index(page, view)
     found = index.kinds() if index else []
-    choices = [("All clips", ALL), *((f"{one.kind} ({one.count})", one.kind) for one in found)]
-    now = view.values["review.kind"]
-    return gr.update(choices=choices, value=now if now in {value for _, value in choices} else ALL)
+    return choice_update([("All clips", ALL), *((f"{one.kind} ({one.count})", one.kind) for one in found)],
+                         view.values["review.kind"])
 
 
 def _spread(page: Page, view: View) -> Html:
@@ -118,18 +107,7 @@ def _findings(page: Page, view: View) -> Html:
     if not name:
         return NOTHING
     index = review.index_of(page.workspace, name)
-    return findings_view(name, index.kinds(), review.read_decisions(page.workspace, name),
-                                      index.plots().level_lufs)
-
-
-def _shown(index: ClipIndex, view: View) -> tuple[list[IndexedClip], int, int]:
-    """The clips of the open page, its number from 1, and the number of clips."""
-    kind = "" if view.values["review.kind"] in ("", ALL) else view.values["review.kind"]
-    total = index.count(kind)
-    last = max(1, -(-total // PAGE))
-    asked = view.values["review.page"].partition(".")[0]
-    number = min(last, max(1, int(asked) if asked.isdecimal() else 1))
-    return index.page((number - 1) * PAGE, PAGE, kind), number, total
+    return findings_view(name, index.kinds(), review.read_decisions(page.workspace, name), index.plots().level_lufs)
 
 
 def _table(page: Page, view: View) -> Html:
@@ -139,7 +117,12 @@ def _table(page: Page, view: View) -> Html:
     index = _index(page, view)
     if index is None:
         return NOTHING
-    shown, number, total = _shown(index, view)
+    kind = "" if view.values["review.kind"] in ("", ALL) else view.values["review.kind"]
+    total = index.count(kind)
+    pages = max(1, -(-total // PAGE))
+    asked = view.values["review.page"].partition(".")[0]
+    number = min(pages, max(1, int(asked) if asked.isdecimal() else 1))
+    shown = index.page((number - 1) * PAGE, PAGE, kind)
     made = review.read_decisions(page.workspace, name)
     facts = job_views.facts([
         ("With findings", f"{index.count_with_findings():,} of {index.count():,}"),
@@ -148,28 +131,30 @@ def _table(page: Page, view: View) -> Html:
         ("Edited transcripts", made.texts),
         ("To fix", made.clips_to_fix),
     ])
-    pages = max(1, -(-total // PAGE))
     where = paragraph(f"Page {number:,} of {pages:,}; {total:,} clips.", class_="small")
-    return join((facts, where, keys_view(),
+    keys = div("keys", *(span("key-of", element("kbd", key), " ", does) for key, does in _KEYS))
+    return join((facts, where, keys,
                  div("clips", *(clip_row(name, one, made.get(one.clip.id)) for one in shown), data_dataset=name)))
 
 
 def handle_command(page: Page, chosen: object, command: object) -> Sequence[object]:
     """Run a command of the table: a JSON object of `do` and its arguments."""
     try:
-        told = {str(key): str(value) for key, value in json.loads(str(command or "{}")).items()}
+        given = {str(key): str(value) for key, value in json.loads(str(command or "{}")).items()}
     except (ValueError, AttributeError) as error:
         raise UserError(f"Invalid command from the table: {error}.",
                         "Reload the page.") from error
-    name, kind, clip = _named(page, told, str(chosen or "")), told.get("kind", ""), told.get("clip", "")
-    stay = [gr.skip(), gr.skip()]
-    match told.get("do"):
+    name = given.get("dataset") or _dataset(page, str(chosen or ""))  # the one that was shown, whichever is chosen now
+    if name not in page.workspace.list_datasets():
+        raise UserError(f"Dataset {name!r} was deleted.", "Choose another one.")
+    kind, clip, stay = given.get("kind", ""), given.get("clip", ""), [gr.skip(), gr.skip()]
+    match given.get("do"):
         case "show":
             return [NOTHING, kind, 1]
         case "exclude" | "include" as do:
             return [_decide(page, name, clip, included=do == "include"), *stay]
         case "text":
-            return [_decide(page, name, clip, text=told.get("text", "")), *stay]
+            return [_decide(page, name, clip, text=given.get("text", "")), *stay]
         case "exclude-kind" | "exclude-errors" as do:
             count = review.exclude_kind(page.workspace, name, kind, errors_only=do == "exclude-errors")
             return [_noted(f"{count:,} more clips with the finding {kind!r} excluded"), *stay]
@@ -179,15 +164,7 @@ def handle_command(page: Page, chosen: object, command: object) -> Sequence[obje
         case "undo-kind":
             count = review.undo_kind(page.workspace, name, kind)
             return [_noted(f"{count:,} clips restored"), *stay]
-    raise UserError(f"Unknown command from the table: {told.get('do')!r}.", "Reload the page.")
-
-
-def _named(page: Page, told: Mapping[str, str], chosen: str) -> str:
-    """The dataset that was shown when the command was sent, whichever is chosen now."""
-    name = told.get("dataset") or _dataset(page, chosen)
-    if name not in page.workspace.list_datasets():
-        raise UserError(f"Dataset {name!r} was deleted.", "Choose another one.")
-    return name
+    raise UserError(f"Unknown command from the table: {given.get('do')!r}.", "Reload the page.")
 
 
 def _noted(what: str) -> Html:
@@ -195,16 +172,17 @@ def _noted(what: str) -> Html:
 
 
 def _decide(page: Page, name: str, clip: str, *, included: bool | None = None, text: str | None = None) -> Html:
-    known = review.is_in(page.workspace, name, clip)
+    included_before = review.is_in(page.workspace, name, clip)
 
     def decided(there: ReviewDecision) -> ReviewDecision:
         if text is not None:
             return replace(there, text=text.strip())
         return replace(there, included=bool(included), reason="" if included else "by hand")
 
-    review.update_decisions(page.workspace, name, [clip], decided, lambda one: ReviewDecision(one, included=known))
-    return _noted(f"{clip} " + ("has an edited transcript"
-                                if text is not None else "included again" if included else "excluded"))
+    review.update_decisions(page.workspace, name, [clip], decided,
+                            lambda one: ReviewDecision(one, included=included_before))
+    what = "has an edited transcript" if text is not None else "included again" if included else "excluded"
+    return _noted(f"{clip} {what}")
 
 
 def _save(page: Page, chosen: object, new: object, model: object) -> Sequence[object]:
@@ -213,11 +191,6 @@ def _save(page: Page, chosen: object, new: object, model: object) -> Sequence[ob
         raise UserError("The new version has no name.", f"Enter one under Save as, such as {dataset}-2.")
     given = {"dataset": dataset, "save_as": name, "model": str(model or "")}
     return [page.started_notice(page.start("revise", parse_options(ReviseOptions, given)))]
-
-
-def keys_view() -> Html:
-    """The keyboard shortcuts of the table."""
-    return div("keys", *(span("key-of", element("kbd", key), " ", does) for key, does in _KEYS))
 
 
 def clip_row(dataset: str, one: IndexedClip, made: ReviewDecision | None) -> Html:
@@ -274,8 +247,7 @@ def findings_view(dataset: str, kinds: Sequence[FindingSummary], made: ReviewDec
     if not kinds:
         return job_views.notice("No problems found.", "good")
     lines = [_kind(one, made, level_lufs) for one in kinds]
-    return div("kinds", table(("", "Finding", "Clips", "Apply to all"), lines),
-               data_dataset=dataset)
+    return div("kinds", table(("", "Finding", "Clips", "Apply to all"), lines), data_dataset=dataset)
 
 
 def _kind(one: FindingSummary, made: ReviewDecisions, level_lufs: float | None) -> tuple[object, ...]:
@@ -286,11 +258,11 @@ def _kind(one: FindingSummary, made: ReviewDecisions, level_lufs: float | None) 
     buttons += [_button(does.rstrip("."), "fix", one.kind)] if does and mended < one.count else []
     buttons += _excluding(one, out)
     buttons += [_button("Undo", "undo-kind", one.kind)] if out or mended else []
-    told = [f"{out:,} excluded"] if out else []
-    told += [f"{mended:,} will be fixed"] if mended else []
+    decided = [f"{out:,} excluded"] if out else []
+    decided += [f"{mended:,} will be fixed"] if mended else []
     note = review.BEFORE_EXCLUDING.get(one.kind, "") if out < one.count else ""
-    return (job_views.level_badge(one.level), one.kind, one.parts or f"{one.count:,}",
-            div("bulk", *buttons, *(span("pill wait", words) for words in told), span("small", note) if note else ""))
+    return (job_views.level_badge(one.level), one.kind, one.parts or f"{one.count:,}", div(
+        "bulk", *buttons, *(span("pill wait", words) for words in decided), span("small", note) if note else ""))
 
 
 def _excluding(one: FindingSummary, out: int) -> list[Html]:
@@ -315,15 +287,10 @@ def speakers_view(found: SpeakerSummary) -> Html:
     rows = [(one.name, f"{one.clips:,}", job_views.duration(one.seconds)) for one in found.largest]
     largest = table(("Speaker", "Clips", "Speech"), rows) if rows else NOTHING
     more = found.count - found.alone - len(rows)
-    return join((element("h4", f"{found.count:,} speaker{'s' if found.count != 1 else ''}"), largest,
-                 paragraph(f"{more:,} more with less speech.", class_="small") if more else NOTHING, _alone(found)))
-
-
-def _alone(found: SpeakerSummary) -> Html:
-    if not found.alone:
-        return NOTHING
-    names = ", ".join(one.name for one in found.some_alone)
-    more = f" and {found.alone - len(found.some_alone):,} more" if found.alone > len(found.some_alone) else ""
     who = "One speaker has" if found.alone == 1 else f"{found.alone:,} speakers have"
-    return paragraph(f"{who} a single clip, so no other clip can be its prompt: {names}{more}.",
-                     class_="small")
+    others = found.alone - len(found.some_alone)
+    alone = (f"{who} a single clip, so no other clip can be its prompt: "
+             f"{', '.join(one.name for one in found.some_alone)}{f' and {others:,} more' if others > 0 else ''}.")
+    return join((element("h4", f"{found.count:,} speaker{'s' if found.count != 1 else ''}"), largest,
+                 paragraph(f"{more:,} more with less speech.", class_="small") if more else NOTHING,
+                 paragraph(alone, class_="small") if found.alone else NOTHING))

@@ -33,17 +33,6 @@ Choice = Literal["base", "finetuned", "same"]
 CHOICES: tuple[Choice, ...] = ("base", "finetuned", "same")
 
 
-@dataclass(frozen=True)
-class BlindMode:
-    """Whether sides are hidden; those of the clips in `voted` are revealed."""
-
-    on: bool
-    voted: frozenset[int] = frozenset()
-
-    def hides(self, index: int) -> bool:
-        return self.on and index not in self.voted
-
-
 def clips(state: JobState) -> dict[int, dict[str, AudioGenerated]]:
     """The finished clips by index and side."""
     found: dict[int, dict[str, AudioGenerated]] = {}
@@ -71,25 +60,27 @@ def open_question(state: JobState, voted: frozenset[int]) -> int | None:
     return next((index for index, sides in clips(state).items() if len(sides) == 2 and index not in voted), None)
 
 
-def comparison(state: JobState, originals: Mapping[str, float], blind: BlindMode) -> Html:
-    """All clips of a job, both sides beside each other; those to come are shown as such."""
+def comparison(state: JobState, originals: Mapping[str, float], blind: bool = False,
+               voted: frozenset[int] = frozenset()) -> Html:
+    """All clips of a job, both sides beside each other; those to come are shown as such.
+
+    In a `blind` comparison only the sides of the clips in `voted` are named.
+    """
     made = clips(state)
     count = max(len(texts_of(state)), len(made))
-    return join(_pair(state, index, made.get(index, {}), originals, blind) for index in range(count))
+    return join(_pair(state, index, made.get(index, {}), originals, blind and index not in voted)
+                for index in range(count))
 
 
 def _pair(state: JobState, index: int, sides: Mapping[str, AudioGenerated], originals: Mapping[str, float],
-          blind: BlindMode) -> Html:
+          blind: bool) -> Html:
     first = next(iter(sides.values()), None)
     language, text = (first.language, first.text) if first else texts_of(state)[index]
     names = sides_of(state)
-    hidden = len(names) > 1 and blind.hides(index)
+    hidden = len(names) > 1 and blind
     order = blind_order(state.id, index) if hidden else names
-    cards = [
-        _side(state, sides.get(side), (f"Sample {letter}", f"Sample {letter}") if hidden else _title(state, side),
-              originals.get(language), hidden)
-        for letter, side in zip("AB", order, strict=False)
-    ]
+    cards = [_side(state, side, sides.get(side), f"Sample {letter}" if hidden else "", originals.get(language))
+             for letter, side in zip("AB", order, strict=False)]
     notes = [] if hidden else list(dict.fromkeys(clip.note for clip in sides.values() if clip.note))
     # a note of the base alone says that it reads another spelling
     base_note, other_note = (sides[side].note if side in sides else "" for side in SIDES)
@@ -120,32 +111,27 @@ def length_notice(text: str, states: Sequence[JobState]) -> Html:
     longest = max(text.split(), key=len)
     if len(longest) > _LONGEST_WORD:
         message += (f". One word has {len(longest):,} characters ({shortened(longest, 12)}) and may be refused, as "
-                    f"words "
-                    "are not split: add spaces")
+                    "words are not split: add spaces")
     return job_views.notice(f"{message}.")
 
 
-def _title(state: JobState, side: str) -> tuple[str, Html]:
-    """The title of a side as a player's label, and with its model."""
+def _side(state: JobState, side: str, clip: AudioGenerated | None, hidden_as: str, original: float | None) -> Html:
+    """One side of a clip; `hidden_as` is its title while it must not be known which it is."""
+    label = hidden_as or _TITLES[side]
     model = str(state.job.settings.get("voice_model" if side == ONE else side, ""))
-    return _TITLES[side], join((element("strong", _TITLES[side]), span("small", model)))
-
-
-def _side(state: JobState, clip: AudioGenerated | None, title: tuple[str, object], original: float | None,
-          hidden: bool) -> Html:
-    label, head = title[0], div("side-head", title[1])
+    head = div("side-head", label) if hidden_as else div("side-head", element("strong", label), span("small", model))
     if clip is None:
         return div("side coming", head, paragraph("In progress." if state.alive else "Not available.", class_="small"))
-    def address(path: str) -> str:
-        return media.covered_url(state.id, path) if hidden else media.url("runs", state.id, path)
 
-    picture = (element("img", src=address(clip.spectrogram), alt=f"Spectrogram, {label}", loading="lazy",
-                       class_="spectrogram")
-               if clip.spectrogram else NOTHING)
-    length = f"{clip.duration_s:.1f} s of audio" + ("" if hidden else f", synthesized in {clip.seconds:.1f} s")
+    def address(path: str) -> str:
+        return media.covered_url(state.id, path) if hidden_as else media.url("runs", state.id, path)
+
+    picture = element("img", src=address(clip.spectrogram), alt=f"Spectrogram, {label}", loading="lazy",
+                      class_="spectrogram") if clip.spectrogram else NOTHING
+    length = f"{clip.duration_s:.1f} s of audio" + ("" if hidden_as else f", synthesized in {clip.seconds:.1f} s")
     later = paragraph("The score appears after your vote.", class_="small")
-    return div("side", head, player(address(clip.path), label), picture,
-               paragraph(length, class_="small"), later if hidden else _score(clip, original))
+    return div("side", head, player(address(clip.path), label), picture, paragraph(length, class_="small"),
+               later if hidden_as else _score(clip, original))
 
 
 def _score(clip: AudioGenerated, original: float | None) -> Html:

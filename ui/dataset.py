@@ -11,6 +11,7 @@ from config.errors import UserError
 from core.dataset.review import index_of
 from core.jobs.state import JobState
 from core.sources import source_preview
+from core.sources.source_preview import ValidationReport
 from core.text import text_rules
 from ui import clip_review, job_views, long_audio, records, verb_form
 from ui.live import View
@@ -24,9 +25,8 @@ def build(page: Page) -> None:
     """Lay out the tab."""
     verb_form.tab_header(
         "Recordings", "Import clips with their texts: a folder, a table, recordings with subtitles or labels, "
-                      "LJSpeech, "
-        "Common Voice, Kaldi, an archive or a dataset on the Hub. The format is detected, and unusable clips are "
-        "listed. For hours of speech without text or timestamps, open Long recordings below.")
+        "LJSpeech, Common Voice, Kaldi, an archive or a dataset on the Hub. The format is detected, and unusable clips "
+        "are listed. For hours of speech without text or timestamps, open Long recordings below.")
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
             choices = {"model": lambda view: page.workspace.list_models(),
@@ -37,24 +37,23 @@ def build(page: Page) -> None:
             upload = gr.File(file_count="multiple", type="filepath", height=160, elem_id="prepare-upload",
                              label="Upload an archive or several files")
             notice = gr.HTML(elem_classes="notices", elem_id="prepare-look")
-            step = verb_form.build_verb_form(
+            form, start = verb_form.build_verb_form(
                 page, "prepare", "Prepare dataset", choices=choices,
                 first=("source", "dataset", "language", "model", "held_out", "add_to", "rules", "licence"))
-            form = step.form
             long_audio.build(page, form, notice)
             source, language = form.widget("source"), form.widget("language")
             page.on(upload.upload, lambda files, code: save_upload(page, files, code), [upload, language],
                     [notice, source, upload], files=True)
             for event in (source.submit, source.blur):
                 page.on(event, lambda text, code: [preview(text, code)], [source, language], [notice])
-            page.on(step.start.click, lambda text, code: [_keep_preview(text, code)], [source, language], [notice])
+            page.on(start.click, lambda text, code: [_keep_preview(text, code)], [source, language], [notice])
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="prepare-result")
             page.live.panel(last, verb_form.last_job_view("prepare", "The report appears here.",
                                                           lambda state: report(page, state)), "data")
             long_audio.build_results(page, form, notice)
-            known = gr.HTML()
-            page.live.panel(known, lambda view: dataset_list(page, view), "data")
+            listing = gr.HTML()
+            page.live.panel(listing, lambda view: dataset_list(page, view), "data")
     clip_review.build(page)
 
 
@@ -83,7 +82,7 @@ def _keep_preview(source: str, language: str) -> object:
 def report(page: Page, state: JobState) -> Html:
     """The report of a dataset's check, and its speakers."""
     name = str(state.job.settings.get("dataset", ""))
-    found = records.dataset_report(page.workspace.datasets / name)
+    found = source_preview.read_report(page.workspace.datasets / name)
     if found is None:
         return job_views.result_facts(state.result)
     try:
@@ -93,21 +92,23 @@ def report(page: Page, state: JobState) -> Html:
     return join((report_view(found), speakers))
 
 
-def report_view(report: records.DatasetReport) -> Html:
+def report_view(report: ValidationReport) -> Html:
     """Counts as tiles, then each error and warning with its place."""
-    tiles = job_views.facts([
+    parts = [*(paragraph(line, class_="small") for line in report.notes), job_views.facts([
         ("Found", f"{report.found} clips"), ("Usable", f"{report.kept} clips"),
-        ("Speech", job_views.duration(report.duration_s)), ("Characters", report.characters),
-    ])
-    removed = f"Punctuation removed by normalisation: {report.dropped}."
-    punctuation = paragraph(removed, class_="small") if report.dropped else NOTHING
-    tiles = join((*(paragraph(line, class_="small") for line in report.notes), tiles))
-    if not report.findings:
-        return join((tiles, punctuation, job_views.notice("No problems found.", "good")))
-    rows = [(job_views.level_badge(one.level), one.where, one.message) for one in report.findings[:_MOST_FINDINGS]]
-    rest = len(report.findings) - len(rows)
-    more = paragraph(f"{rest} more are in the dataset's report.json.", class_="small") if rest else NOTHING
-    return join((tiles, punctuation, table(("", "Where", "Problem"), rows), more))
+        ("Speech", job_views.duration(report.duration_s)), ("Characters", len(report.characters)),
+    ])]
+    if report.dropped:
+        removed = ", ".join(f"{character} {count} times" for character, count in report.dropped.items())
+        parts.append(paragraph(f"Punctuation removed by normalisation: {removed}.", class_="small"))
+    found = [(job_views.level_badge(level), one.where, one.message)
+             for level, listed in (("error", report.errors), ("warning", report.warnings)) for one in listed]
+    if not found:
+        return join((*parts, job_views.notice("No problems found.", "good")))
+    parts.append(table(("", "Where", "Problem"), found[:_MOST_FINDINGS]))
+    if (rest := len(found) - _MOST_FINDINGS) > 0:
+        parts.append(paragraph(f"{rest} more are in the dataset's report.json.", class_="small"))
+    return join(parts)
 
 
 def dataset_list(page: Page, view: View) -> Html:
@@ -117,7 +118,8 @@ def dataset_list(page: Page, view: View) -> Html:
         return NOTHING
     rows = [
         (one.name, job_views.language_name(one.language), *("–" if count is None else str(count) for count in (
-            one.clips, one.held_out_clips)), job_views.duration(one.duration_s), one.licence or "not given")
+            one.clips, one.held_out_clips)), job_views.duration(one.duration_s),
+         f"damaged: {one.damage}" if one.damage else one.licence or "not given")
         for one in found
     ]
     return join((element("h3", "Datasets in the workspace"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 
 import gradio as gr
@@ -36,18 +36,16 @@ def build(page: Page) -> None:
     """Lay out the tab."""
     verb_form.tab_header(
         "Doctor", "Compare a model that was fine-tuned elsewhere with its base: every tensor, the tokenizer, and "
-                  "whether "
-        "the base languages still work. The files stay unchanged.")
+        "whether the base languages still work. The files stay unchanged.")
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
             _build_form(page)
         with gr.Column(scale=3, min_width=300):
             result = gr.HTML(elem_id="diagnosis")
-            page.live.panel(result, lambda view: _summary(view.newest("doctor"),
-                                                           examined(view.newest("doctor"), view.jobs)), "doctor")
+            page.live.panel(result, _summary, "doctor")
             _build_restore(page)
     details = gr.HTML(elem_id="diagnosis-details")
-    page.live.panel(details, lambda view: _details(examined(view.newest("doctor"), view.jobs)), "doctor")
+    page.live.panel(details, lambda view: details_view(found) if (found := _shown(view)) else NOTHING, "doctor")
 
 
 def _build_form(page: Page) -> None:
@@ -100,8 +98,13 @@ def _build_restore(page: Page) -> None:
                                    elem_id="restore-tokenizer")
         button = gr.Button("Restore", variant="primary", size="lg", elem_id="restore")
         notice = gr.HTML(elem_classes="notices")
-    page.live.panel(offer, lambda view: gr.update(visible=_can_restore(
-        view.newest("doctor"), examined(view.newest("doctor"), view.jobs))), "doctor")
+
+    def can_restore(view: View) -> bool:
+        state, found = view.newest("doctor"), _shown(view)
+        return (state is not None and found is not None and found.assessment.restorable and not state.alive
+                and not (state.result is not None and "ref" in state.result))
+
+    page.live.panel(offer, lambda view: gr.update(visible=can_restore(view)), "doctor")
     page.on(button.click, lambda *values: _restore(page, *values), [name, language, tokenizer], [notice])
 
 
@@ -121,10 +124,9 @@ def examined(state: JobState | None, states: Sequence[JobState]) -> JobState | N
     return max(before, key=lambda one: one.job.created, default=state)
 
 
-def _can_restore(state: JobState | None, diagnosed: JobState | None) -> bool:
-    found = diagnosis_of(diagnosed)
-    restored = state is not None and state.result is not None and "ref" in state.result
-    return found is not None and found.assessment.restorable and not restored and state is not None and not state.alive
+def _shown(view: View) -> Diagnosis | None:
+    """The diagnosis on the page."""
+    return diagnosis_of(examined(view.newest("doctor"), view.jobs))
 
 
 def _restore(page: Page, name: str, language: str, tokenizer: str) -> Sequence[object]:
@@ -134,41 +136,33 @@ def _restore(page: Page, name: str, language: str, tokenizer: str) -> Sequence[o
     found = diagnosis_of(state)
     if state is None or found is None:
         raise UserError("There is no diagnosis yet.", "Diagnose a checkpoint first.")
-    known = found.tokenizer.path if found.tokenizer else ""
-    if not (tokenizer.strip() or known) or not language.strip():
+    diagnosed_tokenizer = found.tokenizer.path if found.tokenizer else ""
+    if not (tokenizer.strip() or diagnosed_tokenizer) or not language.strip():
         raise UserError("The language or the tokenizer of the new rows is missing.",
                         "Enter the language code, and the tokenizer file where none was diagnosed.")
     if found.base not in page.workspace.list_models():
         raise UserError(f"{found.base} is not in the workspace; a restored model needs all files of its base.",
                         "Download it on the Model tab, diagnose the checkpoint with it as the base, then restore.")
     options = parse(DoctorOptions, {**state.job.settings, "restore": name, "language": language.strip(),
-                                    "tokenizer": tokenizer.strip() or known, "measure": False})
+                                    "tokenizer": tokenizer.strip() or diagnosed_tokenizer, "measure": False})
     return [page.started_notice(page.start("doctor", options))]
 
 
-def _summary(state: JobState | None, diagnosed: JobState | None) -> Html:
+def _summary(view: View) -> Html:
     """The job's progress, then the result."""
+    state = view.newest("doctor")
     if state is None:
         return job_views.empty("The diagnosis appears here: changed tensors, largest change first.")
-    found = diagnosis_of(diagnosed)
-    card = job_views.job_card(state)
+    found = _shown(view)
     if found is None:
-        return card
-    return join((card if state.status != "finished" else NOTHING, _restored(state.result), assessment_view(found)))
-
-
-def _details(state: JobState | None) -> Html:
-    found = diagnosis_of(state)
-    return details_view(found) if found else NOTHING
-
-
-def _restored(result: Mapping[str, object] | None) -> Html:
-    if not result or "ref" not in result:
-        return NOTHING
-    return job_views.notice(f"Restored as {result['ref']}: {result['old_rows']} base rows and {result['new_rows']} new "
-                            f"rows. "
-                            "Compare it on Listen; its certificate is on Certificate. The diagnosis below is of the "
-                            "checkpoint, which is unchanged.", "good")
+        return job_views.job_card(state)
+    parts = [job_views.job_card(state)] if state.status != "finished" else []
+    if (result := state.result) and "ref" in result:
+        parts.append(job_views.notice(
+            f"Restored as {result['ref']}: {result['old_rows']} base rows and {result['new_rows']} new rows. Compare "
+            "it on Listen; its certificate is on Certificate. The diagnosis below is of the checkpoint, which is "
+            "unchanged.", "good"))
+    return join((*parts, assessment_view(found)))
 
 
 def assessment_view(found: Diagnosis) -> Html:
@@ -202,8 +196,7 @@ def _plot(findings: Sequence[TensorFinding]) -> Html:
                      _COLOURS[kind], "dots") for kind in _COLOURS if kind in moves]
     if not series or max(len(one.points) for one in series) < _LAYERS:
         return NOTHING
-    return div("charts", chart("Relative change by layer", series, x_name="layer", y_percent=True,
-                               y_low=0.0))
+    return div("charts", chart("Relative change by layer", series, x_name="layer", y_percent=True, y_low=0.0))
 
 
 def _table(findings: Sequence[TensorFinding]) -> Html:
@@ -211,20 +204,14 @@ def _table(findings: Sequence[TensorFinding]) -> Html:
     changed = [one for one in findings if one.state not in ("equal", "rounded")]
     rounded, equal = ([one for one in findings if one.state == state] for state in ("rounded", "equal"))
     shown, rest = changed[:_SHOWN], changed[_SHOWN:]
-    return join((
-        element("h3", "Tensors by size of change"),
-        _sheet(shown) if shown else paragraph("No tensor changed.", class_="small"),
-        element("details", element("summary", f"{len(rest)} more changed"), _sheet(rest)) if rest else NOTHING,
-        element("details", element("summary", f"{len(rounded)} equal except rounding"), _sheet(rounded))
-        if rounded else NOTHING,
-        element("details", element("summary", f"{len(equal)} bit-identical"), _sheet(equal))
-        if equal else NOTHING,
-    ))
 
+    def sheet(some: Sequence[TensorFinding]) -> Html:
+        return table(("Tensor", "Part", "State", "Change", "Rows changed", "Details"), map(_row, some))
 
-def _sheet(findings: Sequence[TensorFinding]) -> Html:
-    head = ("Tensor", "Part", "State", "Change", "Rows changed", "Details")
-    return table(head, [_row(one) for one in findings])
+    folded = [element("details", element("summary", f"{len(some)} {what}"), sheet(some)) for some, what in (
+        (rest, "more changed"), (rounded, "equal except rounding"), (equal, "bit-identical")) if some]
+    return join((element("h3", "Tensors by size of change"),
+                 sheet(shown) if shown else paragraph("No tensor changed.", class_="small"), *folded))
 
 
 def _row(one: TensorFinding) -> tuple[object, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gradio as gr
 
 from config.schema import ExtendOptions
+from core.library import model_info
 from core.text import row_sources
 from core.text.row_sources import SpelledRowCounts
 from ui import verb_form
@@ -29,15 +30,16 @@ def build(page: Page) -> None:
 
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
-            choices = {"model": lambda view: page.workspace.list_models(),
-                       "tokenizer": lambda view: verb_form.matching_tokenizers(
+            choices = {"model": lambda view: verb_form.models_to_build_upon(page.workspace, view.jobs),
+                       "tokenizer": lambda view: model_info.matching_tokenizers(
                            page.workspace, view.values["extend.model"])}
             verb_form.build_prerequisites(page, "extend", "embeddings", choices)
-            step = verb_form.build_verb_form(
+            form, _ = verb_form.build_verb_form(
                 page, "extend", "Extend embeddings", first=("model", "tokenizer", "extension", "initialisation"),
                 choices=choices,
-                suggested={"extension": (name, lambda: verb_form.generated_names(page.workspace))})
-            page.live.panel(step.form.widget("initialisation"), initialisation_info, "embeddings")
+                suggested={"extension": (
+                    name, lambda: verb_form.generated_names(page.workspace, page.live.board.states()))})
+            page.live.panel(form.widget("initialisation"), initialisation_info, "embeddings")
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="extend-result")
             page.live.panel(last, verb_form.last_job_view(

@@ -21,6 +21,8 @@ from config.schema import GROUPS, Options
 SomeOptions = TypeVar("SomeOptions", bound=Options)
 Value = str | int | float | bool | None
 Choices = Mapping[str, Sequence[str]]
+Kind = Literal["choice", "integer", "number", "switch", "text"]
+_KINDS: Mapping[object, Kind] = {bool: "switch", int: "integer", float: "number"}
 _NAMED = 2  # fields in a fold's label
 _LONG_HELP = 90  # characters; a longer help text takes two columns
 _ORDER = {group: place for place, group in enumerate(GROUPS)}
@@ -33,7 +35,7 @@ class FormField:
     name: str  # with dots for a value inside a group, such as "sampling.seed"
     title: str
     help: str
-    kind: Literal["choice", "integer", "number", "switch", "text"]
+    kind: Kind
     default: Value
     choices: tuple[str, ...] = ()
     minimum: float | None = None
@@ -60,38 +62,26 @@ class FormField:
 def entries(model: type[Options], leave_out: Iterable[str] = ()) -> tuple[FormField, ...]:
     """The scalar values of `model` in the schema's order; tuples are left to their tab."""
     skipped = set(leave_out)
-    found = []
-    for flag in flags(model):
-        name = ".".join(flag.path)
-        if name not in skipped and get_origin(flag.field.annotation) is not tuple:
-            found.append(_entry(name, flag.field))
-    return tuple(found)
+    return tuple(_entry(name, flag.field) for flag in flags(model)
+                 if (name := ".".join(flag.path)) not in skipped and get_origin(flag.field.annotation) is not tuple)
 
 
 def _entry(name: str, field: FieldInfo) -> FormField:
     optional = type(None) in get_args(field.annotation)
     annotation = (next(part for part in get_args(field.annotation) if part is not type(None)) if optional
                   else field.annotation)
-    minimum = maximum = None
-    for limit in field.metadata:
-        for bound in (getattr(limit, "ge", None), getattr(limit, "gt", None)):
-            minimum = minimum if bound is None else float(bound)
-        for bound in (getattr(limit, "le", None), getattr(limit, "lt", None)):
-            maximum = maximum if bound is None else float(bound)
+
+    def bound(*names: str) -> float | None:
+        found = (getattr(limit, name, None) for limit in field.metadata for name in names)
+        return next((float(value) for value in found if value is not None), None)
+
     choices = tuple(str(choice) for choice in get_args(annotation)) if get_origin(annotation) is Literal else ()
-    kind: Literal["choice", "integer", "number", "switch", "text"] = "text"
-    if choices:
-        kind = "choice"
-    elif annotation is bool:
-        kind = "switch"
-    elif annotation is int:
-        kind = "integer"
-    elif annotation is float:
-        kind = "number"
+    kind = "choice" if choices else _KINDS.get(annotation, "text")
     extra = field.json_schema_extra
     group = str(extra.get("group", "")) if isinstance(extra, dict) else ""
     return FormField(name, field.title or name, field.description or "", kind,
-                     field.get_default(call_default_factory=True), choices, minimum, maximum, optional, group)
+                     field.get_default(call_default_factory=True), choices, bound("ge", "gt"), bound("le", "lt"),
+                     optional, group)
 
 
 @dataclass(frozen=True)
@@ -143,12 +133,12 @@ def build_form(model: type[Options], *, first: Sequence[str] = (), leave_out: It
                choices: Choices | None = None, defaults: Mapping[str, Value] | None = None,
                more: str = "Advanced") -> OptionsForm:
     """Lay out the widgets of `model`; those that are not in `first` go into accordions by group."""
-    known = {entry.name: entry for entry in entries(model, leave_out)}
-    shown = [known[name] for name in (first or known)]
+    by_name = {entry.name: entry for entry in entries(model, leave_out)}
+    shown = [by_name[name] for name in (first or by_name)]
     with gr.Row(elem_classes="grid"):
         widgets = {entry.name: _widget(entry, choices or {}, defaults or {}) for entry in shown}
     groups: dict[str, list[FormField]] = {}
-    for name, entry in known.items():
+    for name, entry in by_name.items():
         if first and name not in first:
             groups.setdefault(entry.group or more, []).append(entry)
     made = []
@@ -163,8 +153,9 @@ def build_form(model: type[Options], *, first: Sequence[str] = (), leave_out: It
 def _widget(entry: FormField, choices: Choices, defaults: Mapping[str, Value]) -> gr.components.Component:
     """The fitting Gradio component, labelled and limited as the schema says."""
     value = defaults.get(entry.name, entry.default)
-    common = {"label": entry.title, "info": _info(entry), "elem_id": f"field-{entry.name.replace('.', '-')}",
-              "min_width": 150, "elem_classes": "long-help" if len(_info(entry)) > _LONG_HELP else None}
+    info = f"{entry.help} ({entry.range_text})" if entry.range_text else entry.help
+    common = {"label": entry.title, "info": info, "elem_id": f"field-{entry.name.replace('.', '-')}",
+              "min_width": 150, "elem_classes": "long-help" if len(info) > _LONG_HELP else None}
     if entry.name in choices:  # a default that does not exist here is not shown
         offered = list(choices[entry.name])
         return gr.Dropdown(offered, value=value if value in offered else None, allow_custom_value=True, **common)
@@ -180,10 +171,6 @@ def _widget(entry: FormField, choices: Choices, defaults: Mapping[str, Value]) -
     return gr.Textbox(value=value, max_lines=1, **common)
 
 
-def _info(entry: FormField) -> str:
-    return f"{entry.help} ({entry.range_text})" if entry.range_text else entry.help
-
-
 def parse(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions:
     """`model` from flat values with dotted names; the error lists every wrong field by its label."""
     nested: dict[str, object] = {}
@@ -191,13 +178,13 @@ def parse(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions
     for name, given in values.items():
         value = given.strip() if isinstance(given, str) else given
         value = None if name in optional and value in (None, "") else value
-        group, dot, inner = name.partition(".")
-        if not dot:
-            nested[name] = value
-        else:
-            inside = nested.setdefault(group, {})
-            assert isinstance(inside, dict)
-            inside[inner] = value
+        *groups, inner = name.split(".")
+        inside = nested
+        for group in groups:
+            deeper = inside.setdefault(group, {})
+            assert isinstance(deeper, dict)
+            inside = deeper
+        inside[inner] = value
     try:
         return model.model_validate(nested)
     except ValidationError as error:
@@ -212,5 +199,4 @@ def parse(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions
 
 def command_line(verb: str, options: Options, workspace: Path) -> str:
     """The equal command on the command line, ready to paste into a shell."""
-    words = ["python", "-m", f"scripts.{verb}", "--workspace", str(workspace), *to_arguments(options)]
-    return shlex.join(words)
+    return shlex.join(["python", "-m", f"scripts.{verb}", "--workspace", str(workspace), *to_arguments(options)])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from config.languages import NAMES
 from config.languages import language_name as language_name
 from core.jobs.directory import NO_DEVICE
-from core.jobs.events import Progress
+from core.jobs.events import LATEST, Progress
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
 from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span, table
@@ -30,7 +30,9 @@ STAGE_TITLES: Mapping[str, str] = {
     "fit": "Fitting new rows", "import": "Importing recordings", "score": "Transcribing samples (ASR)",
     "score recordings": "Transcribing original recordings (ASR)", "linked": "Linking files", "load": "Loading model",
     "look": "Inspecting recordings", "look up": "Resolving files", "map": "Counting characters",
-    "measure": "Measuring", "new rows": "Initialising new rows", "setup": "Setting up the run",
+    "measure": "Measuring", "plan": "Reading sentences", "report": "Writing the report",
+    "new rows": "Initialising new rows", "setup": "Setting up the run",
+    "strip": "Removing optimizer state",
     "prepare": "Extracting features", "memory plan": "Measuring memory and speed",
     "prove": "Checking base-language token ids", "read": "Reading texts", "read back": "Verifying written files",
     "recogniser": "Loading recogniser (ASR)", "reload": "Reloading checkpoint", "restore": "Restoring base rows",
@@ -43,7 +45,7 @@ _STATUS_TONE = {"finished": "good", "failed": "bad", "crashed": "bad", "running"
                 "queued": "busy", "waiting": "wait", "stopped": "wait", "created": "wait", "skipped": "wait"}
 _JOB_ID = re.compile(rf"\b({'|'.join(VERB_TITLES)})-\d{{8}}-\d{{6}}-[0-9a-f]{{4}}\b")
 _DEVICE = re.compile(r"(?<=^Waiting for )(cpu|cuda)(?=:)")
-_DEVICES: Mapping[str, str] = {"cpu": "the CPU", "cuda": "the GPU"}
+DEVICES: Mapping[str, str] = {"cpu": "the CPU", "cuda": "the GPU"}
 _BEFORE_STEPS = ("load", "memory plan")  # stages of a training that end before it checks for a stop
 
 _RESULT_TITLES: Mapping[str, str] = {
@@ -99,7 +101,7 @@ def size(count: float) -> str:
 
 def clock(moment: float | None) -> str:
     """Local time of day, with the date when it is not today."""
-    if moment is None:
+    if moment is None or not 0 <= moment < LATEST:
         return "–"
     then = time.localtime(moment)
     today = time.strftime("%Y%m%d") == time.strftime("%Y%m%d", then)
@@ -109,7 +111,7 @@ def clock(moment: float | None) -> str:
 def readable(text: str) -> str:
     """`text` with job ids replaced by titles and device codes by names; a run's own name stays."""
     titled = _JOB_ID.sub(lambda found: f"“{VERB_TITLES[found[1]]}”", text)
-    return _DEVICE.sub(lambda found: _DEVICES[found[1]], titled)
+    return _DEVICE.sub(lambda found: DEVICES[found[1]], titled)
 
 
 def short_id(name: str) -> str:
@@ -129,11 +131,9 @@ def progress_text(progress: Progress | None) -> str:
     if progress is None:
         return ""
     in_bytes = progress.unit == "bytes"
-    done = size(progress.done) if in_bytes else f"{progress.done:g}"
-    if progress.total is None:
-        return f"{done} {'' if in_bytes else progress.unit} {progress.note}".strip()
-    total = size(progress.total) if in_bytes else f"{progress.total:g} {progress.unit}"
-    return f"{done} of {total} {progress.note}".strip()
+    counts = [size(value) if in_bytes else f"{value:g}" for value in (progress.done, progress.total)
+              if value is not None]
+    return f"{' of '.join(counts)} {'' if in_bytes else f'{progress.unit} '}{progress.note}".strip()
 
 
 def current_stage(state: JobState) -> str:
@@ -268,18 +268,13 @@ def certificate_note(state: JobState, past: CertificateTime | None) -> str:
 
 def result_fact(name: str, value: object) -> tuple[str, str]:
     """The title and the formatted value of one entry of a job's result."""
-    return _result_title(name), _result_value(name, value)
-
-
-def _result_title(name: str) -> str:
-    if name in _RESULT_TITLES:
-        return _RESULT_TITLES[name]
     kind, _, rest = name.partition("_")
-    if kind != "error":
-        return name.replace("_", " ").capitalize()
-    language, _, when = rest.partition("_")  # of `error_am` or `error_am_before`
-    title = language_name(language) if language in NAMES else language
-    return f"CER, {title}{f', {_WHEN.get(when, when)}' if when else ''}"
+    title = _RESULT_TITLES.get(name, name.replace("_", " ").capitalize())
+    if kind == "error" and rest:
+        language, _, when = rest.partition("_")  # of `error_am` or `error_am_before`
+        when = f", {_WHEN.get(when, when)}" if when else ""
+        title = f"CER, {language_name(language) if language in NAMES else language}{when}"
+    return title, _result_value(name, value)
 
 
 def _result_value(name: str, value: object) -> str:
@@ -443,13 +438,21 @@ def queue_view(states: Sequence[JobState]) -> Html:
         return empty("No job is running. Each device runs one job at a time; the others wait here.")
     cards = []
     for device in sorted({state.job.device for state in states}):
-        title = "No device needed" if device == NO_DEVICE else f"On {_DEVICES.get(device, device)}"
+        title = "No device needed" if device == NO_DEVICE else f"On {DEVICES.get(device, device)}"
         waiting = [state for state in states if state.job.device == device]
         cards.append(div("card", element("h4", title), table(
             ("Position", "Job", "Status", "Progress", "Id"),
             [(position, job_title(state), badge(state), status_line(state), span("id", state.id))
              for position, state in enumerate(waiting, 1)])))
     return join(cards)
+
+
+def damaged_view(damaged: Mapping[str, str]) -> Html:
+    """Folders among the runs that cannot be read, with the reason."""
+    if not damaged:
+        return NOTHING
+    shown = [(span("id", name), f"damaged: {reason}") for name, reason in list(damaged.items())[:60]]
+    return join((element("h4", "Runs that cannot be read"), table(("Folder", "Reason"), shown)))
 
 
 def history_view(states: Sequence[JobState], most: int = 60) -> Html:

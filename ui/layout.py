@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import gradio as gr
 from gradio.themes.utils.colors import Color
 
 from core.jobs import app_instances
+from core.jobs.gpus import CachedGpus, Gpu
 from core.jobs.state import JobBoard
+from core.jobs.unattended import IdleCommand, RestartOffer
+from core.machine import MachineCheck, free_memory, total_memory
 from core.workspace import Workspace
-from ui import certificate, dataset, doctor, embeddings, job_views, jobs, listen, model, start, tokenizer, train
+from ui import (
+    certificate,
+    dataset,
+    doctor,
+    embeddings,
+    job_views,
+    jobs,
+    listen,
+    model,
+    start,
+    tokenizer,
+    train,
+    unattended,
+    web_surface,
+)
 from ui.live import QUIET, Live, View
-from ui.markup import NOTHING, Html, div, element, span
+from ui.markup import NOTHING, Html, div, element, join, span
 from ui.page import TABS, Page
 
 _BUILDERS = {
@@ -23,40 +42,65 @@ _BUILDERS = {
 _LABELS = dict(TABS)
 
 
-def build(workspace: Workspace) -> gr.Blocks:
-    """The whole page over `workspace`."""
-    live = Live(workspace, JobBoard(workspace))
-    with gr.Blocks(title="Lisan", analytics_enabled=False, fill_width=False) as blocks:
+def build(workspace: Workspace, restart: RestartOffer | None = None, idle: IdleCommand | None = None,
+          findings: Sequence[MachineCheck] = ()) -> gr.Blocks:
+    """The whole page over `workspace`, with what the app is about to do by itself and what it found wrong."""
+    live, gpus = Live(workspace, JobBoard(workspace)), CachedGpus()
+    with gr.Blocks(title="Lisan", analytics_enabled=False, fill_width=False,
+                   delete_cache=(3600, web_surface.UPLOAD_AGE_S)) as blocks:
         tab = gr.State("start")
         header = gr.HTML(_header(NOTHING), elem_id="header")
-        live.panel(header, header_view)
+        live.panel(header, lambda view: header_view(view, machine_line(gpus(), workspace)))
         others = gr.HTML(elem_id="other-apps", elem_classes="notices")
-        live.panel(others, lambda _view: others_view(app_instances.running_apps(workspace)))
+        live.panel(others, lambda _view: join((others_view(app_instances.running_apps(workspace)),
+                                               findings_view([one for one in findings if one.result == "fail"]))))
+        announced = gr.Column()
         with gr.Tabs(selected="start", elem_id="tabs") as tabs:
             run = gr.Dropdown([], label="Run", elem_id="run-choice", scale=4, render=False)
             pair = gr.Dropdown([], label="Comparison", elem_id="pair-choice", render=False)
-            page = Page(workspace, live, tabs, tab, run, pair)
+            page = Page(workspace, live, tabs, tab, run, pair, gpus)
             for name, label in TABS:
                 with gr.Tab(label, id=name, elem_id=f"tab-{name}"):
                     _BUILDERS[name](page)
+                    if name == "doctor":
+                        checked = gr.HTML(elem_id="machine-checks", elem_classes="notices")
+                        live.panel(checked, lambda _view: findings_view(findings), "doctor")
+        with announced:
+            unattended.build(page, restart, idle)
         live.attach(tab)
         _follow_tabs(blocks, page)
     return blocks
 
 
-def header_view(view: View) -> Html:
-    """The name, and the running job, on every tab."""
+def header_view(view: View, machine: str) -> Html:
+    """The name, the machine, and the running job with the time that is left, on every tab."""
     alive = [state for state in view.jobs if state.alive]
     running = next((state for state in alive if state.status in ("running", "stopping")), None)
     if running is not None:
         share = job_views.progress_share(running)
         text = job_views.job_title(running) + (f", {share:.0%}" if share is not None else "")
+        text += f", {job_views.duration(running.eta_s)} left" if running.eta_s is not None else ""
         pill = span("pill busy", span("pulse"), text)
     elif alive:
         pill = span("pill wait", "Job waiting")
     else:
         pill = span("pill", "No job running")
-    return _header(pill)
+    return _header(pill, machine)
+
+
+def machine_line(gpus: Sequence[Gpu], workspace: Workspace) -> str:
+    """Device, its memory, and the free disk, in whole numbers, so that it seldom changes."""
+    names = list(dict.fromkeys(gpu.name for gpu in gpus))
+    if gpus:
+        used, total = (sum(sizes) / 1024 for sizes in zip(
+            *((gpu.total_mib - gpu.free_mib, gpu.total_mib) for gpu in gpus), strict=True))
+        device = (f"{len(gpus)} x " if len(gpus) > 1 else "") + ", ".join(names)
+    else:
+        free, size = free_memory(), total_memory()
+        used, total = (size - free) / 2**30 if size and free is not None else math.nan, (size or 0) / 2**30
+        device = "CPU"
+    memory = f"{used:.0f} of {total:.0f} GiB in use" if math.isfinite(used) else ""
+    return " · ".join(part for part in (device, memory, f"{workspace.free_bytes() / 1e9:.0f} GB of disk free") if part)
 
 
 def others_view(open_pages: tuple[Path, ...]) -> Html:
@@ -65,17 +109,23 @@ def others_view(open_pages: tuple[Path, ...]) -> Html:
         return NOTHING
     where = ", ".join(app_instances.app_addresses(open_pages))
     return job_views.notice(f"This workspace is open in {len(open_pages)} apps ({where}). All of them show the same "
-                            f"jobs.")
+                            "jobs.")
 
 
-def _header(pill: Html) -> Html:
-    """The logo (three bars and a new one), the name and the state of the jobs."""
+def findings_view(findings: Sequence[MachineCheck]) -> Html:
+    """What is wrong with the machine, each with the command that mends it."""
+    return join([job_views.fault(f"{one.name}: {one.found}", one.hint) for one in findings])
+
+
+def _header(pill: Html, machine: str = "") -> Html:
+    """The logo (three bars and a new one), the name, the machine and the state of the jobs."""
     bars = ((7, 13, 8), (13, 9, 16), (19, 12, 10))
     drawn = [element("rect", x=x, y=y, width=3.4, height=height, rx=1.7, fill="#fff") for x, y, height in bars]
     logo = element("svg", element("rect", width=34, height=34, rx=10, fill="var(--primary-600)"), *drawn,
                    element("rect", x=25, y=7, width=3.4, height=20, rx=1.7, fill="#f2b04c"),
                    viewBox="0 0 34 34", class_="brand-mark", aria_hidden="true")
-    return div("top", div("brand", logo, element("span", "Lisan", class_="brand-name")), pill)
+    return div("top", div("brand", logo, element("span", "Lisan", class_="brand-name")),
+               span("machine", machine), pill)
 
 
 def _follow_tabs(blocks: gr.Blocks, page: Page) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,12 +17,11 @@ from core.jobs.state import JobState
 from core.jobs.verbs import SYNTHESIS_VERBS
 from core.library import model_info
 from core.library.catalog import list_references, resolve
-from ui import comparison_views, job_views, media, records, verb_form, voice_settings
+from ui import comparison_views, evaluation, job_views, media, records, verb_form, voice_settings
 from ui.form import Value, parse
 from ui.live import QUIET, View
 from ui.markup import NOTHING, Html, div, element
 from ui.page import Page
-from ui.voice_settings import VoiceSettings
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "am": ("ሰላም ለሁሉም", "ውሃ እፈልጋለሁ", "ዛሬ በጣም ደስ ብሎኛል"),
@@ -34,39 +32,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 _PLAY_PARTS = "watch('value', () => window.lisanStream && window.lisanStream(element));"
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    """What to synthesize, with which models and settings."""
-
-    finetuned: gr.Dropdown
-    language: gr.Dropdown
-    text: gr.Textbox
-    length: gr.HTML  # the estimated duration of a long text
-    examples: gr.Radio
-    start: gr.Button
-    notice: gr.HTML
-    readiness: gr.HTML  # what the language needs on this machine
-    settings: VoiceSettings
-    stream: gr.Checkbox
-    blind: gr.Checkbox
-
-
-@dataclass(frozen=True)
-class _Results:
-    """What was synthesized."""
-
-    status: gr.HTML
-    parts: gr.HTML  # the list of finished parts that the page's script plays
-    clips: gr.HTML
-    vote_row: gr.Row
-    first: gr.Button
-    same: gr.Button
-    second: gr.Button
-    reveal: gr.Button
-    tally: gr.HTML
-    requested: gr.State  # the comparison that this browser started, whose parts it plays
-
-
 def build(page: Page) -> None:
     """Lay out the tab and add its listeners."""
     verb_form.tab_header("Listen", "Synthesize a sentence with the base and the trained model, with the same voice and "
@@ -74,75 +39,64 @@ def build(page: Page) -> None:
                          "(CER), beside the CER of original recordings.")
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
-            inputs = _lay_out_inputs()
+            finetuned = gr.Dropdown([], label="Trained model (after)", elem_id="listen-finetuned")
+            language = gr.Dropdown([("Amharic", "am")], value="am", label="Language", elem_id="listen-language")
+            readiness = gr.HTML(elem_id="listen-readiness", elem_classes="notices")
+            text = gr.Textbox(EXAMPLES["am"][0], label="Text", lines=2, elem_id="listen-text")
+            length = gr.HTML(elem_id="listen-length", elem_classes="notices")  # the duration of a long text
+            examples = gr.Radio([], label="Examples", elem_classes="chips", elem_id="listen-examples")
+            start = gr.Button("Compare", variant="primary", size="lg", elem_id="speak")
+            notice = gr.HTML(elem_classes="notices")
+            settings = voice_settings.build(page)
+            stream = gr.Checkbox(True, label="Stream audio while it is synthesized", elem_id="listen-stream")
+            blind = gr.Checkbox(False, label="Blind test: hide which is which, and vote", elem_id="listen-blind")
         with gr.Column(scale=3, min_width=300):
-            results = _lay_out_results(page)
-    _add_panels(page, inputs, results)
-    inputs.examples.input(lambda chosen: chosen, [inputs.examples], [inputs.text], **QUIET)
-    inputs.text.change(lambda text: comparison_views.length_notice(text or "", page.live.board.states()),
-                       [inputs.text], [inputs.length], **QUIET)
-    settings = inputs.settings
-    page.on(inputs.start.click, lambda *values: _start(page, settings.names, *values),
-            [inputs.blind, settings.base, inputs.finetuned, inputs.language, inputs.text, settings.voice,
-             *settings.widgets], [inputs.notice, results.requested, page.pair])
-    for button, letter in ((results.first, "A"), (results.same, ""), (results.second, "B")):
-        page.on(button.click, partial(_vote, page, letter), [page.pair], [inputs.notice])
-    page.on(results.reveal.click, lambda pair: _reveal(page, pair), [page.pair], [inputs.notice, inputs.blind])
+            page.pair.render()
+            status = gr.HTML(elem_id="pair-status")
+            parts = gr.HTML(elem_id="stream-player", js_on_load=_PLAY_PARTS)  # what the page's script plays
+            clips = gr.HTML(elem_id="clips")
+            with gr.Row(visible=False, elem_classes="controls", elem_id="vote") as vote_row:
+                first = gr.Button("A is better", size="md", elem_id="vote-a", min_width=90)
+                same = gr.Button("No difference", size="md", elem_id="vote-same", min_width=90)
+                second = gr.Button("B is better", size="md", elem_id="vote-b", min_width=90)
+                reveal = gr.Button("Reveal", size="md", elem_id="vote-none", min_width=90)
+            tally = gr.HTML(elem_id="tally")
+    evaluation.build(page)
+    requested = gr.State("")  # the comparison that this browser started, whose parts it plays
 
-
-def _lay_out_inputs() -> _Inputs:
-    finetuned = gr.Dropdown([], label="Trained model (after)", elem_id="listen-finetuned")
-    language = gr.Dropdown([("Amharic", "am")], value="am", label="Language", elem_id="listen-language")
-    readiness = gr.HTML(elem_id="listen-readiness", elem_classes="notices")
-    text = gr.Textbox(EXAMPLES["am"][0], label="Text", lines=2, elem_id="listen-text")
-    length = gr.HTML(elem_id="listen-length", elem_classes="notices")
-    examples = gr.Radio([], label="Examples", elem_classes="chips", elem_id="listen-examples")
-    start = gr.Button("Compare", variant="primary", size="lg", elem_id="speak")
-    notice = gr.HTML(elem_classes="notices")
-    settings = voice_settings.build()
-    stream = gr.Checkbox(True, label="Stream audio while it is synthesized", elem_id="listen-stream")
-    blind = gr.Checkbox(False, label="Blind test: hide which is which, and vote", elem_id="listen-blind")
-    return _Inputs(finetuned, language, text, length, examples, start, notice, readiness, settings, stream, blind)
-
-
-def _lay_out_results(page: Page) -> _Results:
-    page.pair.render()
-    status = gr.HTML(elem_id="pair-status")
-    parts = gr.HTML(elem_id="stream-player", js_on_load=_PLAY_PARTS)
-    clips = gr.HTML(elem_id="clips")
-    with gr.Row(visible=False, elem_classes="controls", elem_id="vote") as vote_row:
-        first = gr.Button("A is better", size="md", elem_id="vote-a", min_width=90)
-        same = gr.Button("No difference", size="md", elem_id="vote-same", min_width=90)
-        second = gr.Button("B is better", size="md", elem_id="vote-b", min_width=90)
-        reveal = gr.Button("Reveal", size="md", elem_id="vote-none", min_width=90)
-    tally = gr.HTML(elem_id="tally")
-    return _Results(status, parts, clips, vote_row, first, same, second, reveal, tally, gr.State(""))
-
-
-def _add_panels(page: Page, inputs: _Inputs, results: _Results) -> None:
     live = page.live
-    voice_settings.attach(page, inputs.settings)
-    for name, widget in (("finetuned", inputs.finetuned), ("text", inputs.text), ("language", inputs.language),
-                         ("pair", page.pair), ("requested", results.requested), ("blind", inputs.blind),
-                         ("stream", inputs.stream)):
+    for name, widget in (("finetuned", finetuned), ("text", text), ("language", language), ("pair", page.pair),
+                         ("requested", requested), ("blind", blind), ("stream", stream)):
         live.watch(name, widget)
     for component, render in (
-        (inputs.finetuned, lambda view: _trained_choices(page, view)),
-        (inputs.start, lambda view: gr.update(
+        (finetuned, lambda view: _trained_choices(page, view)),
+        (start, lambda view: gr.update(
             value="Compare" if all(voice_settings.selected_models(page.workspace, view)) else "Synthesize")),
-        (inputs.language, lambda view: gr.update(
+        (language, lambda view: gr.update(
             choices=[(job_views.language_name(code), code) for code in _languages(page, view)],
             value=_language(page, view))),
-        (inputs.readiness, lambda view: voice_settings.readiness(page.workspace, view)),
-        (inputs.text, lambda view: _suggested_text(page, view)),
-        (inputs.examples, lambda view: _example_choices(page, view)),
-        (page.pair, pair_choices), (results.status, status_view),
-        (results.parts, lambda view: parts_view(page, view)),
-        (results.clips, lambda view: clips_view(page, view)),
-        (results.vote_row, lambda view: gr.update(visible=_clip_to_vote(page, view) is not None)),
-        (results.tally, lambda view: _tally(page, view)),
+        (readiness, lambda view: voice_settings.readiness(page.workspace, view)),
+        (text, lambda view: _suggested_text(page, view)), (examples, lambda view: _example_choices(page, view)),
+        (page.pair, pair_choices), (status, status_view), (parts, lambda view: parts_view(page, view)),
+        (clips, lambda view: clips_view(page, view)), (tally, lambda view: _tally(page, view)),
     ):
         live.panel(component, render, "listen")
+    live.show_when(vote_row, lambda view: _blind_comparison(page, view),
+                   lambda job: comparison_views.open_question(job, _voted(page, job)) is not None, "listen")
+    examples.input(lambda chosen: chosen, [examples], [text], **QUIET)
+    text.change(lambda text: comparison_views.length_notice(text or "", live.board.states()), [text], [length],
+                **QUIET)
+    page.on(start.click, lambda *values: _start(page, settings.names, *values),
+            [blind, settings.base, finetuned, language, text, settings.voice, *settings.widgets],
+            [notice, requested, page.pair])
+    for button, letter in ((first, "A"), (same, ""), (second, "B")):
+        page.on(button.click, partial(_vote, page, letter), [page.pair], [notice])
+
+    def show_sides(pair: str) -> Sequence[object]:
+        comparison_views.set_blind(_votes_file(page), pair, on=False)
+        return [NOTHING, False]
+
+    page.on(reveal.click, show_sides, [page.pair], [notice, blind])
 
 
 def selected_comparison(view: View) -> JobState | None:
@@ -178,8 +132,8 @@ def clips_view(page: Page, view: View) -> Html:
     state = selected_comparison(view)
     if state is None:
         return NOTHING
-    blind = comparison_views.BlindMode(_is_blind(page, view, state), _voted(page, state))
-    return comparison_views.comparison(state, records.originals(state), blind)
+    return comparison_views.comparison(state, records.originals(state), _is_blind(page, view, state),
+                                       _voted(page, state))
 
 
 def parts_view(page: Page, view: View) -> Html:
@@ -223,9 +177,9 @@ def _suggested_text(page: Page, view: View) -> object:
 def _example_choices(page: Page, view: View) -> object:
     """Held-out sentences of the language's datasets, then the built-in ones."""
     code = view.values["language"] or "am"
-    own = [text for found in records.datasets(page.workspace) if found.language == code
-           for text in records.held_out_texts(page.workspace, found.name, 5)]
-    return gr.update(choices=list(dict.fromkeys([*own, *EXAMPLES.get(code, ())]))[:6])
+    held_out = [text for dataset in records.datasets(page.workspace) if dataset.language == code
+                for text in records.held_out_texts(page.workspace, dataset.name, 5)]
+    return gr.update(choices=list(dict.fromkeys([*held_out, *EXAMPLES.get(code, ())]))[:6])
 
 
 def _start(page: Page, names: Sequence[str], blind: bool, base: str, finetuned: str, language: str, text: str,
@@ -258,22 +212,14 @@ def _is_blind(page: Page, view: View, state: JobState) -> bool:
     return view.values["blind"] == "True" or comparison_views.is_blind(_votes_file(page), state.id)
 
 
-def _reveal(page: Page, pair: str) -> Sequence[object]:
-    """Show which side is which without a vote."""
-    comparison_views.set_blind(_votes_file(page), pair, on=False)
-    return [NOTHING, False]
-
-
 def _voted(page: Page, state: JobState) -> frozenset[int]:
     return frozenset(vote.index for vote in comparison_views.read_votes(_votes_file(page)) if vote.job == state.id)
 
 
-def _clip_to_vote(page: Page, view: View) -> int | None:
-    """The next clip to vote on in a blind test."""
+def _blind_comparison(page: Page, view: View) -> JobState | None:
+    """The comparison to vote on."""
     state = selected_comparison(view)
-    if state is None or not _is_blind(page, view, state):
-        return None
-    return comparison_views.open_question(state, _voted(page, state))
+    return state if state is not None and _is_blind(page, view, state) else None
 
 
 def _vote(page: Page, letter: str, pair: str) -> Sequence[object]:
@@ -290,8 +236,8 @@ def _vote(page: Page, letter: str, pair: str) -> Sequence[object]:
 
 
 def _tally(page: Page, view: View) -> Html:
-    state = selected_comparison(view)
-    if state is None or not _is_blind(page, view, state):
+    state = _blind_comparison(page, view)
+    if state is None:
         return NOTHING
     votes = comparison_views.read_votes(_votes_file(page))
     return comparison_views.votes_view(votes) if _voted(page, state) else element("span")

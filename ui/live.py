@@ -12,16 +12,20 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 import gradio as gr
 from gradio.blocks import Block
 
 from config.errors import UserError
 from core.jobs.state import JobBoard, JobState
+from core.sources import allowed
 from core.workspace import Workspace
 from ui import job_views
+from ui.markup import Html
 
 QUIET = {"queue": False, "show_progress": "hidden", "api_visibility": "private", "preprocess": False}
 """Settings of every listener: no queue, no spinner, no public API."""
@@ -80,6 +84,13 @@ class View:
 
 
 Render = Callable[[View], object]
+Found = TypeVar("Found")
+
+
+def choice_update(choices: Sequence[str] | Sequence[tuple[str, str]], current: str) -> object:
+    """An update of a dropdown: its choices, and of them the `current` one, else the first."""
+    values = [one if isinstance(one, str) else one[1] for one in choices]
+    return gr.update(choices=choices, value=current if current in values else values[0] if values else None)
 
 
 @dataclass(frozen=True)
@@ -103,12 +114,23 @@ class Live:
         """Keep `component` equal to `render(view)`: a value, or a `gr.update`."""
         self.panels.append(_Panel(component, render, tab))
 
+    def show_when(self, component: Block, find: Callable[[View], Found | None], test: Callable[[Found], object],
+                  tab: str) -> None:
+        """Show `component` while `find(view)` finds something that passes `test`."""
+        self.panel(component, lambda view: gr.update(
+            visible=(found := find(view)) is not None and bool(test(found))), tab)
+
     def watch(self, name: str, component: Block) -> None:
         """Let panels read the value of `component` as `view.values[name]`."""
         self.watched[name] = component
 
     def view(self, tab: str, values: Mapping[str, object]) -> View:
         texts = {name: "" if value is None else str(value) for name, value in values.items()}
+        for name, text in texts.items():
+            with suppress(UserError):
+                allowed.check_value(text, self.workspace)
+                continue
+            texts[name] = ""  # a path that may not be read; the button says so
         return View(tab, texts, tuple(self.board.states()))
 
     def attach(self, tab: gr.State) -> None:
@@ -161,10 +183,10 @@ class Live:
         Gradio never frees what it made of an output that is an input as well (6.31). So watched widgets are no
         outputs here, but only of `update_inputs`, which is rare.
         """
-        view, known = self._view(tab, values), dict(sent_hashes or {})
+        view, sent = self._view(tab, values), dict(sent_hashes or {})
         panels = self._panels(False, only)
-        changes = self._changes(panels, view, known)
-        return [known, self._flag_inputs(view, sent_input_hashes), *(changes.get(at, gr.skip()) for at in panels)]
+        changes = self._changes(panels, view, sent)
+        return [sent, self._flag_inputs(view, sent_input_hashes), *(changes.get(at, gr.skip()) for at in panels)]
 
     def _flag_inputs(self, view: View, sent_input_hashes: dict[int, str]) -> object:
         """A flag that calls `update_inputs` where a watched widget should change."""
@@ -176,9 +198,9 @@ class Live:
         A person may type while this is on its way. So a value goes into its widget only where that still holds what
         was seen here.
         """
-        view, known = self._view(tab, values), dict(sent_input_hashes or {})
+        view, sent = self._view(tab, values), dict(sent_input_hashes or {})
         panels = self._panels(True)
-        changes = self._changes(panels, view, known)
+        changes = self._changes(panels, view, sent)
         places = {component._id: at for at, component in enumerate(self.watched.values())}
         pending, updates = {}, []
         for at, panel in panels.items():
@@ -188,20 +210,20 @@ class Live:
                 pending[place] = {"seen": values[place], "wanted": update["value"]}
                 update = {key: value for key, value in update.items() if key != "value"}
             updates.append(update)
-        return [known, json.dumps(pending), *updates]
+        return [sent, json.dumps(pending), *updates]
 
     def _view(self, tab: str, values: Sequence[object]) -> View:
         return self.view(tab, dict(zip(self.watched, values, strict=True)))
 
-    def _changes(self, panels: Mapping[int, _Panel], view: View, known: dict[int, str]) -> dict[int, object]:
-        """New values of those `panels` of the open tab that differ from `known`, which is updated."""
+    def _changes(self, panels: Mapping[int, _Panel], view: View, sent: dict[int, str]) -> dict[int, object]:
+        """New values of those `panels` of the open tab that differ from those `sent`, which are updated."""
         changes = {}
         for at, panel in panels.items():
             if panel.tab in ("", view.tab):
                 value = _rendered(panel, view)
                 mark = hashlib.blake2b(repr(value).encode(), digest_size=12).hexdigest()
-                if known.get(at) != mark:
-                    known[at], changes[at] = mark, value
+                if sent.get(at) != mark:
+                    sent[at], changes[at] = mark, value
         return changes
 
 
@@ -221,6 +243,8 @@ def _rendered(panel: _Panel, view: View) -> object:
         return panel.render(view)
     except UserError as error:
         shown = job_views.fault(error.message, error.hint)
+    except OSError as error:
+        shown = _file_fault(error)
     except Exception as error:  # noqa: BLE001  the page's edge: one broken panel must not stop the others
         _LOG.exception("a panel of %s could not be shown", view.tab)
         shown = job_views.fault(f"This part could not be shown: {type(error).__name__}: {error}",
@@ -228,14 +252,24 @@ def _rendered(panel: _Panel, view: View) -> object:
     return shown if isinstance(panel.component, gr.HTML) else gr.skip()
 
 
-def guarded(action: Callable[..., Sequence[object]], outputs: int) -> Callable[..., object]:
+def _file_fault(error: OSError) -> Html:
+    """What the disk refused, such as a name of 300 letters."""
+    return job_views.fault(f"{str(error.filename or 'A file')[:200]}: {error.strerror or error}.",
+                           "Give another name, or look at the disk and its permissions.")
+
+
+def guarded(action: Callable[..., Sequence[object]], outputs: int, workspace: Workspace) -> Callable[..., object]:
     """`action` with errors shown in its first output, a notice; the other outputs then stay as they are."""
 
     def run(*values: object) -> object:
         try:
+            for value in values:
+                allowed.check_value(value, workspace)
             made = action(*values)
         except UserError as error:
             made = [job_views.fault(error.message, error.hint), *(gr.skip() for _ in range(outputs - 1))]
+        except OSError as error:
+            made = [_file_fault(error), *(gr.skip() for _ in range(outputs - 1))]
         except Exception as error:  # noqa: BLE001  the page's edge
             _LOG.exception("an action failed")
             shown = job_views.fault(f"Unexpected error: {type(error).__name__}: {error}",

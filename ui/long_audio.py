@@ -13,19 +13,19 @@ from config.loading import parse_options
 from config.schema import AlignOptions, ClipOptions, Options, SegmentOptions, TranscribeOptions
 from core.jobs.directory import Job
 from core.library.segments import PREFIX, TABLE, SegmentClip, Segments, SegmentsCard, read_clips
-from core.text import pasted_text
 from ui import job_views
 from ui.form import OptionsForm, Value, build_form, command_line
 from ui.live import View
 from ui.markup import NOTHING, Html, element, join, paragraph, table
 from ui.page import Page
+from ui.tokenizer import pasted_text_path
 
 TAB = "data"
 WITHOUT, WITH = "Without text: segment and transcribe (ASR)", "With text or subtitles: align"
 _RECOGNISERS = {WITHOUT: ("openai/whisper-small", "openai/whisper-large-v3", "facebook/mms-1b-all", "built-in"),
                 WITH: ("facebook/mms-1b-all", "built-in")}
 _SHARED = ("source", "language")  # fields of the form above
-_OWN = ("kind", "recogniser", "segments", "recogniser_language", "text")
+_FIELDS = ("kind", "recogniser", "segments", "recogniser_language", "text")
 _MOST_DOUBTS = 20
 
 
@@ -48,8 +48,7 @@ def build(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
                               info="Name of the segments in the workspace.")
         text = gr.Textbox("", label="Text", lines=3, max_lines=8, elem_id="long-text", visible=False,
                           info="Of one recording: paste it, or give the path of a text or subtitle file. Empty: the "
-                          "file of "
-                          "the same name beside each recording. Subtitle timestamps are ignored.")
+                          "file of the same name beside each recording. Subtitle timestamps are ignored.")
         with gr.Accordion("Clip length, audio and speakers", open=False, elem_classes="fold", elem_id="long-more"):
             clips = build_form(ClipOptions)
             recogniser_language = gr.Textbox(
@@ -60,13 +59,20 @@ def build(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
                               min_width=140)
         notice = gr.HTML(elem_classes="notices", elem_id="long-notice")
         command = gr.HTML(elem_id="command-long")
-    own = (kind, recogniser, name, recogniser_language, text)
-    for field, widget in (*zip(_OWN, own, strict=True), *zip(clips.names, clips.widgets, strict=True)):
+    widgets = (kind, recogniser, name, recogniser_language, text)
+    for field, widget in (*zip(_FIELDS, widgets, strict=True), *zip(clips.names, clips.widgets, strict=True)):
         page.live.watch(f"long.{field}", widget)
     page.live.panel(command, lambda view: _command(page, view, clips.names), TAB)
-    page.on(kind.change, _kind_changed, [kind], [notice, recogniser, text])
+
+    def of_kind(now: str) -> Sequence[object]:
+        if now not in _RECOGNISERS:
+            raise UserError(f"Kind: nothing is chosen (given: {now!r}).", f"Choose one of {', '.join(_RECOGNISERS)}.")
+        offered = _RECOGNISERS[now]
+        return [NOTHING, gr.update(choices=list(offered), value=offered[0]), gr.update(visible=now == WITH)]
+
+    page.on(kind.change, of_kind, [kind], [notice, recogniser, text])
     shared = [form.widget(field) for field in _SHARED]
-    page.on(start.click, lambda *values: _start(page, clips.names, *values), [*shared, *own, *clips.widgets],
+    page.on(start.click, lambda *values: _start(page, clips.names, *values), [*shared, *widgets, *clips.widgets],
             [notice])
     page.on(start.click, lambda: [NOTHING], [], [preview])
 
@@ -105,11 +111,6 @@ def _take(page: Page) -> Sequence[object]:
             f"{PREFIX}{card.name}", card.name, card.language]
 
 
-def _kind_changed(kind: str) -> Sequence[object]:
-    offered = _RECOGNISERS[kind]
-    return [NOTHING, gr.update(choices=list(offered), value=offered[0]), gr.update(visible=kind == WITH)]
-
-
 def jobs_to_start(page: Page, values: Mapping[str, Value], *, keep: bool) -> list[tuple[str, Options]]:
     """The verbs and options to start. Pasted text becomes a file of the workspace when `keep` is set."""
     clips = {name: values[name] for name in ClipOptions.model_fields}
@@ -124,14 +125,12 @@ def jobs_to_start(page: Page, values: Mapping[str, Value], *, keep: bool) -> lis
     if values["kind"] == WITHOUT:
         return [("segment", parse_options(SegmentOptions, {**common, **clips})),
                 ("transcribe", parse_options(TranscribeOptions, {"segments": values["segments"], **recogniser}))]
-    text = str(values["text"] or "").strip()
-    if text and ("\n" in text or len(text) > 1000 or not Path(text).expanduser().is_absolute()):
-        text = str((pasted_text.save_pasted if keep else pasted_text.pasted_path)(page.workspace, text))
+    text = pasted_text_path(page, str(values["text"] or "").strip(), keep=keep)
     return [("align", parse_options(AlignOptions, {**common, **recogniser, **clips, "text": text}))]
 
 
 def _start(page: Page, clips: Sequence[str], *given: Value) -> Sequence[object]:
-    values = dict(zip((*_SHARED, *_OWN, *clips), given, strict=True))
+    values = dict(zip((*_SHARED, *_FIELDS, *clips), given, strict=True))
     started: list[Job] = []
     for verb, options in jobs_to_start(page, values, keep=True):
         started.append(page.start(verb, options, after=[job.id for job in started]))
@@ -140,7 +139,7 @@ def _start(page: Page, clips: Sequence[str], *given: Value) -> Sequence[object]:
 
 def _command(page: Page, view: View, clips: Sequence[str]) -> Html:
     values = {field: view.values[f"prepare.{field}"] for field in _SHARED}
-    values |= {field: view.values[f"long.{field}"] for field in (*_OWN, *clips)}
+    values |= {field: view.values[f"long.{field}"] for field in (*_FIELDS, *clips)}
     try:
         wanted = jobs_to_start(page, values, keep=False)
     except UserError:

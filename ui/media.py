@@ -1,4 +1,5 @@
-"""The one door through which the page gets files: sound and pictures of the workspace, and the page's own font.
+"""The one door through which the page gets files: sound and pictures of the workspace, a run's curves as a table, and
+the page's own font.
 
 Gradio's `allowed_paths` takes whole folders, so it is left empty: a run's folder also holds
 weights, journals and logs. This route serves by kind of file and by place, never by path.
@@ -7,8 +8,11 @@ While a comparison is heard blind its files have addresses that do not say which
 
 from __future__ import annotations
 
+import csv
+import dataclasses
 import hashlib
-from collections.abc import Awaitable, Callable
+import io
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,13 +23,15 @@ from starlette.routing import Route
 
 from config.errors import UserError
 from core.dataset.playable import DECODED, TYPES, playable
+from core.jobs.directory import load_job
+from core.jobs.state import JobReader, JobState
 from core.workspace import Workspace
 
 KINDS = {**TYPES, **dict.fromkeys(DECODED, TYPES[".wav"]), ".png": "image/png"}
 PLACES = {"runs": ("audio", "samples"), "datasets": ("audio",), "exports": ("audio", "samples")}
 """Under each kind of artefact, the subfolders that may be heard and seen."""
 
-COVERED = "covered"
+COVERED, CURVES = "covered", "curves"
 _FONT = Path(__file__).parent / "fonts" / "noto-sans-ethiopic.woff2"
 
 
@@ -43,6 +49,31 @@ def _cover(job: str, path: str) -> str:
     return hashlib.blake2b(f"{job} {path}".encode(), digest_size=8).hexdigest() + Path(path).suffix
 
 
+def curves_url(job: str) -> str:
+    """Address of a training's curves, relative to the page."""
+    return f"media/{CURVES}/{quote(job)}.csv"
+
+
+def curves_csv(state: JobState) -> str:
+    """Everything that a training measured, one row a step; a value that was not measured there is empty."""
+    rows: dict[int, dict[str, object]] = {}
+    for step in state.steps:
+        values = {name: value for name, value in dataclasses.asdict(step).items() if isinstance(value, int | float)}
+        del values["time"]
+        rows[step.step] = {**values, **{f"learning_rate.{group}": rate for group, rate in step.rates.items()}}
+    for one in state.evaluations:
+        row = rows.setdefault(one.step, {"step": one.step})
+        row |= {f"held_out.{code}.{name}": value for code, measured in one.languages.items()
+                for name, value in measured.items()}
+        row |= {f"cer.{code}": error for code, error in one.errors.items()}
+    columns = list(dict.fromkeys(["step", *(name for row in rows.values() for name in row)]))
+    text = io.StringIO()
+    table = csv.DictWriter(text, columns, restval="")
+    table.writeheader()
+    table.writerows(rows[step] for step in sorted(rows))
+    return text.getvalue()
+
+
 def resolve(workspace: Workspace, asked: str) -> Path | None:
     """The file behind `asked` (as in `url`, without "media/"); None for whatever may not be served."""
     parts = asked.split("/")
@@ -55,23 +86,27 @@ def resolve(workspace: Workspace, asked: str) -> Path | None:
     kind, _, folder = parts[:3]
     if folder not in PLACES.get(kind, ()) or Path(parts[-1]).suffix.lower() not in KINDS:
         return None
-    base = (workspace.path / kind / parts[1] / folder).resolve()
-    path = workspace.path.joinpath(*parts).resolve()
-    inside = path.is_relative_to(base) and base.is_relative_to(workspace.path.resolve())
-    return path if inside and path.is_file() else None
+    with suppress(OSError, ValueError, RuntimeError):  # a name that no file can have; links in a circle
+        base = (workspace.path / kind / parts[1] / folder).resolve()
+        path = workspace.path.joinpath(*parts).resolve()
+        inside = path.is_relative_to(base) and base.is_relative_to(workspace.path.resolve())
+        return path if inside and path.is_file() else None
+    return None
 
 
 def _uncovered(workspace: Workspace, job: str, name: str) -> Path | None:
     """The file of the run `job` whose covered name is `name`."""
     home = workspace.runs / job
-    paths = (path for folder in PLACES["runs"] for path in (home / folder).glob("*"))
-    found = next((path.relative_to(home).as_posix() for path in paths
-                  if _cover(job, path.relative_to(home).as_posix()) == name), None)
-    return resolve(workspace, f"runs/{job}/{found}") if found else None
+    with suppress(OSError, ValueError):
+        paths = (path for folder in PLACES["runs"] for path in (home / folder).glob("*"))
+        found = next((path.relative_to(home).as_posix() for path in paths
+                      if _cover(job, path.relative_to(home).as_posix()) == name), None)
+        return resolve(workspace, f"runs/{job}/{found}") if found else None
+    return None
 
 
 def routes(workspace: Workspace) -> list[Route]:
-    """Routes to hand to Gradio's application; they ask for the same sign-in as the page."""
+    """Routes to hand to the application, which asks for the sign-in (`ui/web_surface.py`)."""
 
     async def media(request: Request) -> Response:
         path = resolve(workspace, request.path_params["path"])
@@ -87,19 +122,13 @@ def routes(workspace: Workspace) -> list[Route]:
     async def font(request: Request) -> Response:
         return FileResponse(_FONT, media_type="font/woff2", headers={"Cache-Control": "public, max-age=31536000"})
 
-    return [Route("/media/font.woff2", font), Route("/media/{path:path}", _for_signed_in(media))]
+    async def curves(request: Request) -> Response:
+        try:
+            state = await run_in_threadpool(lambda: JobReader(load_job(workspace, request.path_params["job"])).state())
+        except UserError:
+            return PlainTextResponse("Not here.", status_code=404)
+        name = {"Content-Disposition": f'attachment; filename="{state.id}.csv"'}
+        return Response(curves_csv(state), media_type="text/csv", headers=name)
 
-
-def _for_signed_in(
-    endpoint: Callable[[Request], Awaitable[Response]],
-) -> Callable[[Request], Awaitable[Response]]:
-    """Refuse a request without Gradio's sign-in cookie, when there is a password at all."""
-
-    async def checked(request: Request) -> Response:
-        app = request.app
-        names = (f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}")
-        if app.auth is not None and not any(request.cookies.get(name) in app.tokens for name in names):
-            return PlainTextResponse("Sign in first.", status_code=401)
-        return await endpoint(request)
-
-    return checked
+    return [Route("/media/font.woff2", font), Route(f"/media/{CURVES}/{{job}}.csv", curves),
+            Route("/media/{path:path}", media)]

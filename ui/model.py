@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import gradio as gr
 
 from config.schema import DownloadOptions
 from core.jobs import control
+from core.jobs.directory import Job
 from core.jobs.events import Result
 from core.jobs.state import JobState
-from core.library.catalog import CATALOG, CatalogEntry, ModelVariant, family_of, variant
+from core.library.catalog import CATALOG, CatalogEntry, ModelVariant, family_of, require_licences, variant
+from core.sources.base_models import licence_lines
 from ui import job_views, verb_form
 from ui.form import command_line, parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span
 from ui.page import Page
 
-_CHOICES = ("variant", "folder", "save_as", "revision")
+_CHOICES = ("variant", "folder", "save_as", "revision", "accept_licence")
 
 
 def build(page: Page) -> None:
@@ -27,17 +28,12 @@ def build(page: Page) -> None:
                          "To inspect a model that was fine-tuned elsewhere, open the Doctor tab.")
     for family in CATALOG:
         with gr.Column(elem_classes="family"):
-            card = gr.HTML(elem_id=f"family-{family.name}")
-            page.live.panel(card, partial(_card_panel, page=page, family=family), "model")
-            _build_download(page, family)
+            _build_family(page, family)
 
 
-def _card_panel(view: View, page: Page, family: CatalogEntry) -> Html:
-    return family_card(family, _downloaded(page, family))
-
-
-def _build_download(page: Page, family: CatalogEntry) -> None:
-    """The choices, the buttons and the progress of a download."""
+def _build_family(page: Page, family: CatalogEntry) -> None:
+    """The card of a family, and the choices, buttons and progress of its download."""
+    card = gr.HTML(elem_id=f"family-{family.name}")
     chosen = _lay_out_choices(page, family) if family.variants else []
     with gr.Row(elem_classes="controls"):
         get = gr.Button("Download", variant="primary", size="md", scale=0, min_width=160, elem_id=f"get-{family.name}")
@@ -46,15 +42,21 @@ def _build_download(page: Page, family: CatalogEntry) -> None:
     notice = gr.HTML(elem_classes="notices")
     progress = gr.HTML(elem_id=f"progress-{family.name}")
     live = page.live
+    live.panel(card, lambda _view: family_card(family, _downloaded(page, family)), "model")
     live.panel(get, lambda view: _download_button(page, family, view), "model")
-    live.panel(stop, lambda view: _visible_when(view, family, lambda job: job.alive and job.status != "stopping"),
-               "model")
-    live.panel(resume, lambda view: _visible_when(view, family, lambda job: job.resumable), "model")
+    for button, test in ((stop, lambda job: job.alive and job.status != "stopping"),
+                         (resume, lambda job: job.resumable)):
+        live.show_when(button, lambda view: _newest(view.jobs, family) if family.variants else None, test, "model")
     live.panel(progress, lambda view: _progress(view, family), "model")
-    page.on(get.click, lambda *values: [
-        page.started_notice(page.start("download", _options(family, values)))], chosen, [notice])
-    page.on(stop.click, lambda: _stop(page, family), [], [notice])
-    page.on(resume.click, lambda: _resume(page, family), [], [notice])
+    page.on(get.click, lambda *values: _start(page, family, values), chosen, [notice])
+
+    def act(action: Callable[[Job], None], message: str) -> Sequence[object]:
+        if (state := _newest(live.board.states(), family)) is not None:
+            action(state.job)
+        return [job_views.notice(message)]
+
+    page.on(stop.click, lambda: act(control.stop, "Download paused; progress is saved."), [], [notice])
+    page.on(resume.click, lambda: act(control.resume, "Download resumed."), [], [notice])
 
 
 def _lay_out_choices(page: Page, family: CatalogEntry) -> list[gr.components.Component]:
@@ -68,15 +70,18 @@ def _lay_out_choices(page: Page, family: CatalogEntry) -> list[gr.components.Com
     which = gr.Dropdown([(one.title, one.name) for one in family.variants], value=family.variants[0].name,
                         label="Variant", filterable=False, elem_id=f"{family.name}-variant", min_width=200)
     about = gr.HTML(elem_id=f"about-{family.name}")
+    accept = gr.Checkbox(False, label=f"I have read and accept: {'; '.join(one.title for one in family.licences)}",
+                         visible=bool(family.licences), elem_id=f"{family.name}-accept-licence")
     with gr.Accordion("Import from a local folder", open=False, elem_classes="fold"):
         folder = text("folder")
     with gr.Accordion("Name and revision", open=False, elem_classes="fold"), gr.Row(elem_classes="grid"):
         save_as, revision = text("save_as"), text("revision", str(fields["revision"].default))
     with gr.Accordion("Command line", open=False, elem_classes="fold"):
         command = gr.HTML(elem_id=f"command-{family.name}")
-    widgets = [which, folder, save_as, revision]
+    widgets = [which, folder, save_as, revision, accept]
     for name, widget in zip(_CHOICES, widgets, strict=True):
         page.live.watch(f"{family.name}.{name}", widget)
+
     page.live.panel(about, lambda view: variant_view(family, variant(family, view.values[f"{family.name}.variant"])),
                     "model")
     page.live.panel(command, lambda view: element("pre", command_line(
@@ -87,10 +92,11 @@ def _lay_out_choices(page: Page, family: CatalogEntry) -> list[gr.components.Com
 
 
 def variant_view(family: CatalogEntry, chosen: ModelVariant) -> Html:
-    """The files of a variant, with size and licence."""
+    """The files of a variant, with size, and the licence of each part."""
     files = [(part.repository, ", ".join(choice[0] for choice in part.files)) for part in chosen.parts]
     terms = [("Languages", chosen.languages), ("Licence", family.licence), ("Size", family.size), *files]
-    return div("family-card", _terms(terms))
+    licences = [paragraph(line, class_="small") for line in licence_lines(chosen)]
+    return div("family-card", _terms(terms), *licences)
 
 
 def _downloaded(page: Page, family: CatalogEntry) -> list[str]:
@@ -107,11 +113,8 @@ def family_card(family: CatalogEntry, downloaded: Sequence[str]) -> Html:
         state = span("badge wait", "not downloaded")
     terms = [] if family.variants else [
         ("Languages", family.languages), ("Licence", family.licence), ("Size", family.size)]
-    return div(
-        "family-card",
-        div("ends", element("h3", family.title), state), paragraph(family.what), _terms(terms),
-        paragraph(family.note, class_="small"),
-    )
+    return div("family-card", div("ends", element("h3", family.title), state), paragraph(family.what), _terms(terms),
+               paragraph(family.note, class_="small"))
 
 
 def _terms(pairs: Sequence[tuple[str, str]]) -> Html:
@@ -132,11 +135,6 @@ def _download_button(page: Page, family: CatalogEntry, view: View) -> object:
     busy = state is not None and state.alive
     label = "Downloading" if busy else "Download again" if downloaded and not family.variants else "Download"
     return gr.update(value=label, interactive=not busy, variant="secondary" if downloaded else "primary")
-
-
-def _visible_when(view: View, family: CatalogEntry, test: Callable[[JobState], bool]) -> object:
-    state = _newest(view.jobs, family)
-    return gr.update(visible=bool(family.variants) and state is not None and test(state))
 
 
 def _progress(view: View, family: CatalogEntry) -> Html:
@@ -162,18 +160,18 @@ def result_view(result: Result) -> Html:
 
 
 def _options(family: CatalogEntry, values: Sequence[object]) -> DownloadOptions:
-    return parse(DownloadOptions, {"model": family.name, **dict(zip(_CHOICES, values, strict=False))})
+    """The options of a download; the tick stands for the licences of the variant."""
+    given = dict(zip(_CHOICES, values, strict=False))
+    if given.pop("accept_licence", False):
+        given["accept_licence"] = tuple(one.name for one in variant(family, str(given["variant"])).licences)
+    return parse(DownloadOptions, {"model": family.name, **given})
 
 
-def _stop(page: Page, family: CatalogEntry) -> Sequence[object]:
-    state = _newest(page.live.board.states(), family)
-    if state is not None:
-        control.stop(state.job)
-    return [job_views.notice("Download paused; progress is saved.")]
+def _start(page: Page, family: CatalogEntry, values: Sequence[object]) -> Sequence[object]:
+    """Start the download, once the licences of all parts are accepted."""
+    options = _options(family, values)
+    if family.variants and not _downloaded(page, family):
+        require_licences(family, variant(family, options.variant), options.accept_licence)
+    return [page.started_notice(page.start("download", options))]
 
 
-def _resume(page: Page, family: CatalogEntry) -> Sequence[object]:
-    state = _newest(page.live.board.states(), family)
-    if state is not None:
-        control.resume(state.job)
-    return [job_views.notice("Download resumed.")]

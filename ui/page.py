@@ -9,8 +9,8 @@ import gradio as gr
 from gradio.blocks import Block
 
 from config.schema import Options
-from core.jobs import control
-from core.jobs.directory import NO_DEVICE, Job, create_job
+from core.jobs import checkpoint_names, control
+from core.jobs.directory import NO_DEVICE, Job, create_job, load_job
 from core.jobs.gpus import CachedGpus
 from core.submission import requirements
 from core.workspace import Workspace
@@ -45,7 +45,8 @@ class Page:
         `files`: an input is an uploaded file, whose path Gradio must check.
         """
         settings = {**QUIET, "preprocess": files}
-        self.live.pending.append(event(guarded(action, len(outputs)), list(inputs), list(outputs), **settings))
+        run = guarded(action, len(outputs), self.workspace)
+        self.live.pending.append(event(run, list(inputs), list(outputs), **settings))
 
     def go(self, button: gr.Button, tab: str) -> None:
         """Let `button` open `tab`."""
@@ -65,6 +66,26 @@ class Page:
         job = create_job(self.workspace, verb, options, after=tuple(dict.fromkeys([*needed, *after])))
         control.start(job)
         return job
+
+    def stop(self, name: str) -> Sequence[object]:
+        """Ask the job `name` to finish its step, save and end."""
+        job = load_job(self.workspace, name)
+        message = job_views.stop_message(control.read_state(job))
+        control.stop(job)
+        return [job_views.notice(message)]
+
+    def force_stop(self, name: str) -> Sequence[object]:
+        """Kill the process of the job `name`."""
+        job = load_job(self.workspace, name)
+        control.force_stop(job)
+        return [job_views.notice(f"Force-stopped. {checkpoint_names.resume_point(job)}")]
+
+    def resume(self, name: str) -> Sequence[object]:
+        """Resume the job `name`, and the jobs that waited for it and were skipped."""
+        job = load_job(self.workspace, name)
+        resumed = control.resume_with_dependents(job, self.live.board.states())
+        more = f" {len(resumed) - 1} jobs that waited for it are queued again." if len(resumed) > 1 else ""
+        return [job_views.notice(checkpoint_names.resume_point(job) + more)]
 
     def started_notice(self, job: Job) -> Html:
         """A notice that `job` has started, or what it waits for."""

@@ -6,14 +6,12 @@ Files of another version are shown as far as they can be read; a missing value i
 from __future__ import annotations
 
 import heapq
-import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import yaml
-
+from config import foreign
 from core.jobs.state import JobState
 from core.library.certificate import CERTIFICATE
 from core.workspace import Workspace
@@ -31,15 +29,7 @@ class DatasetSummary:
     held_out_clips: int | None = None
     duration_s: float | None = None
     licence: str = ""
-
-
-@dataclass(frozen=True)
-class DatasetFinding:
-    """One thing that a dataset's check found; `level` is "error" or "warning"."""
-
-    level: str
-    where: str
-    message: str
+    damage: str = ""  # why its card cannot be read
 
 
 @dataclass(frozen=True)
@@ -48,28 +38,15 @@ class ProofRow:
 
     language: str
     text: str
-    before: int | None
-    after: int | None
+    before: int
+    after: int
     same: bool
 
 
-@dataclass(frozen=True)
-class DatasetReport:
-    """What the check of a dataset counted and found."""
-
-    found: int | None
-    kept: int | None
-    duration_s: float | None
-    characters: int | None
-    dropped: str  # punctuation that the normaliser leaves out, with counts
-    findings: tuple[DatasetFinding, ...]
-    notes: tuple[str, ...] = ()  # what the source was recognised as, and why
-
-
-def read_json(path: Path) -> dict[str, object]:
+def read_json(path: Path) -> dict[str, Any]:
     """The object in `path`; empty when there is none that can be read."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = foreign.read_json(path)
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
@@ -78,8 +55,8 @@ def read_json(path: Path) -> dict[str, object]:
 def read_yaml(path: Path) -> dict[str, object]:
     """The mapping in `path`; empty when there is none that can be read."""
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        value = foreign.read_yaml(path)
+    except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -91,60 +68,37 @@ def datasets(workspace: Workspace) -> list[DatasetSummary]:
 
 def dataset(workspace: Workspace, name: str) -> DatasetSummary:
     """What is known of one prepared dataset."""
-    about = read_yaml(workspace.datasets / name / "dataset.yaml")
+    path, damage = workspace.datasets / name / "dataset.yaml", ""
+    try:
+        about = foreign.read_yaml(path)
+        if not isinstance(about, dict):
+            raise foreign.DamagedFile(f"{path} is damaged: it holds no names with values.", "Prepare it again.")
+    except (OSError, ValueError) as error:
+        about, damage = {}, str(error)
     return DatasetSummary(name, str(about.get("language", "")), _count(about.get("clips")),
                           _count(about.get("held_out_clips")), _measure(about.get("duration_s")),
-                          str(about.get("licence") or ""))
-
-
-def dataset_report(folder: Path) -> DatasetReport | None:
-    """The report of a dataset's check; None when there is none."""
-    values = read_json(folder / "report.json")
-    if not values:
-        return None
-    characters, dropped = _mapping(values.get("characters")), _mapping(values.get("dropped"))
-    return DatasetReport(
-        _count(values.get("found")), _count(values.get("kept")), _measure(values.get("duration_s")), len(characters),
-        ", ".join(f"{character} {count} times" for character, count in dropped.items()),
-        tuple(_finding("error", item) for item in _items(values.get("errors")))
-        + tuple(_finding("warning", item) for item in _items(values.get("warnings"))),
-        _lines(values.get("notes")),
-    )
+                          str(about.get("licence") or ""), damage)
 
 
 def held_out_texts(workspace: Workspace, name: str, most: int = 6) -> list[str]:
     """Sentences that a dataset keeps from training, the shorter first."""
     try:
-        with open(workspace.datasets / name / "manifest.jsonl", encoding="utf-8-sig") as file:
-            clips = (json.loads(line) for line in file if line.strip())
-            texts = (str(clip.get("text", "")) for clip in clips if clip.get("split") == "held_out")
+        with foreign.open_plain(workspace.datasets / name / "manifest.jsonl") as file:
+            clips = (foreign.loads(line) for line in file if line.strip())
+            texts = (str(clip.get("text", "")) for clip in clips
+                     if isinstance(clip, dict) and clip.get("split") == "held_out")
             return heapq.nsmallest(most, filter(None, texts), key=len)
     except (OSError, ValueError):
         return []
 
 
-def _lines(value: object) -> tuple[str, ...]:
-    return tuple(str(item) for item in value) if isinstance(value, list) else ()
-
-
-def _finding(level: str, item: Mapping[str, object]) -> DatasetFinding:
-    return DatasetFinding(level, str(item.get("where", "")), str(item.get("message", "")))
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
-def _items(value: object) -> list[Mapping[str, object]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None
 
 
 def _measure(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    return float(value) if is_number else None  # type: ignore[arg-type]
 
 
 def certificate_path(workspace: Workspace, reference: str) -> Path:
@@ -166,12 +120,11 @@ def originals(state: JobState) -> dict[str, float]:
 
 def proof_rows(folder: Path) -> list[ProofRow]:
     """The sample sentences of base languages in a tokenizer's report."""
-    return [
-        ProofRow(str(entry.get("language", "")), str(line.get("text", "")), _count(line.get("tokens_before")),
-                 _count(line.get("tokens_after")), line.get("same") is True)
-        for entry in _items(read_json(folder / "report.json").get("proofs"))
-        for line in _items(entry.get("sentences"))
-    ]
+    path = folder / "report.json"
+    with foreign.reading(path, "Build the tokenizer again."):
+        return [ProofRow(entry["language"], line["text"], int(line["tokens_before"]), int(line["tokens_after"]),
+                         bool(line["same"]))
+                for entry in read_json(path).get("proofs", ()) for line in entry["sentences"]]
 
 
 def tokenizer_numbers(folder: Path) -> dict[str, float]:

@@ -10,7 +10,7 @@ from config.errors import UserError
 from core.text import text_rules
 from core.text.text_rules import FoldCost, RulesPreview
 from ui import job_views, records
-from ui.live import View
+from ui.live import View, choice_update
 from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, table
 from ui.page import Page
 
@@ -37,7 +37,6 @@ def build(page: Page, chosen: gr.components.Component) -> None:
 
 
 def _lay_out_rules(page: Page, chosen: gr.components.Component) -> None:
-    start = text_rules.read(page.workspace, "am")
     name = gr.Dropdown(_all_names(page), value="am", label="Rules", allow_custom_value=True, elem_id="rules-name",
                        info="Built-in rules and your own. Changes are saved under a new name.")
     with gr.Row(elem_classes="grid"):
@@ -53,22 +52,22 @@ def _lay_out_rules(page: Page, chosen: gr.components.Component) -> None:
         spoken = gr.Textbox(label="Spoken", max_lines=1, elem_id="rules-said")
     add = gr.Button("Add entry", size="md", elem_id="rules-add")
     with gr.Accordion("All rules", open=False, elem_classes="fold"):
-        text = gr.Textbox(start, label="Rules (YAML)", lines=16, max_lines=28, elem_id="rules-text",
-                          elem_classes="code")
+        text = gr.Textbox(text_rules.read(page.workspace, "am"), label="Rules (YAML)", lines=16, max_lines=28,
+                          elem_id="rules-text", elem_classes="code")
     save_as = gr.Textbox(text_rules.free_name(page.workspace, "am"), label="Save as", max_lines=1,
                          elem_id="rules-save-as")
     save = gr.Button("Save rules", variant="primary", size="md", elem_id="rules-save")
     notice = gr.HTML(elem_classes="notices", elem_id="rules-notice")
-    known = gr.HTML(elem_id="rules-known")
+    saved_rules = gr.HTML(elem_id="rules-known")
     page.live.watch("rules.text", text)
     page.live.panel(name, lambda view: gr.update(choices=_all_names(page)), TAB)
-    page.live.panel(known, lambda view: known_view(text_rules.list_rules(page.workspace, own=True)), TAB)
+    page.live.panel(saved_rules, lambda view: known_view(text_rules.list_rules(page.workspace, own=True)), TAB)
     page.on(name.input, lambda value: _open(page, str(value)), [name], [notice, text, save_as, latin, folds])
     page.on(add.click, lambda *values: _add(*map(str, values)), [text, table, written, spoken],
             [notice, text, written, spoken])
     page.on(latin.input, lambda value, now: [NOTHING, text_rules.with_latin(str(now), str(value))],
             [latin, text], [notice, text])
-    page.on(folds.input, lambda value, now: [NOTHING, text_rules.with_folds(str(now), _names(value))],
+    page.on(folds.input, lambda value, now: [NOTHING, text_rules.with_folds(str(now), [*map(str, value or ())])],
             [folds, text], [notice, text])
     page.on(text.blur, lambda: [gr.skip()], [], [notice])
     page.on(save.click, lambda *values: _save(page, *map(str, values)), [save_as, text, name],
@@ -76,27 +75,27 @@ def _lay_out_rules(page: Page, chosen: gr.components.Component) -> None:
 
 
 def _lay_out_texts(page: Page) -> None:
-    own = gr.Textbox(SAMPLE["am"], label=_OWN, info="One text per line.", lines=3, max_lines=8, elem_id="rules-own")
+    typed = gr.Textbox(SAMPLE["am"], label=_OWN, info="One text per line.", lines=3, max_lines=8, elem_id="rules-own")
     dataset = gr.Dropdown([_OWN], value=_OWN, label="Preview", filterable=False, elem_id="rules-dataset",
                           info="Your text, or the texts of a dataset that the rules may change.")
     shown = gr.HTML(elem_id="rules-shown")
     measure = gr.Button("Measure the effect of merging", size="md", elem_id="rules-measure")
     cost = gr.HTML(elem_id="rules-cost")
-    page.live.watch("rules.own", own)
+    page.live.watch("rules.own", typed)
     page.live.watch("rules.dataset", dataset)
     page.live.panel(dataset, lambda view: _offer(page, view), TAB)
     page.live.panel(shown, lambda view: _shown(page, view), TAB)
-    page.on(own.input, lambda: [gr.skip()], [], [cost])
+    page.on(typed.input, lambda: [gr.skip()], [], [cost])
     page.on(dataset.input, lambda: [gr.skip()], [], [cost])
     page.on(measure.click, lambda *values: [_costs(page, *map(str, values))],
-            [page.live.watched["rules.text"], own, dataset], [cost])
+            [page.live.watched["rules.text"], typed, dataset], [cost])
 
 
 def _open(page: Page, name: str) -> Sequence[object]:
     text = text_rules.read(page.workspace, name)
     rules = text_rules.checked(text)
-    own = name if not text_rules.ships(name) else text_rules.free_name(page.workspace, name)
-    return [NOTHING, text, own, rules.latin.words, gr.update(choices=list(rules.folds), value=list(rules.fold))]
+    save_as = name if not text_rules.ships(name) else text_rules.free_name(page.workspace, name)
+    return [NOTHING, text, save_as, rules.latin.words, gr.update(choices=list(rules.folds), value=list(rules.fold))]
 
 
 def _add(text: str, table: str, written: str, spoken: str) -> Sequence[object]:
@@ -117,10 +116,6 @@ def _save(page: Page, name: str, text: str, opened: str) -> Sequence[object]:
             gr.update(choices=["", *names], value=saved.name)]
 
 
-def _names(value: object) -> list[str]:
-    return [str(one) for one in value] if isinstance(value, list) else []
-
-
 def _all_names(page: Page) -> list[str]:
     return text_rules.choices(page.workspace)
 
@@ -133,14 +128,13 @@ def rule_choices(page: Page, dataset: str) -> list[str]:
 
 def _offer(page: Page, view: View) -> object:
     names = [_OWN, *page.workspace.list_datasets()]
-    now = view.values["rules.dataset"]
-    return gr.update(choices=names, value=now if now in names else _OWN)
+    return choice_update(names, view.values["rules.dataset"])
 
 
-def _texts(page: Page, own: str, dataset: str, most: int) -> list[str]:
+def _texts(page: Page, typed: str, dataset: str, most: int) -> list[str]:
     if dataset and dataset != _OWN:
         return text_rules.dataset_texts(page.workspace, dataset, most)
-    return [line for line in own.splitlines() if line.strip()][:most]
+    return [line for line in typed.splitlines() if line.strip()][:most]
 
 
 def _shown(page: Page, view: View) -> Html:
@@ -178,28 +172,26 @@ def _mark(kind: str, text: str, rules: str) -> Html:
 
 def known_view(entries: Sequence[text_rules.RulesInfo]) -> Html:
     """A person's own rules: which tokenizers use them, and whether they were edited since."""
-    own = [entry for entry in entries if entry.own]
-    if not own:
+    users = [entry for entry in entries if entry.own]
+    if not users:
         return NOTHING
-    rows = [(entry.name, entry.language or "any", _state(entry)) for entry in own]
+    rows = []
+    for entry in users:
+        state = entry.fault or (f"Used by: {', '.join(entry.used_by)}" if entry.used_by else "Not used")
+        if entry.edited and not entry.fault:
+            state = (f"Edited after {', '.join(entry.edited)} was built, which keeps its copy. New tokenizers use the "
+                     "edit.")
+        rows.append((entry.name, entry.language or "any", state))
     return join((element("h3", "Your own rules"), table(("Rules", "Language", "Status"), rows)))
 
 
-def _state(entry: text_rules.RulesInfo) -> str:
-    if entry.fault:
-        return entry.fault
-    if entry.edited:
-        return f"Edited after {', '.join(entry.edited)} was built, which keeps its copy. New tokenizers use the edit."
-    return f"Used by: {', '.join(entry.used_by)}" if entry.used_by else "Not used"
-
-
-def _costs(page: Page, text: str, own: str, dataset: str) -> Html:
-    texts = _texts(page, own, dataset, _MEASURED)
+def _costs(page: Page, text: str, typed: str, dataset: str) -> Html:
+    texts = _texts(page, typed, dataset, _MEASURED)
     if not texts:
         raise UserError("There is no text to measure.", "Enter one, or choose a dataset.")
     costs = text_rules.fold_costs(text_rules.checked(text), texts)
-    return costs_view(costs, len(texts)) if costs else job_views.notice("These rules have no spelling variants to "
-                                                                        "merge.")
+    return (costs_view(costs, len(texts)) if costs
+            else job_views.notice("These rules have no spelling variants to merge."))
 
 
 def costs_view(costs: Sequence[FoldCost], count: int) -> Html:

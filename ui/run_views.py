@@ -44,7 +44,9 @@ def run_curves(state: JobState, logarithmic: bool = False) -> Html:
     if (more := len(_languages(state)) - len(_COLOURS)) > 0:
         notes.append(f"{more} more languages are measured; those with the largest rise are shown.")
     return join((div("charts loss-charts", *charts), paragraph(" ".join(notes), class_="small") if notes else NOTHING,
-                 div("charts small-charts", *_small_charts(state, logarithmic, most))))
+                 div("charts small-charts", *_small_charts(state, logarithmic, most)),
+                 paragraph(element("a", "Download the curves (CSV)", href=media.curves_url(state.id), download=True),
+                           class_="small")))
 
 
 def loss_series(state: JobState, name: str = "speech_loss") -> list[Series]:
@@ -58,9 +60,9 @@ def loss_series(state: JobState, name: str = "speech_loss") -> list[Series]:
 
 def by_language(state: JobState, name: str) -> list[Series]:
     """A held-out loss per language, as many as there are colours: the new one, then by the size of the rise."""
-    found = {code: [(float(one.step), one.languages[code][name]) for one in state.evaluations
-                    if name in one.languages.get(code, {})] for code in _languages(state)}
-    lines = [(code, points) for code, points in found.items() if points]
+    points_of = {code: [(float(one.step), one.languages[code][name]) for one in state.evaluations
+                        if name in one.languages.get(code, {})] for code in _languages(state)}
+    lines = [(code, points) for code, points in points_of.items() if points]
     lines[1:] = sorted(lines[1:], key=lambda line: line[1][0][1] - line[1][-1][1])
     return [Series(job_views.language_name(code), points, colour, "dots")
             for (code, points), colour in zip(lines, _COLOURS, strict=False)]
@@ -74,23 +76,19 @@ def _languages(state: JobState) -> list[str]:
 def _small_charts(state: JobState, logarithmic: bool, most: float | None) -> list[Html]:
     rates = [Series(name, thin(points, _FEW_POINTS), colour)
              for (name, points), colour in zip(rates_by_group(state).items(), _COLOURS, strict=False)]
-    measured = [("Gradient norm", _means(_along(state, lambda step: step.gradient_norm)), logarithmic),
-                ("Tokens per second", _means(_along(state, lambda step: step.tokens_per_s)), False)]
     drawn = [chart("Learning rate", rates, x_most=most, y_low=0.0, y_log=logarithmic)]
-    drawn += [chart(title, [Series("measured", points, _COLOURS[3], "faint"),
-                            Series("smoothed", smooth(points), _COLOURS[3])],
-                    x_most=most, y_log=log) for title, points, log in measured]
+    for title, every, log in (("Gradient norm", _along(state, lambda step: step.gradient_norm), logarithmic),
+                              ("Tokens per second", _along(state, lambda step: step.tokens_per_s), False)):
+        points = thin(every, _FEW_POINTS)
+        if len(points) < len(every):  # the last is a single value, which would stand out beside the means
+            points = points[:-1]
+        drawn.append(chart(title, [Series("measured", points, _COLOURS[3], "faint"),
+                                   Series("smoothed", smooth(points), _COLOURS[3])], x_most=most, y_log=log))
     memory = [(step, bytes_ / 1e9) for step, bytes_ in _along(state, lambda step: step.memory_bytes)]
     if memory:
         title = f"{_MEMORY.get(state.steps[-1].memory_of, 'Peak memory')}, GB"
         drawn.append(chart(title, [Series("peak", thin(memory, _FEW_POINTS), _COLOURS[1])], x_most=most, y_low=0.0))
     return drawn
-
-
-def _means(points: list[Point]) -> list[Point]:
-    """Points of a small chart, without the last single value, which would stand out beside the means."""
-    few = thin(points, _FEW_POINTS)
-    return few[:-1] if len(few) < len(points) else few
 
 
 def _along(state: JobState, measure: Callable[[Step], float | None]) -> list[Point]:
@@ -140,11 +138,6 @@ def run_numbers(state: JobState) -> Html:
     if best is not None:
         tiles.append(("Best checkpoint", f"step {best.step}"))
     return job_views.facts(tiles)
-
-
-def run_title(state: JobState) -> str:
-    """A run in a list of choices."""
-    return f"{job_views.run_name(state)}, {job_views.STATUS_TITLES[state.status]}"
 
 
 @dataclass(frozen=True)

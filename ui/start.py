@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, count
 
 import gradio as gr
@@ -16,54 +15,22 @@ from core.jobs.directory import create_job
 from core.jobs.gpus import Gpu
 from core.jobs.state import JobState
 from core.library import model_info
-from core.library.catalog import CATALOG, CatalogEntry, family_of, find_entry
+from core.library.catalog import CATALOG, CatalogEntry, family_of, find_entry, resolve
 from core.submission import demo_chain
 from core.text import text_rules
 from core.workspace import Workspace
-from ui import job_views, records
+from ui import job_views, records, verb_form
 from ui.charts import chart
 from ui.job_views import CertificateTime
-from ui.live import View
+from ui.live import View, choice_update
 from ui.markup import NOTHING, Html, div, element, paragraph, span
 from ui.page import Page
 from ui.run_views import loss_series
 
 
-@dataclass(frozen=True)
-class _Widgets:
-    """What the tab consists of."""
-
-    model: gr.Dropdown
-    language: gr.Dropdown
-    dataset: gr.Dropdown
-    length: gr.Dropdown
-    start: gr.Button
-    notice: gr.HTML
-    steps: gr.HTML
-    stop: gr.Button
-    resume: gr.Button
-    listen: gr.Button
-    details: gr.Button
-    curve: gr.HTML
-    followed: gr.State  # the training whose end opens Listen
-    shown_run: gr.State  # the training whose choices this page has shown
-
-
 def build(page: Page) -> None:
     """Lay out the tab and add its listeners."""
-    widgets = _lay_out()
-    _add_panels(page, widgets)
-    _open_listen_at_the_end(page, widgets.followed)
-    page.on(widgets.start.click, lambda *chosen: _start(page, *chosen),
-            [widgets.model, widgets.language, widgets.dataset, widgets.length],
-            [widgets.notice, widgets.followed, page.run, page.pair])
-    page.on(widgets.stop.click, lambda: _stop(page), [], [widgets.notice])
-    page.on(widgets.resume.click, lambda: _resume(page), [], [widgets.notice, widgets.followed])
-    page.go(widgets.listen, "listen")
-    page.go(widgets.details, "train")
-
-
-def _lay_out() -> _Widgets:
+    live, workspace = page.live, page.workspace
     with gr.Row(elem_classes="hero"):
         with gr.Column(scale=5, min_width=300):
             gr.HTML(div(
@@ -80,7 +47,7 @@ def _lay_out() -> _Widgets:
                                       label="Recordings", filterable=False, elem_id="start-dataset", min_width=200)
                 length = gr.Dropdown([("Full (about 5 min)", FULL)], value=FULL,
                                      label="Training length", filterable=False, elem_id="start-length", min_width=200)
-            button = gr.Button("Train Amharic", variant="primary", size="lg", elem_id="teach")
+            start = gr.Button("Train Amharic", variant="primary", size="lg", elem_id="teach")
             notice = gr.HTML(elem_classes="notices")
         with gr.Column(scale=4, min_width=300):
             steps = gr.HTML(elem_id="chain")
@@ -92,50 +59,57 @@ def _lay_out() -> _Widgets:
                                    min_width=120)
                 details = gr.Button("Details", size="md", visible=False, elem_id="start-details", min_width=90)
             curve = gr.HTML(elem_id="start-curve")
-    return _Widgets(model, language, dataset, length, button, notice, steps, stop, resume, listen, details, curve,
-                    gr.State(""), gr.State(""))
+    followed = gr.State("")  # the training whose end opens Listen
+    shown_run = gr.State("")  # the training whose choices this page has shown
 
-
-def _add_panels(page: Page, widgets: _Widgets) -> None:
-    """Let every part show the state of the newest chain."""
-    live, workspace = page.live, page.workspace
-    live.watch("followed", widgets.followed)
-    live.watch("start_shown_run", widgets.shown_run)
-    for name in ("model", "language", "dataset", "length"):
-        live.watch(f"start_{name}", getattr(widgets, name))
+    for name, widget in (("followed", followed), ("start_shown_run", shown_run), ("start_model", model),
+                         ("start_language", language), ("start_dataset", dataset), ("start_length", length)):
+        live.watch(name, widget)
 
     def resolved(view: View) -> View:
         return resolved_selection(workspace, view, chain_of(view.jobs))
 
-    def curve(view: View) -> Html:
+    def loss_curve(view: View) -> Html:
         state = _training(chain_of(view.jobs))
         if state is None or not state.steps:
             return NOTHING
         return chart("Training loss (lower is better)", loss_series(state)[:2], x_most=state.steps[-1].total_steps)
 
-    def visible(view: View, shown: Callable[[Sequence[JobState]], bool]) -> object:
-        return gr.update(visible=shown(chain_of(view.jobs)))
-
     for component, render in (
-        (widgets.model, lambda view: model_choices(workspace, resolved(view))),
-        (widgets.language, lambda view: language_choices(workspace, resolved(view))),
-        (widgets.dataset, lambda view: dataset_choices(workspace, resolved(view))),
-        (widgets.length, lambda view: length_choices(workspace, resolved(view), page.gpus())),
-        (widgets.shown_run, lambda view: next(
-            (state.id for state in chain_of(view.jobs) if state.verb == "train"), "")),
-        (widgets.notice, notice_while_running), (widgets.start, _start_button),
-        (widgets.steps, lambda view: chain_view(chain_of(view.jobs), pace(workspace, view),
-                                                last_certificate_time(workspace, view))),
-        (widgets.curve, curve),
+        (model, lambda view: _choices(models(workspace, view.jobs), resolved(view).values["start_model"])),
+        (language, lambda view: language_choices(workspace, resolved(view))),
+        (dataset, lambda view: dataset_choices(workspace, resolved(view))),
+        (length, lambda view: length_choices(workspace, resolved(view), page.gpus())),
+        (shown_run, lambda view: next((state.id for state in chain_of(view.jobs) if state.verb == "train"), "")),
+        (notice, notice_while_running), (start, _start_button),
+        (steps, lambda view: chain_view(chain_of(view.jobs), pace(workspace, view),
+                                        last_certificate_time(workspace, view))),
+        (curve, loss_curve),
     ):
         live.panel(component, render, "start")
     for button, shown in (
-        (widgets.stop, lambda states: any(state.alive and state.status != "stopping" for state in states)),
-        (widgets.resume, _resumable),
-        (widgets.listen, lambda states: any(state.verb == "train" and state.checkpoints for state in states)),
-        (widgets.details, lambda states: _training(states) is not None),
+        (stop, lambda states: any(state.alive and state.status != "stopping" for state in states)),
+        (resume, _resumable),
+        (listen, lambda states: any(state.verb == "train" and state.checkpoints for state in states)),
+        (details, lambda states: _training(states) is not None),
     ):
-        live.panel(button, partial(visible, shown=shown), "start")
+        live.show_when(button, lambda view: chain_of(view.jobs), shown, "start")
+
+    def watched_to_the_end(view: View) -> bool:
+        """Whether this browser watched the chain on Start until it had finished: Listen is opened then."""
+        states = chain_of(view.jobs)
+        return bool(view.values["followed"] and view.tab == "start" and states
+                    and all(state.status == "finished" for state in states))
+
+    live.panel(page.tabs, lambda view: gr.update(selected="listen") if watched_to_the_end(view) else gr.skip())
+    live.panel(page.tab, lambda view: "listen" if watched_to_the_end(view) else gr.skip())
+    live.panel(followed, follow)
+    page.on(start.click, lambda *chosen: _start(page, *chosen), [model, language, dataset, length],
+            [notice, followed, page.run, page.pair])
+    page.on(stop.click, lambda: _stop(page), [], [notice])
+    page.on(resume.click, lambda: _resume(page), [], [notice, followed])
+    page.go(listen, "listen")
+    page.go(details, "train")
 
 
 def notice_while_running(view: View) -> object:
@@ -223,19 +197,6 @@ def _resume(page: Page) -> Sequence[object]:
             next((state.id for state in states if state.verb == "train"), "")]
 
 
-def _open_listen_at_the_end(page: Page, followed: gr.State) -> None:
-    """A browser that watched the chain on Start is taken to Listen when it has finished."""
-
-    def done(view: View) -> bool:
-        states = chain_of(view.jobs)
-        return bool(view.values["followed"] and view.tab == "start" and states
-                    and all(state.status == "finished" for state in states))
-
-    page.live.panel(page.tabs, lambda view: gr.update(selected="listen") if done(view) else gr.skip())
-    page.live.panel(page.tab, lambda view: "listen" if done(view) else gr.skip())
-    page.live.panel(followed, follow)
-
-
 def follow(view: View) -> str:
     """The training that this browser watches; none when the chain has finished and another tab is open.
 
@@ -278,11 +239,6 @@ def resolved_selection(workspace: Workspace, view: View, states: Sequence[JobSta
     return replace(view, values={**view.values, **chosen})
 
 
-def model_choices(workspace: Workspace, view: View) -> object:
-    """Every base model."""
-    return _choices(models(workspace), view.values["start_model"])
-
-
 def _choices(choices: Sequence[tuple[str, str]], current: str) -> object:
     """An update that shows `current` where it is among the choices; else the widget keeps its value."""
     if current in [name for _, name in choices]:
@@ -290,21 +246,31 @@ def _choices(choices: Sequence[tuple[str, str]], current: str) -> object:
     return gr.update(choices=choices)
 
 
-def models(workspace: Workspace) -> list[tuple[str, str]]:
-    """Label and name of each base model: those in the workspace and those that can be downloaded."""
+def models(workspace: Workspace, jobs: Sequence[JobState] = ()) -> list[tuple[str, str]]:
+    """Label and name of each base model, in the workspace or to download; then of runs and exports to build upon."""
     there = workspace.list_models()
-    missing = [one for one in CATALOG if one.name not in there]
+    missing = [one for one in CATALOG if one.name not in there and not one.licences]  # those are accepted in Model
     labels = {one.name: f"{one.title} ({f'{one.size} download' if one.variants else 'included'})" for one in missing}
     for name in there:
         one = family_of_model(workspace, name)
         labels[name] = one.title if name == one.name else f"{one.title}: {name}"
     order = [one.name for one in CATALOG]
-    return [(label, name) for name, label in sorted(
+    bases = [(label, name) for name, label in sorted(
         labels.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))]
+    taught = [name for name in verb_form.models_to_build_upon(workspace, jobs) if name not in there]
+    return [*bases, *((_taught_label(workspace, name), name) for name in taught)]
+
+
+def _taught_label(workspace: Workspace, name: str) -> str:
+    """Such as `Built-in tiny model with Amharic (export:tiny-am)`."""
+    languages = [job_views.language_name(one.language) for one in model_info.taught_records(workspace, name)]
+    return f"{family_of_model(workspace, name).title} with {', '.join(languages)} ({name})"
 
 
 def family_of_model(workspace: Workspace, name: str) -> CatalogEntry:
-    """The family of a base model, downloaded or not."""
+    """The family of a base model, downloaded or not, or of a run or an export."""
+    if ":" in name:
+        return model_info.family_of_reference(workspace, resolve(workspace, name))
     return find_entry(family_of(workspace, name) if name in workspace.list_models() else name)
 
 
@@ -312,8 +278,12 @@ def language_choices(workspace: Workspace, view: View) -> object:
     """Amharic, which has built-in recordings, and the language of each dataset."""
     spoken = [set(model_info.base_languages(workspace, model)) for model in workspace.list_models()]
     everywhere = set.intersection(*spoken) if spoken else set()  # their datasets are for replay
-    codes = {"am"} | {found.language for found in records.datasets(workspace) if found.language} - everywhere
-    return _choices([(job_views.language_name(code), code) for code in sorted(codes)], view.values["start_language"])
+    chosen = view.values.get("start_model", "")
+    if ":" in chosen:  # what it was taught is not taught again
+        everywhere |= set(model_info.spoken_languages(workspace, chosen))
+    codes = ({"am"} | {found.language for found in records.datasets(workspace) if found.language}) - everywhere
+    return choice_update([(job_views.language_name(code), code) for code in sorted(codes)],
+                         view.values["start_language"])
 
 
 def dataset_choices(workspace: Workspace, view: View) -> object:
@@ -324,9 +294,7 @@ def dataset_choices(workspace: Workspace, view: View) -> object:
         (found.name if found.clips is None else f"{found.name} ({found.clips} clips)", found.name)
         for found in records.datasets(workspace) if found.language == language and found.name != DEMO_DATASET
     ]
-    names = [name for _, name in offered]
-    current = view.values["start_dataset"]
-    return gr.update(choices=offered, value=current if current in names else names[0] if names else None)
+    return choice_update(offered, view.values["start_dataset"])
 
 
 def length_choices(workspace: Workspace, view: View, gpus: Sequence[Gpu] = ()) -> object:
@@ -346,15 +314,15 @@ def pace(workspace: Workspace, view: View) -> str:
 
 def last_certificate_time(workspace: Workspace, view: View) -> CertificateTime | None:
     """How long the last certificate of the chosen model took."""
-    return job_views.last_certificate_time(view.jobs,
-                                           lambda state: _model_of(workspace, state) == view.values["start_model"])
+    def same_model(training: JobState) -> bool:
+        try:
+            extension = str(training.job.settings.get("extension", ""))
+            return model_info.model_of_extension(workspace, extension) == model_info.base_of(
+                workspace, view.values["start_model"])
+        except UserError:  # it was deleted since
+            return False
 
-
-def _model_of(workspace: Workspace, training: JobState) -> str:
-    try:
-        return model_info.model_of_extension(workspace, str(training.job.settings.get("extension", "")))
-    except UserError:  # it was deleted since
-        return ""
+    return job_views.last_certificate_time(view.jobs, same_model)
 
 
 def _family_or_first(workspace: Workspace, name: str) -> CatalogEntry:
@@ -390,6 +358,9 @@ def _quick(one: CatalogEntry) -> TrainOptions:
 def chain_options(workspace: Workspace, model: str, language: str, dataset: str, length: str,
                   states: Sequence[JobState] = (), gpus: Sequence[Gpu] = ()) -> demo_chain.ChainOptions:
     """The chain of jobs for these choices."""
+    if not language:
+        raise UserError("There are no recordings in a language that this model does not speak yet.",
+                        "Prepare a dataset in another language on the Data tab first.")
     if not dataset:
         raise UserError(f"There are no recordings in {job_views.language_name(language)} yet.",
                         "Prepare a dataset on the Data tab first.")
@@ -397,7 +368,9 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
     picked = {} if dataset == DEMO else {"dataset": dataset, "source": AS_IS}
     train = _quick(one) if length == QUICK else chosen_preset(workspace, one, dataset, gpus).options
     made = demo_chain.ChainOptions(
-        model=model, model_present=bool(one.variants) and model in workspace.list_models(), language=language,
+        model=model, model_present=":" in model or (bool(one.variants) and model in workspace.list_models()),
+        language=language,
+        extended_name=f"{verb_form.model_stem(workspace, model)}-{language}" if ":" in model else "",
         rules=language if text_rules.ships(language) else "",
         merges=model_info.preset(one.name, "tokenizer", TokenizerOptions).merges, train=train, **picked)
     return replace(made, extended_name=_free_name(workspace, made, states))
@@ -406,10 +379,10 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
 def _free_name(workspace: Workspace, options: demo_chain.ChainOptions, states: Sequence[JobState]) -> str:
     """A free name for tokenizer and extension: MODEL-LANGUAGE, MODEL-DATASET, or that and a number."""
     first = options.extended
-    names = (first, f"{options.model}-{options.dataset}"[:60].rstrip("._-"))
+    names = (first, f"{verb_form.model_stem(workspace, options.model)}-{options.dataset}"[:60].rstrip("._-"))
     for name in chain(names, (f"{names[1]}-{number}" for number in count(2))):
         if not _taken(workspace, replace(options, extended_name=name), states):
-            return "" if name == first else name
+            return options.extended_name if name == first else name
     raise AssertionError("there is always another number")
 
 
@@ -425,7 +398,8 @@ def _taken(workspace: Workspace, options: demo_chain.ChainOptions, states: Seque
 
 def comparison_options(workspace: Workspace, options: demo_chain.ChainOptions, run: str) -> CompareOptions:
     """The comparison to make when `run` has finished; without texts, a held-out sentence of each language."""
-    ends: dict[str, object] = {"base": f"base:{options.model}", "finetuned": f"run:{run}"}
+    base = options.model if ":" in options.model else f"base:{options.model}"
+    ends: dict[str, object] = {"base": base, "finetuned": f"run:{run}"}
     if family_of_model(workspace, options.model).preset != "demo":
         return CompareOptions.model_validate(ends)
     texts = {} if options.source == DEMO else {"texts": ()}

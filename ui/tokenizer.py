@@ -24,8 +24,7 @@ from ui.page import Page
 
 TAB = "tokenizer"
 _FIELDS = CompareTokenizersOptions.model_fields
-_SHARED = ("model", "dataset", "rules", "tokenizer_file",
-           "byte_fallback")  # fields of the tokenizer's form that the lab reads
+_SHARED = ("model", "dataset", "rules", "tokenizer_file", "byte_fallback")  # of the tokenizer's form
 _OWN = ("sizes", "sentences", "text")
 _SIZES = " ".join(map(str, CompareTokenizersOptions().sizes))
 _SHADES = (0, 1, MIN_OCCURRENCES, 100, 1000)  # a cell's shade by how often training text has the character
@@ -38,62 +37,45 @@ def build(page: Page) -> None:
         "unchanged, which the report checks.")
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
-            choices = {"model": lambda view: page.workspace.list_models(),
+            choices = {"model": lambda view: verb_form.models_to_build_upon(page.workspace, view.jobs),
                        "dataset": lambda view: page.workspace.list_datasets(),
                        "rules": lambda view: rules.rule_choices(page, view.values["tokenizer.dataset"])}
             verb_form.build_prerequisites(page, "tokenizer", "tokenizer", choices)
-            step = verb_form.build_verb_form(
+            form, _ = verb_form.build_verb_form(
                 page, "tokenizer", "Build tokenizer", first=("model", "dataset", "tokenizer", "merges", "rules"),
                 choices=choices,
-                suggested={"tokenizer": (lambda view: _name(page, view),
-                                         lambda: verb_form.generated_names(page.workspace))})
+                suggested={"tokenizer": (
+                    lambda view: verb_form.tokenizer_name(page.workspace, view.values["tokenizer.model"],
+                                                          view.values["tokenizer.dataset"]),
+                    lambda: verb_form.generated_names(page.workspace, page.live.board.states()))})
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="tokenizer-result")
-            page.live.panel(last, verb_form.last_job_view("tokenizer",
-                                                          "The report appears here: tokens added, characters covered, "
-                                                          "and the check of the base languages.",
-                                                          lambda state: report(page, state)), "tokenizer")
-    build_lab(page, step.form)
-    rules.build(page, step.form.widget("rules"))
-
-
-def _name(page: Page, view: View) -> str:
-    return verb_form.tokenizer_name(page.workspace, view.values["tokenizer.model"], view.values["tokenizer.dataset"])
+            page.live.panel(last, verb_form.last_job_view(
+                "tokenizer", "The report appears here: tokens added, characters covered, and the check of the base "
+                "languages.", lambda state: report(page, state)), "tokenizer")
+    build_lab(page, form)
+    rules.build(page, form.widget("rules"))
 
 
 def report(page: Page, state: JobState) -> Html:
     """The report's numbers, then the check of each base language."""
     folder = page.workspace.tokenizers / str(state.job.settings.get("tokenizer", ""))
-    numbers = records.tokenizer_numbers(folder)
-    counts = numbers_view(numbers) if numbers else job_views.result_facts(state.result)
-    return join((counts, rules_view(records.read_json(folder / "report.json")), proof_view(records.proof_rows(folder))))
+    numbers, values = records.tokenizer_numbers(folder), records.read_json(folder / "report.json")
 
+    def number(name: str, form: str = "g") -> str:
+        return format(numbers[name], form) if name in numbers else "–"
 
-def rules_view(report: Mapping[str, object]) -> Html:
-    """The text rules of a tokenizer, and how many texts they changed."""
-    name, changed = report.get("rules"), report.get("texts_written_out")
-    return paragraph(f"Text rules: {name}; {changed} texts changed.", class_="small") if name else NOTHING
-
-
-def numbers_view(numbers: Mapping[str, float]) -> Html:
-    """Tokens added and characters covered, before and after."""
-
-    def count(name: str) -> str:
-        return f"{numbers[name]:g}" if name in numbers else "–"
-
-    def rate(name: str) -> str:
-        return job_views.percent(numbers.get(name))
-
-    def ratio(name: str) -> str:
-        return f"{numbers[name]:.2f}" if name in numbers else "–"
-
-    return job_views.facts([
-        ("Tokens added", f"{count('tokens_added')} after {count('prefix_size')}"),
-        ("Characters covered", f"{count('characters_covered')} of {count('characters')}"),
-        ("Unknown characters, before", rate("unknown_rate_before")), ("Unknown characters, now", rate("unknown_rate")),
-        ("Tokens per character, before", ratio("tokens_per_character_before")),
-        ("Tokens per character, now", ratio("tokens_per_character")),
-    ])
+    counts = job_views.facts([
+        ("Tokens added", f"{number('tokens_added')} after {number('prefix_size')}"),
+        ("Characters covered", f"{number('characters_covered')} of {number('characters')}"),
+        ("Unknown characters, before", number("unknown_rate_before", ".1%")),
+        ("Unknown characters, now", number("unknown_rate", ".1%")),
+        ("Tokens per character, before", number("tokens_per_character_before", ".2f")),
+        ("Tokens per character, now", number("tokens_per_character", ".2f")),
+    ]) if numbers else job_views.result_facts(state.result)
+    changed = (paragraph(f"Text rules: {values['rules']}; {values.get('texts_written_out')} texts changed.",
+                         class_="small") if values.get("rules") else NOTHING)
+    return join((counts, changed, proof_view(records.proof_rows(folder))))
 
 
 def proof_view(proof: Sequence[records.ProofRow]) -> Html:
@@ -123,8 +105,7 @@ def build_lab(page: Page, form: OptionsForm) -> None:
             sizes = gr.Textbox(_SIZES, label=_FIELDS["sizes"].title, info=_FIELDS["sizes"].description, max_lines=1,
                                elem_id="lab-sizes")
             most = gr.Number(CompareTokenizersOptions().sentences, label=_FIELDS["sentences"].title, precision=0,
-                             minimum=0,
-                             maximum=1000, info=_FIELDS["sentences"].description, elem_id="lab-sentences")
+                             minimum=0, maximum=1000, info=_FIELDS["sentences"].description, elem_id="lab-sentences")
         text = gr.Textbox("", label=_FIELDS["text"].title, lines=3, max_lines=8, elem_id="lab-text",
                           info="Optional: paste text of the language, or the path of a text file on this machine. "
                                "Shows which characters the recordings lack, and what to record.")
@@ -140,13 +121,10 @@ def build_lab(page: Page, form: OptionsForm) -> None:
     page.live.panel(command, lambda view: _command(page, view), TAB)
     page.live.panel(shown, _shown, TAB)
     page.live.panel(make, _offer, TAB)
-    page.on(start.click, lambda *values: _start(page, *map(_text, values)), [*chosen, sizes, most, text], [notice])
+    page.on(start.click, lambda *values: _start(page, *("" if value is None else str(value).strip()
+                                                        for value in values)), [*chosen, sizes, most, text], [notice])
     page.on(make.click, lambda: _make(page), [],
             [notice, *(form.widget(name) for name in ("algorithm", "merges", "tokenizer_file", "rules", "tokenizer"))])
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value).strip()
 
 
 def lab_options(page: Page, values: Mapping[str, str], *, keep: bool) -> CompareTokenizersOptions:
@@ -154,18 +132,21 @@ def lab_options(page: Page, values: Mapping[str, str], *, keep: bool) -> Compare
 
     No rules in the form means none here too, as for the tokenizer itself.
     """
-    text, most = values["text"], values["sentences"]
-    if text and not _is_path(text):
-        text = str((pasted_text.save_pasted if keep else pasted_text.pasted_path)(page.workspace, text))
+    text, most = pasted_text_path(page, values["text"], keep=keep), values["sentences"]
     return parse_options(CompareTokenizersOptions, {
         **values, "rules": values["rules"] or NO_RULES, "byte_fallback": values["byte_fallback"] == "True",
         "text": text,
         "sizes": tuple(values["sizes"].replace(",", " ").split()), "sentences": int(float(most)) if most else 0})
 
 
-def _is_path(text: str) -> bool:
-    """Whether `text` looks like a path; whether it exists is checked at the start of the job."""
-    return "\n" not in text and len(text) < 1000 and Path(text).expanduser().is_absolute()
+def pasted_text_path(page: Page, text: str, *, keep: bool) -> str:
+    """A path as it is; the path of a file with the pasted `text`, which is written when `keep` is set.
+
+    Whether what looks like a path exists is checked at the start of the job.
+    """
+    if not text or ("\n" not in text and len(text) < 1000 and Path(text).expanduser().is_absolute()):
+        return text
+    return str((pasted_text.save_pasted if keep else pasted_text.pasted_path)(page.workspace, text))
 
 
 def _start(page: Page, *values: str) -> Sequence[object]:
@@ -188,14 +169,8 @@ def _finished(view: View) -> tuple[JobState, TokenizerComparison] | None:
     state = view.newest("compare_tokenizers")
     if state is None or state.status != "finished":
         return None
-    return state, _load(state.job.directory, _changed_ns(state.job.directory / FILE))
-
-
-def _changed_ns(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
+    path = state.job.directory / FILE
+    return state, _load(state.job.directory, path.stat().st_mtime_ns if path.is_file() else 0)
 
 
 @lru_cache(maxsize=4)
@@ -241,23 +216,20 @@ def rules_warning(page: Page, report: TokenizerComparison) -> str:
         return ""
     if not report.rules:
         raise UserError(f"The comparison used the rules of the tokenizer {report.rules_from}, which are not saved "
-                        f"under "
-                        "a name.", "Choose text rules above, and compare again.")
+                        "under a name.", "Choose text rules above, and compare again.")
     now = text_rules.load(page.workspace, report.rules)
     if text_rules.content_hash(now) == report.rules_hash:
         return ""
     owner = f" of the tokenizer {report.rules_from}" if report.rules_from else ""
     return (f"The rules {report.rules!r}{owner} changed since the comparison. The new tokenizer uses the present "
-            f"rules, "
-            "so its numbers may differ.")
+            "rules, so its numbers may differ.")
 
 
 def _shown(view: View) -> Html:
     state = view.newest("compare_tokenizers")
     if state is None:
         return job_views.empty("The comparison appears here: coverage, number of tokens, and tokens that are too rare "
-                               "in the "
-                               "recordings to train.")
+                               "in the recordings to train.")
     found = _finished(view)
     return join((job_views.job_card(state), lab_report_view(found[1]) if found else NOTHING))
 
@@ -274,26 +246,23 @@ def candidates_view(report: TokenizerComparison) -> Html:
     """The candidates as a table, with the recommended one marked."""
     recommended = (" ", span("badge good", "recommended"))
     rows = [(element("div", one.name, *(recommended if one.name == report.recommendation.name else ())),
-             one.tokens_added or "–", _rare(one),
-             f"{one.characters_covered} of {one.characters}", _unknown(one), f"{one.tokens_per_character:.2f}",
+             one.tokens_added or "–", _rare(one), f"{one.characters_covered} of {one.characters}",
+             f"{one.unknown_rate:.1%}" + (f"; {one.given_unknown_rate:.1%} of your text"
+                                          if one.given_unknown_rate is not None else ""),
+             f"{one.tokens_per_character:.2f}",
              f"{one.tokens_per_second:.1f}", f"{one.over_limit} of {report.texts}") for one in report.candidates]
     head = ("Candidate", "New rows", "Seen < 10 times", "Characters", "Unknown", "Tokens per character",
             "Tokens per second", f"Over {report.limit} tokens")
     proven = (f"With the recommended one, {len(report.proven)} base languages keep their token ids: "
               f"{', '.join(job_views.language_name(code) for code in report.proven)}.")
+    name = f" {report.rules}" if report.rules else ""
+    owner = f" of the tokenizer {report.rules_from}" if report.rules_from else ""
+    rules_used = f"with the text rules{name}{owner}" if name or owner else "without text rules"
     return join((element("h4", "Candidates"), table(head, rows),
-                 paragraph(f"{report.texts} texts, {job_views.duration(report.seconds)} of audio, "
-                           f"{_rules_text(report)}. "
+                 paragraph(f"{report.texts} texts, {job_views.duration(report.seconds)} of audio, {rules_used}. "
                            f"{proven}", class_="small"),
                  element("details", element("summary", f"{len(report.left_out)} skipped"),
                          *map(paragraph, report.left_out)) if report.left_out else NOTHING))
-
-
-def _rules_text(report: TokenizerComparison) -> str:
-    if not report.rules and not report.rules_from:
-        return "without text rules"
-    name = f" {report.rules}" if report.rules else ""
-    return f"with the text rules{name}{f' of the tokenizer {report.rules_from}' if report.rules_from else ''}"
 
 
 def _rare(one: TokenizerCandidate) -> Html | str:
@@ -302,11 +271,6 @@ def _rare(one: TokenizerCandidate) -> Html | str:
     pieces = " ".join(f"{text} {count}" for text, count in one.rare_pieces)
     more = " …" if one.rare > len(one.rare_pieces) else ""
     return element("details", element("summary", str(one.rare)), paragraph(pieces + more, class_="small"))
-
-
-def _unknown(one: TokenizerCandidate) -> str:
-    given = f"; {one.given_unknown_rate:.1%} of your text" if one.given_unknown_rate is not None else ""
-    return f"{one.unknown_rate:.1%}{given}"
 
 
 def script_view(report: TokenizerComparison) -> Html:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
 
 import gradio as gr
 
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.jobs import checkpoint_names, control
-from core.jobs.directory import Job, load_job
+from core.jobs.directory import load_job
 from core.jobs.events import Step
 from core.jobs.state import JobState
 from ui import job_views, preset_selector, run_views, verb_form
@@ -34,63 +33,22 @@ shown();
 watch('value', shown);"""
 
 
-class Metric(NamedTuple):
-    """A curve of the comparison of runs."""
-
-    title: str
-    value: Callable[[Step], float | None]  # None where it was not measured
-    smoothed: bool
-
-
-LOSSES = (Metric("Speech loss", lambda step: step.speech_loss, True),
-          Metric("Text loss", lambda step: step.text_loss, True))
-RESOURCES = (
-    Metric("Gradient norm", lambda step: step.gradient_norm, True),
-    Metric("Tokens per second", lambda step: step.tokens_per_s, True),
-    Metric("Peak memory, GB", lambda step: None if step.memory_bytes is None else step.memory_bytes / 1e9, False),
-)
-
-
-@dataclass(frozen=True)
-class _RunWidgets:
-    """What shows the chosen run and acts on it."""
-
-    stop: gr.Button
-    resume: gr.Button
-    force: gr.Button
-    confirm: gr.Group
-    confirm_force: gr.Button
-    cancel_force: gr.Button
-    notice: gr.HTML
-    status: gr.HTML
-    scale_row: gr.Row
-    scale: gr.Radio  # of the axes of the curves
-    curves: gr.HTML
-    samples: gr.HTML
-    all_samples_row: gr.Row
-    all_samples: gr.Checkbox  # whether the grid of samples shows all steps and sentences
-
-
 def build(page: Page) -> None:
     """Lay out the tab: the run on top, the form for a new one below."""
     verb_form.tab_header("Train", "Fine-tune the extended model on a dataset. The plan of a run lists the tensors "
                          "that train; all others are frozen.")
-    run = _lay_out_run(page)
+    _build_run(page)
     _build_comparison(page)
     with gr.Accordion("Log", open=False, elem_classes="fold"):
         log = gr.HTML(elem_id="run-log")
     _build_new_run(page)
     _build_checkpoints(page)
-    page.live.panel(log, log_view, "train")
-    _add_panels(page, run)
-    page.on(run.stop.click, lambda name: _stop(page, name), [page.run], [run.notice])
-    page.on(run.resume.click, lambda name: _resume(page, name), [page.run], [run.notice])
-    page.on(run.force.click, lambda: [NOTHING, gr.update(visible=True)], [], [run.notice, run.confirm])
-    page.on(run.cancel_force.click, lambda: [NOTHING, gr.update(visible=False)], [], [run.notice, run.confirm])
-    page.on(run.confirm_force.click, lambda name: _force_stop(page, name), [page.run], [run.notice, run.confirm])
+    page.live.panel(log, lambda view: job_views.log(control.log_tail(state.job, 6000))
+                    if (state := selected_run(view)) else NOTHING, "train")
 
 
-def _lay_out_run(page: Page) -> _RunWidgets:
+def _build_run(page: Page) -> None:
+    """What shows the chosen run and acts on it."""
     with gr.Row(elem_classes="controls"):
         page.run.render()
         stop = gr.Button("Stop", size="md", visible=False, elem_id="stop", min_width=100)
@@ -109,33 +67,36 @@ def _lay_out_run(page: Page) -> _RunWidgets:
     samples = gr.HTML(elem_id="run-samples", js_on_load=_PLAY_GRID)
     with gr.Row(visible=False, elem_classes="controls") as all_samples_row:
         all_samples = gr.Checkbox(False, label="Show every step and sentence", elem_id="run-everything")
-    return _RunWidgets(stop, resume, force, confirm, confirm_force, cancel_force, notice, status, scale_row, scale,
-                       curves, samples, all_samples_row, all_samples)
 
-
-def _add_panels(page: Page, run: _RunWidgets) -> None:
-    """Let every part show the state of the chosen run."""
     live = page.live
-    live.watch("run", page.run)
-    live.watch("run.everything", run.all_samples)
-    live.watch("run.scale", run.scale)
-    live.panel(run.notice, lambda view: gr.update(value="") if view.deleted("run") else gr.skip(), "train")
-    for component, render in ((page.run, run_choices), (run.status, status_view), (run.curves, curves_view),
-                              (run.samples, samples_view)):
-        live.panel(component, render, "train")
-    _refresh_on(page, run.all_samples, run.scale)
-    for component, visible in (
-        (run.stop, lambda job: job.alive and job.status != "stopping"), (run.resume, lambda job: job.resumable),
-        (run.force, lambda job: job.status == "stopping"), (run.scale_row, lambda job: bool(job.steps)),
-        (run.all_samples_row, lambda job: not run_views.select_samples(job).whole),
+    for name, widget in (("run", page.run), ("run.everything", all_samples), ("run.scale", scale)):
+        live.watch(name, widget)
+    live.panel(notice, lambda view: gr.update(value="") if view.deleted("run") else gr.skip(), "train")
+    for component, render in (
+        (page.run, run_choices), (status, status_view), (samples, samples_view),
+        (curves, lambda view: run_views.run_curves(state, view.values["run.scale"] == _SCALES[1])
+         if (state := selected_run(view)) and state.steps else NOTHING),
     ):
-        live.panel(component, partial(visible_when, test=visible), "train")
+        live.panel(component, render, "train")
+    _refresh_on(page, all_samples, scale)
+    for component, visible in (
+        (stop, lambda job: job.alive and job.status != "stopping"), (resume, lambda job: job.resumable),
+        (force, lambda job: job.status == "stopping"), (scale_row, lambda job: job.steps),
+        (all_samples_row, lambda job: not run_views.select_samples(job).whole),
+    ):
+        live.show_when(component, selected_run, visible, "train")
 
+    def chosen(name: str) -> str:
+        if not name:
+            raise UserError("No run is chosen.", "Choose one in the list, or start a new one.")
+        return name
 
-def visible_when(view: View, test: Callable[[JobState], bool]) -> object:
-    """Show a component where the chosen run passes `test`."""
-    state = selected_run(view)
-    return gr.update(visible=state is not None and test(state))
+    page.on(stop.click, lambda name: page.stop(chosen(name)), [page.run], [notice])
+    page.on(resume.click, lambda name: page.resume(chosen(name)), [page.run], [notice])
+    page.on(force.click, lambda: [NOTHING, gr.update(visible=True)], [], [notice, confirm])
+    page.on(cancel_force.click, lambda: [NOTHING, gr.update(visible=False)], [], [notice, confirm])
+    page.on(confirm_force.click, lambda name: [*page.force_stop(chosen(name)), gr.update(visible=False)], [page.run],
+            [notice, confirm])
 
 
 def _refresh_on(page: Page, *widgets: gr.Dropdown | gr.Radio | gr.Checkbox) -> None:
@@ -150,7 +111,8 @@ def selected_run(view: View) -> JobState | None:
 
 
 def run_choices(view: View) -> object:
-    titles = {job.id: run_views.run_title(job) for job in view.jobs if job.verb == "train"}
+    titles = {job.id: f"{job_views.run_name(job)}, {job_views.STATUS_TITLES[job.status]}" for job in view.jobs
+              if job.verb == "train"}
     return gr.update(**view.choices("run", titles, selected_run(view)))
 
 
@@ -167,46 +129,9 @@ def status_view(view: View) -> Html:
     return join((card, job_views.plan(state.plan.lines) if state.plan else NOTHING, run_views.run_numbers(state)))
 
 
-def curves_view(view: View) -> Html:
-    state = selected_run(view)
-    logarithmic = view.values.get("run.scale") == _SCALES[1]
-    return run_views.run_curves(state, logarithmic) if state is not None and state.steps else NOTHING
-
-
 def samples_view(view: View) -> Html:
     state, everything = selected_run(view), view.values.get("run.everything") == "True"
     return run_views.sample_grid(state, everything) if state is not None and state.steps else NOTHING
-
-
-def log_view(view: View) -> Html:
-    state = selected_run(view)
-    return job_views.log(control.log_tail(state.job, 6000)) if state is not None else NOTHING
-
-
-def _job(page: Page, name: str) -> Job:
-    if not name:
-        raise UserError("No run is chosen.", "Choose one in the list, or start a new one.")
-    return load_job(page.workspace, name)
-
-
-def _stop(page: Page, name: str) -> Sequence[object]:
-    job = _job(page, name)
-    message = job_views.stop_message(control.read_state(job))
-    control.stop(job)
-    return [job_views.notice(message)]
-
-
-def _resume(page: Page, name: str) -> Sequence[object]:
-    """Resume a run, and the jobs that waited for it and were skipped."""
-    job = _job(page, name)
-    control.resume_with_dependents(job, page.live.board.states())
-    return [job_views.notice(checkpoint_names.resume_point(job))]
-
-
-def _force_stop(page: Page, name: str) -> Sequence[object]:
-    job = _job(page, name)
-    control.force_stop(job)
-    return [job_views.notice(f"Force-stopped. {checkpoint_names.resume_point(job)}"), gr.update(visible=False)]
 
 
 def _build_new_run(page: Page) -> None:
@@ -218,14 +143,14 @@ def _build_new_run(page: Page) -> None:
                        page.workspace, view.values["train.extension"], view.values["train.replay_datasets"])}
         verb_form.build_prerequisites(page, "train", "train", choices)
         selector = preset_selector.build()
-        form = verb_form.build_verb_form(
+        form, _ = verb_form.build_verb_form(
             page, "train", "Train",
             first=("extension", "dataset", "scope", "steps", "max_minutes", "device"), choices=choices,
             on_started={page.run: lambda job: page.show(job.id), fold: lambda job: gr.update(open=False)},
             preset=lambda view: preset_selector.unchanged(page, view),
             second=("preflight", "Preflight check (1 min)"),
         )
-        preset_selector.attach(page, selector, form.form)
+        preset_selector.attach(page, selector, form)
         preflight = gr.HTML(elem_id="preflight")
     page.live.panel(fold, opened, "train")
     page.live.panel(preflight, preflight_view, "train")
@@ -262,11 +187,9 @@ def _build_checkpoints(page: Page) -> None:
         step = checkpoint_names.unpin(load_job(page.workspace, run).directory, name)
         return [job_views.notice(f"Checkpoint of step {step} unpinned; the run may delete it.")]
 
-    def steps_of(state: JobState | None) -> list[int]:
-        return checkpoint_names.checkpoint_steps(state.job.directory) if state else []
-
-    def names_of(state: JobState | None) -> list[str]:
-        return list(checkpoint_names.pinned_names(state.job.directory)) if state else []
+    def choices(view: View, read: Callable[[Path], Iterable[object]]) -> object:
+        state = selected_run(view)
+        return gr.update(choices=[str(one) for one in read(state.job.directory)] if state else [])
 
     with gr.Accordion("Checkpoints", open=False, elem_classes="fold", elem_id="run-kept"):
         listing = gr.HTML(elem_id="run-checkpoints")
@@ -278,8 +201,8 @@ def _build_checkpoints(page: Page) -> None:
             unpin_button = gr.Button("Unpin", size="md", elem_id="unpin", min_width=90)
         notice = gr.HTML(elem_classes="notices")
     page.live.panel(listing, lambda view: checkpoints_view(selected_run(view)), "train")
-    page.live.panel(step, lambda view: gr.update(choices=[str(at) for at in steps_of(selected_run(view))]), "train")
-    page.live.panel(pinned, lambda view: gr.update(choices=names_of(selected_run(view))), "train")
+    page.live.panel(step, partial(choices, read=checkpoint_names.checkpoint_steps), "train")
+    page.live.panel(pinned, partial(choices, read=checkpoint_names.pinned_names), "train")
     page.on(pin_button.click, pin, [page.run, step, name], [notice])
     page.on(unpin_button.click, unpin, [page.run, pinned], [notice])
 
@@ -351,7 +274,7 @@ def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, li
     def x_value(step: Step) -> float:
         return step.seconds / 60 if by_time else float(step.step)
 
-    def step_lines(measure: Callable[[Step], float | None], smoothed: bool) -> list[Series]:
+    def step_lines(measure: Callable[..., float | None], smoothed: bool) -> list[Series]:
         lines = []
         for state, colour in zip(states, _RUN_COLOURS, strict=False):
             points: list[Point] = [(x_value(step), value) for step in state.steps
@@ -370,8 +293,8 @@ def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, li
             lines.append(Series(_run_label(state), points, colour, "dots"))
         return lines
 
-    for metric in LOSSES:
-        yield metric.title, step_lines(metric.value, metric.smoothed), False
+    yield "Speech loss", step_lines(lambda step: step.speech_loss, True), False
+    yield "Text loss", step_lines(lambda step: step.text_loss, True), False
     languages = sorted({code for state in states for one in state.evaluations for code in one.languages})
     for key, title in _HELD_OUT:
         if not languages and key == "speech_loss":
@@ -385,13 +308,12 @@ def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, li
     for code in sorted({code for state in states for one in state.evaluations for code in one.errors}):
         yield f"CER, {job_views.language_name(code)}", dots(lambda one, code=code: one.errors.get(code)), True
     for group in dict.fromkeys(name for state in states for step in state.steps for name in run_views.rates_of(step)):
-        yield f"Learning rate, {group}", step_lines(partial(_rate_of, group=group), False), False
-    for metric in RESOURCES:
-        yield metric.title, step_lines(metric.value, metric.smoothed), False
-
-
-def _rate_of(step: Step, group: str) -> float | None:
-    return run_views.rates_of(step).get(group)
+        yield (f"Learning rate, {group}",
+               step_lines(lambda step, group=group: run_views.rates_of(step).get(group), False), False)
+    yield "Gradient norm", step_lines(lambda step: step.gradient_norm, True), False
+    yield "Tokens per second", step_lines(lambda step: step.tokens_per_s, True), False
+    yield "Peak memory, GB", step_lines(lambda step: None if step.memory_bytes is None
+                                        else step.memory_bytes / 1e9, False), False
 
 
 def _run_label(state: JobState) -> str:
@@ -406,18 +328,13 @@ def _run_table(states: Sequence[JobState]) -> Html:
         last = state.steps[-1]
         best = min(state.evaluations, key=lambda one: one.speech_loss, default=None)
         left = job_views.duration(state.eta_s) if state.alive and state.eta_s is not None else "–"
+        memory = (f"{job_views.size(last.memory_bytes)} ({_MEMORY_OF.get(last.memory_of, last.memory_of)})"
+                  if last.memory_bytes is not None else "–")
         rows.append((_run_label(state), job_views.badge(state), f"{last.step} of {last.total_steps}",
                      f"{best.speech_loss:.3f} at step {best.step}" if best else "–", f"{last.tokens_per_s:,.0f}",
-                     memory_text(last), job_views.duration(last.seconds), left))
+                     memory, job_views.duration(last.seconds), left))
     return table(("Run", "Status", "Step", "Best held-out loss", "Tokens per second", "Peak memory", "Training time",
                   "Time left"), rows)
-
-
-def memory_text(step: Step) -> str:
-    """Such as `5.10 GB (GPU)`; a dash where it was not measured."""
-    if step.memory_bytes is None:
-        return "–"
-    return f"{job_views.size(step.memory_bytes)} ({_MEMORY_OF.get(step.memory_of, step.memory_of)})"
 
 
 def _option_table(states: Sequence[JobState]) -> Html:

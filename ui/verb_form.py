@@ -6,7 +6,7 @@ A value that a person typed stays; one that was suggested follows what else is c
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import gradio as gr
@@ -18,7 +18,7 @@ from core.dataset import languages
 from core.jobs.directory import Job
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
-from core.library import model_info
+from core.library import catalog, model_info
 from core.library.catalog import CATALOG, CatalogEntry
 from core.workspace import Workspace
 from ui import job_views, records
@@ -47,14 +47,6 @@ _PREREQUISITES: Mapping[str, tuple[str, str, str]] = {
 _FIRST_LANGUAGE = "am"
 
 
-@dataclass(frozen=True)
-class VerbForm:
-    """What is laid out for a verb: its form and its start button."""
-
-    form: OptionsForm
-    start: gr.Button
-
-
 def tab_header(title: str, *texts: str) -> gr.HTML:
     """The head of a tab: its title and its purpose."""
     return gr.HTML(div("lead", element("h2", title), *(paragraph(text) for text in texts)))
@@ -63,8 +55,8 @@ def tab_header(title: str, *texts: str) -> gr.HTML:
 def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str], choices: Mapping[str, ChoiceSource],
                     suggested: Mapping[str, Suggested] | None = None, on_started: OnStarted | None = None,
                     preset: Callable[[View], Mapping[str, Value]] | None = None,
-                    second: tuple[str, str] | None = None) -> VerbForm:
-    """The form of `verb` with its start button and the equal command; `choices` are read again on each refresh.
+                    second: tuple[str, str] | None = None) -> tuple[OptionsForm, gr.Button]:
+    """The form of `verb`, its start button and the equal command; `choices` are read again on each refresh.
 
     `suggested` values follow what else is chosen until a person types something else. The headings of the field
     groups name what differs from `preset`. `second`: another verb that takes the same options, and its button.
@@ -83,8 +75,10 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
         view = resolved_selection(view, verb, choices)
         return gr.update(choices=list(choices[name](view)), value=view.values[f"{verb}.{name}"] or None)
 
-    def suggestion(view: View, name: str, wanted: ValueSource, own: Callable[[], Collection[Value]]) -> object:
-        return suggest_value(view.values[f"{verb}.{name}"], wanted(resolved_selection(view, verb, choices)), own())
+    def suggestion(view: View, name: str) -> object:
+        wanted, suggested_before = (suggested or {})[name]
+        return suggest_value(view.values[f"{verb}.{name}"], wanted(resolved_selection(view, verb, choices)),
+                             suggested_before())
 
     def heading(view: View, group: FieldGroup) -> object:
         values: dict[str, Value] = {field.name: view.values[f"{verb}.{field.name}"] for field in group.fields}
@@ -107,8 +101,8 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
 
     for name in choices:
         page.live.panel(form.widget(name), partial(choice, name=name), tab)
-    for name, (wanted, own) in (suggested or {}).items():
-        page.live.panel(form.widget(name), partial(suggestion, name=name, wanted=wanted, own=own), tab)
+    for name in suggested or {}:
+        page.live.panel(form.widget(name), partial(suggestion, name=name), tab)
     for name, widget in zip(form.names, form.widgets, strict=True):
         page.live.watch(f"{verb}.{name}", widget)
     for group in form.groups:
@@ -117,7 +111,7 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
     page.on(start.click, run, form.widgets, [notice, *(on_started or {})])
     if second:
         page.on(second_start.click, partial(run_second, verb=second[0]), form.widgets, [notice])
-    return VerbForm(form, start)
+    return form, start
 
 
 def last_job_view(verb: str, nothing: str, result: Callable[[JobState], Html] | None = None) -> Callable[[View], Html]:
@@ -195,9 +189,9 @@ def names_being_created(view: View, verb: str, field: str) -> set[str]:
     return names
 
 
-def suggest_value(current: str, wanted: Value, own: Iterable[Value]) -> object:
-    """`wanted` in the place of a value that was suggested, one of `own`; else what was typed stays."""
-    return gr.update(value=wanted) if any(same_value(current, value) for value in own) else gr.skip()
+def suggest_value(current: str, wanted: Value, suggested: Iterable[Value]) -> object:
+    """`wanted` in the place of a value of those that were `suggested`; else what was typed stays."""
+    return gr.update(value=wanted) if any(same_value(current, value) for value in suggested) else gr.skip()
 
 
 def require_choices(verb: str, names: Sequence[str], values: Sequence[Value]) -> None:
@@ -208,22 +202,13 @@ def require_choices(verb: str, names: Sequence[str], values: Sequence[Value]) ->
             raise UserError(f"{title}: nothing is chosen.", _PREREQUISITES[name][2])
 
 
-def matching_tokenizers(workspace: Workspace, model: str) -> list[str]:
-    """Merged tokenizers that begin with the tokenizer file of `model`, byte for byte."""
-    if model not in workspace.list_models():
-        return []
-    own = {path.read_bytes() for path in workspace.model(model).glob("*.json") if path.name != "model.json"}
-    return [name for name in workspace.list_tokenizers()
-            if (file := workspace.tokenizers / name / "tokenizer.json").is_file() and file.read_bytes() in own]
-
-
 def trainable_datasets(workspace: Workspace, extension: str) -> list[str]:
     """The datasets in no language of the base; those in a language of `extension` first."""
     try:
         spoken = model_info.languages_of_extension(workspace, extension)
     except UserError:
         spoken = ()
-    base = _base_languages(workspace, extension)
+    base = (*_base_languages(workspace, extension), *_taught_languages(workspace, extension))
     found = sorted(records.datasets(workspace), key=lambda one: (one.language not in spoken, one.name))
     return [one.name for one in found if one.language not in base]
 
@@ -244,15 +229,40 @@ def _base_languages(workspace: Workspace, extension: str) -> tuple[str, ...]:
         return ()
 
 
+def _taught_languages(workspace: Workspace, extension: str) -> tuple[str, ...]:
+    try:
+        return model_info.taught_languages_of_extension(workspace, extension)
+    except UserError:
+        return ()
+
+
+def models_to_build_upon(workspace: Workspace, jobs: Sequence[JobState]) -> list[str]:
+    """The base models, then the exports and the runs that have ended, on which a next language can be built."""
+    ended = [state for state in jobs if not state.alive]
+    return model_info.buildable_models(workspace, catalog.list_references(workspace, ended))
+
+
 def tokenizer_name(workspace: Workspace, model: str, dataset: str) -> str:
-    """Such as `tiny-am`."""
+    """Such as `tiny-am`, or `tiny-am-el` for a model that was taught Amharic."""
     language = records.dataset(workspace, dataset).language if dataset in workspace.list_datasets() else ""
-    return f"{model or CATALOG[0].name}-{language or _FIRST_LANGUAGE}"
+    return f"{model_stem(workspace, model)}-{language or _FIRST_LANGUAGE}"
 
 
-def generated_names(workspace: Workspace) -> set[str]:
+def model_stem(workspace: Workspace, model: str) -> str:
+    """The name of a base model; of a run or an export that of its base and its languages, such as `tiny-am`."""
+    if ":" not in model:
+        return model or CATALOG[0].name
+    try:
+        taught = model_info.taught_records(workspace, model)
+        return "-".join((model_info.base_of(workspace, model), *(one.language for one in taught)))
+    except UserError:  # it was deleted since
+        return CATALOG[0].name
+
+
+def generated_names(workspace: Workspace, jobs: Sequence[JobState] = ()) -> set[str]:
     """Every name that may have been suggested for a tokenizer, an extension or an export."""
-    models = {*workspace.list_models(), *(one.name for one in CATALOG)}
+    models = {*(one.name for one in CATALOG),
+              *(model_stem(workspace, model) for model in models_to_build_upon(workspace, jobs))}
     codes = {_FIRST_LANGUAGE, *(one.language for one in records.datasets(workspace))}
     return {f"{model}-{code}" for model in models for code in codes} | {
         *workspace.list_tokenizers(), *workspace.list_extensions()}

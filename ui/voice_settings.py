@@ -10,23 +10,26 @@ from pathlib import Path
 import gradio as gr
 
 from config.errors import UserError
-from config.schema import CompareOptions
+from config.schema import CompareOptions, EmotionOptions, SoundOptions
 from core.jobs.state import JobState
 from core.library import model_info, reference_voices
 from core.library.catalog import CATALOG, CatalogEntry, ModelReference, list_references
 from core.workspace import Workspace
 from ui import comparison_views, job_views
 from ui.form import OptionsForm, Value, build_form
-from ui.live import View
+from ui.live import View, choice_update
 from ui.markup import NOTHING, Html, join, paragraph
 from ui.page import Page
 
-_SAMPLING = ("sampling.temperature", "sampling.top_p", "sampling.min_p", "sampling.repetition_penalty",
-             "sampling.guidance", "sampling.seed")
-_SOUND = ("sound.exaggeration", "sound.flow_steps", "sound.flow_prompt_s", "sound.watermark")
-_REST = ("precision",)
+_SAMPLING = ("sampling.temperature", "sampling.top_k", "sampling.top_p", "sampling.min_p",
+             "sampling.repetition_penalty", "sampling.guidance", "sampling.seed")
+_SOUND = tuple(f"sound.{name}" for name in SoundOptions.model_fields if name != "emotion")
+_EMOTION_CLIP = "sound.emotion.emotion_clip"  # a choice of recordings
+_EMOTION = tuple(f"sound.emotion.{name}" for name in EmotionOptions.model_fields if name != "emotion_clip")
+_REST = ("precision", "unknown")
 BASE_ONLY = "alone"
 """Chosen in the place of a trained model: synthesize with the base model alone."""
+_NO_CLIP = ("None", "")
 _ELSEWHERE = ("base", "finetuned", "voice", "device")  # fields with a separate widget, or the default
 
 
@@ -36,60 +39,72 @@ class VoiceSettings:
 
     base: gr.Dropdown
     voice: gr.Dropdown
-    upload: gr.Audio
-    notice: gr.HTML
-    own: gr.HTML
+    emotion_clip: gr.Dropdown
     sampling: OptionsForm
     sound: OptionsForm
-    sound_group: gr.Column
+    emotion: OptionsForm
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*self.sampling.names, *self.sound.names)
+        return (*self.sampling.names, *self.sound.names, *self.emotion.names, _EMOTION_CLIP)
 
     @property
     def widgets(self) -> tuple[gr.components.Component, ...]:
-        return (*self.sampling.widgets, *self.sound.widgets)
+        return (*self.sampling.widgets, *self.sound.widgets, *self.emotion.widgets, self.emotion_clip)
 
 
-def build() -> VoiceSettings:
-    """Lay out the accordion."""
+def build(page: Page) -> VoiceSettings:
+    """Lay out the accordion. Every part follows the chosen model, and what is uploaded is saved."""
+    emotional = (*_EMOTION, _EMOTION_CLIP)
     with gr.Accordion("Voice and sampling settings", open=False, elem_classes="fold"):
         with gr.Row(elem_classes="grid"):
             base = gr.Dropdown([], label="Base model (before)", elem_id="listen-base", min_width=150)
             voice = gr.Dropdown([], label="Voice", elem_id="listen-voice", min_width=150)
-        upload = gr.Audio(sources=["upload", "microphone"], type="filepath",
-                          label="Reference recording (clone a voice)",
-                          elem_id="listen-upload", buttons=[], editable=False)
+        upload = gr.Audio(sources=["upload", "microphone"], type="filepath", elem_id="listen-upload", buttons=[],
+                          label="Reference recording (clone a voice)", editable=False)
         notice = gr.HTML(elem_classes="notices", elem_id="listen-upload-notice")
-        own = gr.HTML(elem_id="listen-own")
-        sampling = build_form(CompareOptions, first=_SAMPLING, leave_out=(*_ELSEWHERE, *_SOUND), more="Precision")
+        defaults = gr.HTML(elem_id="listen-own")
+        sampling = build_form(CompareOptions, first=_SAMPLING, leave_out=(*_ELSEWHERE, *_SOUND, *emotional),
+                              more="Precision and unknown characters")
         with gr.Column(visible=False, elem_id="listen-sound") as group:
-            sound = build_form(CompareOptions, first=_SOUND, leave_out=(*_ELSEWHERE, *_SAMPLING, *_REST))
-    return VoiceSettings(base, voice, upload, notice, own, sampling, sound, group)
-
-
-def attach(page: Page, widgets: VoiceSettings) -> None:
-    """Let every part follow the chosen model, and save what is uploaded."""
+            sound = build_form(CompareOptions, first=_SOUND, leave_out=(*_ELSEWHERE, *_SAMPLING, *_REST, *emotional))
+        with gr.Accordion("Emotion", open=False, visible=False, elem_classes="fold",
+                          elem_id="listen-emotion") as emotion_group:
+            clip = gr.Dropdown([_NO_CLIP], value="", label="Emotion clip", elem_id="listen-emotion-clip", min_width=150,
+                               info="A recording whose emotion is taken, of any speaker, in place of weights.")
+            emotion_upload = gr.Audio(sources=["upload", "microphone"], type="filepath", label="New emotion clip",
+                                      elem_id="listen-emotion-upload", buttons=[], editable=False)
+            emotion_notice = gr.HTML(elem_classes="notices", elem_id="listen-emotion-notice")
+            emotion = build_form(CompareOptions, first=_EMOTION,
+                                 leave_out=(*_ELSEWHERE, *_SAMPLING, *_REST, *_SOUND, _EMOTION_CLIP))
 
     def placeholder(view: View, name: str) -> object:
         value = family_of(page.workspace, view).sampling.get(name)
         return gr.update(placeholder="" if value is None else f"{value:g}")
 
+    def has_control(view: View, name: str) -> object:
+        return gr.update(visible=name in family_of(page.workspace, view).sound_options)
+
     live = page.live
-    live.watch("base", widgets.base)
-    live.watch("voice", widgets.voice)
-    live.panel(widgets.base, lambda view: _base_choices(page.workspace, view), "listen")
-    live.panel(widgets.voice, lambda view: _voice_choices(page.workspace, view), "listen")
-    live.panel(widgets.own, lambda view: own_values(family_of(page.workspace, view)), "listen")
-    live.panel(widgets.sound_group, lambda view: gr.update(
-        visible=bool(family_of(page.workspace, view).sound_options)), "listen")
-    for name, widget in zip(widgets.sampling.names, widgets.sampling.widgets, strict=True):
-        if name in _SAMPLING[:-1]:
-            live.panel(widget, partial(placeholder, name=name.partition(".")[2]), "listen")
-    for event in (widgets.upload.upload, widgets.upload.stop_recording):
-        page.on(event, lambda path: save_recording(page, path), [widgets.upload],
-                [widgets.notice, widgets.voice, widgets.upload], files=True)
+    live.watch("base", base)
+    live.watch("voice", voice)
+    live.watch("emotion_clip", clip)
+    live.panel(base, lambda view: _base_choices(page.workspace, view), "listen")
+    live.panel(voice, lambda view: _voice_choices(page.workspace, view), "listen")
+    live.panel(defaults, lambda view: defaults_view(family_of(page.workspace, view)), "listen")
+    live.panel(group, lambda view: gr.update(visible=bool(family_of(page.workspace, view).sound_options)), "listen")
+    for name, widget in zip(sound.names, sound.widgets, strict=True):
+        live.panel(widget, partial(has_control, name=name.partition(".")[2]), "listen")
+    live.panel(emotion_group, partial(has_control, name="emotion"), "listen")
+    live.panel(clip, lambda view: _emotion_clip_choices(page.workspace, view), "listen")
+    for name in _SAMPLING[:-1]:
+        live.panel(sampling.widget(name), partial(placeholder, name=name.partition(".")[2]), "listen")
+    for recording, shown, choice, role in ((upload, notice, voice, "voice"),
+                                           (emotion_upload, emotion_notice, clip, "emotion clip")):
+        for event in (recording.upload, recording.stop_recording):
+            page.on(event, partial(save_recording, page, role=role), [recording], [shown, choice, recording],
+                    files=True)
+    return VoiceSettings(base, voice, clip, sampling, sound, emotion)
 
 
 def selected_models(workspace: Workspace, view: View) -> tuple[ModelReference | None, ModelReference | None]:
@@ -177,12 +192,18 @@ def _voice_choices(workspace: Workspace, view: View) -> object:
     names = model_info.voice_names(workspace, before.name) if before else ()
     recordings = reference_voices.list_recordings(workspace)
     offered = [*((name, name) for name in names), *((f"{path.stem} (recording)", str(path)) for path in recordings)]
-    values = [value for _, value in offered]
-    current = view.values["voice"]
-    return gr.update(choices=offered, value=current if current in values else values[0] if values else None)
+    return choice_update(offered, view.values["voice"])
 
 
-def own_values(family: CatalogEntry) -> Html:
+def _emotion_clip_choices(workspace: Workspace, view: View) -> object:
+    """No clip, then uploaded recordings."""
+    recordings = reference_voices.list_recordings(workspace)
+    offered = [_NO_CLIP, *((f"{path.stem} (recording)", str(path)) for path in recordings)]
+    current = view.values["emotion_clip"]
+    return gr.update(choices=offered, value=current if current in [value for _, value in offered] else "")
+
+
+def defaults_view(family: CatalogEntry) -> Html:
     """The defaults of empty fields."""
     if not family.sampling:
         return NOTHING
@@ -190,13 +211,16 @@ def own_values(family: CatalogEntry) -> Html:
     return paragraph(f"Defaults of empty fields: {words}.", class_="small")
 
 
-def save_recording(page: Page, path: str | None) -> Sequence[object]:
-    """Save an uploaded recording, and choose it."""
+def save_recording(page: Page, path: str | None, role: str = "voice") -> Sequence[object]:
+    """Save an uploaded recording, and choose it as the `role` that it was uploaded for."""
     if not path:
         return [NOTHING, gr.skip(), gr.skip()]
-    kept, reference = reference_voices.save_recording(page.workspace, Path(path), Path(path).name)
+    try:
+        kept, reference = reference_voices.save_recording(page.workspace, Path(path), Path(path).name)
+    finally:
+        Path(path).unlink(missing_ok=True)
     notes = [job_views.notice(note, "wait") for note in reference.notes]
-    saved = job_views.notice(f"Saved as {kept.stem} and selected as the voice.", "good")
+    saved = job_views.notice(f"Saved as {kept.stem} and selected as the {role}.", "good")
     return [join((saved, *notes)), gr.update(choices=[(f"{kept.stem} (recording)", str(kept))], value=str(kept)),
             gr.update(value=None)]
 
@@ -219,6 +243,5 @@ def readiness(workspace: Workspace, view: View) -> Html:
 
 def settings(family: CatalogEntry, names: Sequence[str], values: Sequence[Value]) -> Mapping[str, Value]:
     """Values of the widgets, without the controls that `family` does not have."""
-    wanted = {f"sound.{name}" for name in family.sound_options}
     return {name: value for name, value in zip(names, values, strict=True)
-            if not name.startswith("sound.") or name in wanted}
+            if not name.startswith("sound.") or name.split(".")[1] in family.sound_options}

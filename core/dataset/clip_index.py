@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -153,7 +153,7 @@ def build_index(workspace: Workspace, dataset: PreparedDataset, spoken: Iterable
     """
     target = _path(workspace, dataset.card.fingerprint)
     target.parent.mkdir(parents=True, exist_ok=True)
-    rows: DiskList[AnalysedClip] = DiskList(_as_line, _from_line, target.parent)
+    rows: DiskList[AnalysedClip] = DiskList(lambda one: json.dumps(asdict(one)), _from_line, target.parent)
     with (atomic_path(target, sync=False) as temporary, closing(sqlite3.connect(temporary)) as database, database,
           DatasetSurvey(ClipLimits(max_text_length=int(about.get("max_text_length", "0")))) as survey):
         for one in spoken:
@@ -194,10 +194,6 @@ def _write_clips(database: sqlite3.Connection, dataset: PreparedDataset, rows: I
         (one["kind"], rank) for rank, found in
         database.execute("SELECT rank, findings FROM clips WHERE badness > 0") for one in json.loads(found)))
     return counts
-
-
-def _as_line(one: AnalysedClip) -> str:
-    return json.dumps(asdict(one))
 
 
 def _from_line(line: bytes) -> AnalysedClip:
@@ -247,8 +243,7 @@ class ClipIndex:
     def clip(self, name: str) -> IndexedClip | None:
         """The clip with this id."""
         with self._database() as database:
-            row = database.execute(f"SELECT {_COLUMNS} FROM clips WHERE id = ?",
-                                   (name,)).fetchone()
+            row = database.execute(f"SELECT {_COLUMNS} FROM clips WHERE id = ?", (name,)).fetchone()
         return _reviewed_clip(*row) if row else None
 
     def named(self, ids: Iterable[str]) -> dict[str, IndexedClip]:
@@ -295,10 +290,8 @@ class ClipIndex:
                 for which in ("clips > 1", "clips = 1"))
         return SpeakerSummary(int(count), int(alone), largest, some_alone)
 
-    @contextmanager
-    def _database(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self._path, timeout=10)) as database:
-            yield database
+    def _database(self) -> closing[sqlite3.Connection]:
+        return closing(sqlite3.connect(self._path, timeout=10))
 
 
 def _marks(values: Sequence[str]) -> str:

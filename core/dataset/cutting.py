@@ -137,8 +137,7 @@ class RecordingCutter:
                 self.source, self.language, self.made, self.settings):
             return found
         raise UserError(f"There already are other segments named {self.name!r}: {pluralize(found.card.clips, 'clip')} "
-                        f"of "
-                        f"{found.card.source}, or cut with other settings.", "Choose another name.")
+                        f"of {found.card.source}, or cut with other settings.", "Choose another name.")
 
     def make(self, found: Sequence[LongRecording], find_clips: ClipFinder) -> Segments:
         """Cut every recording that is not done yet; then the folder takes its name."""
@@ -188,15 +187,23 @@ class RecordingCutter:
             name = f"audio/{recording.key}.flac"
             own_rate = sound_files.duration_and_rate(recording.path)[1]
             rate = self.finish.sample_rate or own_rate
-            pieces, at = [], 0
+            pieces, at, above = [], 0, 0
             parts = sound_files.read_spans(recording.path, [(span.begin_s, span.end_s) for span in clips.spans])
             with soundfile.SoundFile(str(partial / name), "w", rate, 1, "PCM_16", format="FLAC") as file:
                 for span, samples in zip(clips.spans, parts, strict=False):
                     check_stop(self.reporter, STOPPED)
                     sound, _ = format_clip(samples, own_rate, self.finish, clips.noise)
+                    above += int((np.abs(sound) > 1).sum())
                     file.write(np.clip(sound, -1, 1))
-                    pieces.append(_piece(recording, name, span, at / rate, (at + len(sound)) / rate))
+                    times = "-".join(f"{round(seconds * 1000):08d}" for seconds in (span.begin_s, span.end_s))
+                    pieces.append(SegmentClip(
+                        f"{recording.key}-{times}", name, at / rate, (at + len(sound)) / rate, recording.name,
+                        round(span.begin_s, 3), round(span.end_s, 3), recording.speaker, span.in_speech, span.text,
+                        None if span.score is None else round(span.score, 4), span.doubt))
                     at += len(sound)
+            if above:
+                self.reporter.emit(WarningRaised(f"{recording.name}: {pluralize(above, 'sample')} above full scale "
+                                                 "were cut to it; lower its level first to keep them."))
             return pieces
         except UserError as error:
             self.reporter.emit(WarningRaised(f"{recording.name} is skipped: {error.message} {error.hint}"))
@@ -223,13 +230,6 @@ class RecordingCutter:
         for name in ("plan.json", "lock"):
             (self.target / name).unlink(missing_ok=True)
         return replace(segments, folder=self.target)
-
-
-def _piece(recording: LongRecording, audio: str, span: FoundClip, begin_s: float, end_s: float) -> SegmentClip:
-    times = "-".join(f"{round(seconds * 1000):08d}" for seconds in (span.begin_s, span.end_s))
-    return SegmentClip(f"{recording.key}-{times}", audio, begin_s, end_s, recording.name, round(span.begin_s, 3),
-                       round(span.end_s, 3), recording.speaker, span.in_speech, span.text,
-                       None if span.score is None else round(span.score, 4), span.doubt)
 
 
 def summarize(segments: Segments) -> Result:

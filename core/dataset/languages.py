@@ -22,26 +22,32 @@ def warn_doubtful_code(code: str, reporter: Reporter) -> None:
         reporter.emit(WarningRaised(reason))
 
 
-def check_target(dataset: str, language: str, new: Collection[str], base: Collection[str]) -> None:
-    """Refuse to train on a language that the base speaks, or one that the extension does not add."""
+def check_target(dataset: str, language: str, new: Collection[str], base: Collection[str],
+                 taught: Collection[str] = ()) -> None:
+    """Refuse to train on a language that the base speaks or was taught, or one that the extension does not add."""
     if language in new:
         return
-    check_new(dataset, language, base)
+    check_new(dataset, language, base, taught)
     raise UserError(
         f"The dataset {dataset!r} is in {describe_language(language)}; the extended model learns "
-        f"{', '.join(map(describe_language, new)) or 'nothing'} and speaks {', '.join(base)}.",
+        f"{', '.join(map(describe_language, new)) or 'nothing'} and speaks {', '.join((*base, *taught))}.",
         "Train a tokenizer on this dataset and extend the model with it.")
 
 
-def check_new(dataset: str, language: str, base: Collection[str]) -> None:
-    """Refuse to add a language that the base speaks."""
+def check_new(dataset: str, language: str, base: Collection[str], taught: Collection[str] = ()) -> None:
+    """Refuse to add a language that the base speaks or was taught."""
+    if language in taught:
+        raise UserError(
+            f"The dataset {dataset!r} is in {describe_language(language)}, which the model was taught before: nothing "
+            "of it may change.",
+            "Choose a dataset in another language, or teach the base of this model: --model with the base's name.")
     if language in base:
         raise UserError(
             f"The dataset {dataset!r} is in {describe_language(language)}, which the base model already speaks: "
-            f"nothing of it may "
-            "change.",
-            "Choose a dataset in the new language. While it is trained, scope `full` can replay this one: "
-            f"--replay-datasets {dataset}.")
+            f"nothing of it may change.",
+            f"Choose a dataset in the new language, or prepare this one under a separate code (such as "
+            f"`{language}-studio`) and make its tokenizer with --variant-of {language}. In scope `full` it can be "
+            f"replayed: --replay-datasets {dataset}.")
 
 
 def check_replayed(dataset: str, language: str, base: Collection[str]) -> None:

@@ -95,7 +95,7 @@ def check_reference(path: Path) -> None:
     next(text.pieces(path), "")
 
 
-def read_reference(path: Path, audio: str, ends: str = "") -> list[str]:
+def read_reference(path: Path, audio: str, ends: str = "", language: str = "") -> list[str]:
     """The sentences of a plain text, or the blocks of subtitles, lyrics or labels. `ends`: more ends of sentences."""
     kind = sidecars.kind_of(path)
     if kind.timed:
@@ -103,7 +103,7 @@ def read_reference(path: Path, audio: str, ends: str = "") -> list[str]:
     else:
         whole = "\n\n".join(_paragraphs(text.read(path, _MAX_CHARACTERS)))
         found = [" ".join(piece.text.split())
-                 for piece in split_text(whole, _LONGEST_SENTENCE, len, len(whole) + 1, ends)]
+                 for piece in split_text(whole, _LONGEST_SENTENCE, len, len(whole) + 1, ends, language)]
     found = [sentence for sentence in found if sentence]
     if not found:
         raise UserError(f"{path} has no text.", "Give the text that is spoken in the recording.")

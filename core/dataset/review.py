@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -18,13 +18,13 @@ from threading import Lock
 
 from config.errors import UserError
 from core.dataset.clip_index import ClipIndex
-from core.jobs.locks import FileLock
+from core.jobs.locks import locked
 from core.workspace import Workspace
 from data import manifest
-from data.audio_repair import EDGE_SILENCE_S, LEVEL, TRIM
 from data.clip_findings import ERROR, SAME_SOUND, TWO_TEXTS
 from data.durable_files import append_text
 from data.manifest import ManifestClip
+from data.sound_files import EDGE_SILENCE_S, LEVEL, TRIM
 
 DRAFT_FILE, EXCLUDED_FILE = "review.jsonl", "excluded.jsonl"
 _LOCK_FILE, _LOCK_TIMEOUT_S = ".review.lock", 10.0
@@ -45,7 +45,7 @@ class ReviewDecision:
     included: bool = True
     text: str | None = None
     reason: str = ""
-    fixes: tuple[str, ...] = ()  # of `data.audio_repair`
+    fixes: tuple[str, ...] = ()  # of `data.sound_files`
 
 
 class ReviewDecisions(dict[str, ReviewDecision]):
@@ -73,7 +73,7 @@ class ReviewDecisions(dict[str, ReviewDecision]):
 
 def read_decisions(workspace: Workspace, name: str) -> ReviewDecisions:
     """The decisions about clips of the dataset `name`, by id; read again when the file changes."""
-    return _draft(workspace.dataset(name) / DRAFT_FILE).read()
+    return _drafts(workspace.dataset(name) / DRAFT_FILE).read()
 
 
 class _Draft:
@@ -94,17 +94,15 @@ class _Draft:
             state = (about.st_ino, about.st_mtime_ns, about.st_size)
             if state != self._state:
                 content = self._path.read_bytes()
-                known = len(self._content) if content.startswith(self._content) else 0
+                already_read = len(self._content) if content.startswith(self._content) else 0
                 whole = content.rfind(b"\n") + 1
-                before = self._read if known else ReviewDecisions()
-                self._read = ReviewDecisions({**before, **_parse(content[known:])})
+                before = self._read if already_read else ReviewDecisions()
+                self._read = ReviewDecisions({**before, **_parse(content[already_read:])})
                 self._state, self._content = state, content[:whole]
             return self._read
 
 
-@lru_cache(maxsize=8)
-def _draft(path: Path) -> _Draft:
-    return _Draft(path)
+_drafts = lru_cache(maxsize=8)(_Draft)
 
 
 def _parse(content: bytes) -> dict[str, ReviewDecision]:
@@ -146,15 +144,9 @@ def update_decisions(workspace: Workspace, name: str, ids: Iterable[str],
     return len(changed)
 
 
-@contextmanager
-def _locked(workspace: Workspace, name: str) -> Iterator[None]:
-    lock = FileLock.take(workspace.dataset(name) / _LOCK_FILE, _LOCK_TIMEOUT_S)
-    if lock is None:
-        raise UserError(f"Others have been deciding about {name!r} for {_LOCK_TIMEOUT_S:g} s.", "Try again.")
-    try:
-        yield
-    finally:
-        lock.close()
+def _locked(workspace: Workspace, name: str) -> AbstractContextManager[None]:
+    return locked(workspace.dataset(name) / _LOCK_FILE, _LOCK_TIMEOUT_S,
+                  f"Others have been deciding about {name!r} for {_LOCK_TIMEOUT_S:g} s.", "Try again.")
 
 
 def _add(path: Path, made: Sequence[ReviewDecision]) -> None:

@@ -1,4 +1,4 @@
-"""The apps that run on a workspace: each holds a lock on a file of its own while it runs.
+"""The apps that run on a workspace: each holds a lock on a separate file while it runs.
 
 Models stay loaded between jobs only while an app runs, since only there may somebody ask for more.
 """
@@ -26,7 +26,7 @@ def register_app(workspace: Workspace, idle_timeout_s: float, address: str = "")
         if not locks.is_held(path):
             with suppress(FileNotFoundError):
                 path.unlink()
-    lock = FileLock.take(folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    lock = FileLock.acquire(folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}")
     assert lock is not None, "nobody else knows the name"
     lock.write(f"{idle_timeout_s:g} {address}")
     return lock
@@ -34,8 +34,7 @@ def register_app(workspace: Workspace, idle_timeout_s: float, address: str = "")
 
 def running_apps(workspace: Workspace) -> tuple[Path, ...]:
     """The files of the apps that run now."""
-    folder = _folder(workspace)
-    return tuple(path for path in sorted(folder.iterdir()) if locks.is_held(path)) if folder.is_dir() else ()
+    return tuple(path for path in sorted(_folder(workspace).glob("*")) if locks.is_held(path))
 
 
 def model_idle_timeout_s(apps: tuple[Path, ...]) -> float:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from config import foreign
 from config.errors import UserError
 from core.jobs.directory import Job
-from core.jobs.locks import FileLock
+from core.jobs.locks import locked
 from core.jobs.verbs import VERBS
 from core.workspace import resolve_inside
 from data.durable_files import write_json
@@ -21,7 +20,8 @@ _PATIENCE_S = 10.0
 def checkpoint_steps(run: Path) -> list[int]:
     """Steps of the training in the folder `run` that have a checkpoint, ascending."""
     folders = (run / CHECKPOINTS).glob("step-*")
-    return sorted(int(path.name.removeprefix("step-")) for path in folders if path.is_dir())
+    return sorted(int(number) for path in folders if (number := path.name.removeprefix("step-")).isascii()
+                  and number.isdigit() and len(number) < 13 and path.is_dir())
 
 
 def resume_point(job: Job) -> str:
@@ -37,10 +37,10 @@ def pinned_names(run: Path) -> dict[str, int]:
     """The checkpoints of `run` that were given a name, by it; `UserError` when the list is damaged."""
     path = run / CHECKPOINTS / NAMES
     try:
-        return {str(name): int(step) for name, step in json.loads(path.read_text(encoding="utf-8")).items()}
+        return {str(name): int(step) for name, step in foreign.read_json(path).items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, AttributeError, TypeError, ArithmeticError) as error:
         raise UserError(f"{path} could not be read: {error}.",
                         "Delete it, and pin the checkpoints again.") from error
 
@@ -72,19 +72,13 @@ def unpin(run: Path, name: str) -> int:
     return step
 
 
-@contextmanager
-def checkpoint_lock(run: Path) -> Iterator[None]:
+def checkpoint_lock(run: Path) -> AbstractContextManager[None]:
     """Meanwhile nobody else names or deletes checkpoints of `run`."""
     folder = run / CHECKPOINTS
     if not folder.is_dir():
         raise UserError(f"The run {run.name!r} has no checkpoint yet.", "Let it train to its first checkpoint.")
-    lock = FileLock.take(folder / ".names", timeout_s=_PATIENCE_S)
-    if lock is None:
-        raise UserError(f"The checkpoints of {run.name!r} are in use.", "Try again in a moment.")
-    try:
-        yield
-    finally:
-        lock.close()
+    return locked(folder / ".names", _PATIENCE_S, f"The checkpoints of {run.name!r} are in use.",
+                  "Try again in a moment.")
 
 
 def _write(run: Path, names: dict[str, int]) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.jobs import checkpoint_names, locks
-from core.jobs.directory import Job
+from core.jobs.directory import Job, choose_device
 from core.jobs.events import Queued, Stopped, append_event
 from core.jobs.locks import FileLock
 from core.jobs.state import JobReader, JobState
@@ -43,9 +43,9 @@ def start(job: Job, *, command: Sequence[str] = WORKER_COMMAND) -> None:
     _spawn(job, enqueue(job), command)
 
 
-def resume(job: Job, *, command: Sequence[str] = WORKER_COMMAND) -> None:
-    """Start a worker again on a job that was stopped, failed or crashed."""
-    _spawn(job, enqueue(job, resuming=True), command)
+def resume(job: Job, *, command: Sequence[str] = WORKER_COMMAND, restart: bool = False) -> None:
+    """Start a worker again on a job that was stopped, failed or crashed; `restart`: without a person's request."""
+    _spawn(job, enqueue(job, resuming=True, restart=restart), command)
 
 
 def resume_with_dependents(job: Job, states: Sequence[JobState], *,
@@ -64,12 +64,12 @@ def resume_with_dependents(job: Job, states: Sequence[JobState], *,
     return resumed
 
 
-def enqueue(job: Job, *, resuming: bool = False) -> FileLock:
-    """Take the job's lock for a worker, and append `Queued` to the journal.
+def enqueue(job: Job, *, resuming: bool = False, restart: bool = False) -> FileLock:
+    """Take the job's lock for a worker, and append `Queued` to the journal, with the device that is chosen now.
 
     Raises `AlreadyRunning` when its worker lives, `UserError` when it has run and this is no resume.
     """
-    lock = FileLock.take(job.lock)
+    lock = FileLock.acquire(job.lock)
     if lock is None:
         raise AlreadyRunning(f"{job.id} is already running.", "Watch it in the list of jobs, or stop it first.")
     try:
@@ -86,9 +86,9 @@ def enqueue(job: Job, *, resuming: bool = False) -> FileLock:
             raise UserError(f"{job.id} has already run: it is {now.status}.", "Resume it, or start a new one.")
         lock.write("")
         job.stop_file.unlink(missing_ok=True)
-        append_event(job.journal, Queued())
+        append_event(job.journal, Queued(choose_device(job.verb, job.settings), restart))
     except BaseException:
-        lock.close()
+        lock.release()
         raise
     return lock
 
@@ -96,7 +96,7 @@ def enqueue(job: Job, *, resuming: bool = False) -> FileLock:
 def stop(job: Job) -> None:
     """Ask the job to finish its step, save and end. A job that does not run is left as it is."""
     if read_state(job).alive:
-        job.stop_file.touch()
+        job.stop()
 
 
 def force_stop(job: Job, *, grace_s: float = 2.0, timeout_s: float = 10.0) -> None:
@@ -104,7 +104,7 @@ def force_stop(job: Job, *, grace_s: float = 2.0, timeout_s: float = 10.0) -> No
 
     Only the process that the lock names is touched, and only while the lock is held.
     """
-    job.stop_file.touch()
+    job.stop()
     if not _signal(job, signal.SIGTERM) or _gone(job, grace_s):
         _note_force_stop(job)
         return
@@ -131,31 +131,42 @@ def wait(job: Job, timeout_s: float | None = None) -> JobState:
 def log_tail(job: Job, max_bytes: int = 8192) -> str:
     """The last whole lines of the job's log, at most `max_bytes` of it."""
     try:
+        if not job.log.resolve().is_relative_to(job.directory.resolve()):
+            return "The log is a link that leads out of the job's folder; it is not followed."
+        if job.log.exists() and not job.log.is_file():
+            return "The log is no file."
         with open(job.log, "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - max_bytes))
             tail = file.read().decode(errors="replace")
     except FileNotFoundError:
         return ""
+    except (OSError, RuntimeError) as error:
+        return f"The log cannot be read: {error}."
     return tail if size <= max_bytes else tail.partition("\n")[2]
 
 
 def _spawn(job: Job, lock: FileLock, command: Sequence[str]) -> None:
-    try:
-        with open(job.log, "ab") as log:
-            process = subprocess.Popen(
-                [*command, str(job.directory), "--lock", str(lock.descriptor)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=_ROOT, start_new_session=True,
-                pass_fds=(lock.descriptor,), env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
-    except OSError as error:
-        raise UserError(
-            f"The worker of {job.id} could not be started: {shlex.join(command)}: {error.strerror}.",
-            "Free some memory or disk space, then resume the job.",
-        ) from error
-    finally:
-        lock.close()
+    process = start_process(f"The worker of {job.id}", [*command, str(job.directory)], lock, job.log)
+    lock.release()
     threading.Thread(target=process.wait, name=f"reap {job.id}", daemon=True).start()
+
+
+def start_process(title: str, command: Sequence[str], lock: FileLock, log: Path) -> subprocess.Popen[bytes]:
+    """Start `command` in a separate session with a copy of `lock`, its output appended to `log`.
+
+    Where it cannot be started the lock is released.
+    """
+    words = [*command, "--lock", str(lock.descriptor)]
+    try:
+        with open(log, "ab") as output:
+            return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=_ROOT,
+                                    start_new_session=True, pass_fds=(lock.descriptor,),
+                                    env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    except OSError as error:
+        lock.release()
+        raise UserError(f"{title} could not be started: {shlex.join(words)}: {error.strerror}.",
+                        "Free some memory or disk space, then resume the job.") from error
 
 
 def _signal(job: Job, number: signal.Signals) -> bool:
@@ -186,11 +197,11 @@ def _gone(job: Job, timeout_s: float) -> bool:
 
 def _note_force_stop(job: Job) -> None:
     """Record the end for a worker that could not, holding its lock so as to be the only writer."""
-    lock = FileLock.take(job.lock)
+    lock = FileLock.acquire(job.lock)
     if lock is None:
         return
     try:
         if JobReader(job).state(worker_alive=False).status == "crashed":
             append_event(job.journal, Stopped(f"Stopped by force. {checkpoint_names.resume_point(job)}"))
     finally:
-        lock.close()
+        lock.release()

@@ -1,4 +1,4 @@
-"""Print the UUIDs of the GPUs in CUDA's order, one a line: a program of its own.
+"""Print the UUIDs of the GPUs in CUDA's order, one a line: a separate program.
 
 Only the driver knows which GPU it counts as the fastest (NVML and nvidia-smi count by PCI bus). A process that has
 asked it can no longer fork processes that use CUDA, so `core.jobs.gpus` runs this as a child. It makes no context and

@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
+from config import foreign
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import Options
+from core.jobs.events import LATEST
 from core.jobs.verbs import VERBS
 from core.workspace import Workspace, resolve_inside
 from data.durable_files import atomic_directory
 
 NO_DEVICE = "none"
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where it was built: ten times as fast
+DEVICE_FILES = Path("/dev")  # where the driver shows its GPUs; a test shows others
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Job:
 
     directory: Path
     verb: str
-    device: str  # "cpu", "cuda", or "none" for a verb that takes no device
+    device: str  # whose queue it stands in: "cpu", "cuda", or "none" for a verb that takes no device
     after: tuple[str, ...]  # ids of jobs that must finish first
     created: float  # seconds since 1970
     settings: dict[str, object] = field(hash=False)
@@ -57,13 +60,25 @@ class Job:
     def stop_file(self) -> Path:
         return self.directory / "stop"
 
+    def stop(self, by: str = "") -> None:
+        """Ask the worker to end; a request that was made before stands. `by` names a signal, else it is a person."""
+        with suppress(FileExistsError), open(self.stop_file, "x", encoding="utf-8") as file:
+            file.write(by)
+
+    def stopped_by_person(self) -> bool:
+        """Whether a person asked the worker to end."""
+        try:
+            return not self.stop_file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return False
+
     def options(self) -> Options:
         """The checked options; `UserError` when they do not fit this version of Lisan."""
         return parse_options(VERBS[self.verb].options, self.settings)
 
 
 def create_job(workspace: Workspace, verb: str, options: Options, *, after: Sequence[str] = (),
-           name: str | None = None) -> Job:
+               name: str | None = None) -> Job:
     """Write a new job, not yet started. Its options are frozen from here on.
 
     `after` names jobs of this workspace that must finish first; `name` is the id (default:
@@ -73,10 +88,14 @@ def create_job(workspace: Workspace, verb: str, options: Options, *, after: Sequ
     for earlier in after:
         workspace.run(earlier)
     directory = resolve_inside(workspace.runs, name or _new_id(workspace, verb))
-    job = Job(directory, verb, _device(verb, options), tuple(after), time.time(), options.model_dump(mode="json"))
+    settings = options.model_dump(mode="json")
+    job = Job(directory, verb, choose_device(verb, settings), tuple(after), time.time(), settings)
     try:
         with atomic_directory(directory, "Free some disk space or choose another workspace.") as temporary:
-            _write_config(job, temporary / "config.yaml")
+            values = {"verb": verb, "device": job.device, "after": list(after), "created": job.created,
+                      "options": job.settings}
+            (temporary / "config.yaml").write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True),
+                                                   encoding="utf-8")
     except UserError:
         check_name_free(workspace, directory.name)
         raise
@@ -98,23 +117,19 @@ def load_job_directory(directory: Path) -> Job:
     """The job in `directory`; `UserError` when its `config.yaml` is missing or not a job's."""
     path = directory / "config.yaml"
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+        values = foreign.read_yaml(path)
         job = Job(
             directory=directory.absolute(), verb=str(values["verb"]), device=str(values["device"]),
             after=tuple(str(name) for name in values["after"]), created=float(values["created"]),
             settings=dict(values["options"]),
         )
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        if not 0 <= job.created < LATEST or not all(isinstance(name, str) for name in job.settings):
+            raise ValueError("its time or its options have a wrong type")
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
         raise UserError(f"{path} is not the configuration of a job: {error!r}.", "Start the job again.") from error
     if job.verb not in VERBS:
         raise UserError(f"{path} asks for the verb {job.verb!r}, which is unknown.", f"Known: {', '.join(VERBS)}.")
     return job
-
-
-def _write_config(job: Job, path: Path) -> None:
-    values = {"verb": job.verb, "device": job.device, "after": list(job.after), "created": job.created,
-              "options": job.settings}
-    path.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 def _new_id(workspace: Workspace, verb: str) -> str:
@@ -125,12 +140,19 @@ def _new_id(workspace: Workspace, verb: str) -> str:
             return name
 
 
-def _device(verb: str, options: Options) -> str:
-    """The device whose queue the job stands in. `auto` asks the system, because torch must not be loaded here."""
+def choose_device(verb: str, settings: Mapping[str, object]) -> str:
+    """The device whose queue a job with these options joins now.
+
+    Of `auto` the system is asked, because torch must not be loaded here: the machine may have another device at the
+    next start of the job.
+    """
     if not VERBS[verb].takes_device:
         return NO_DEVICE
-    device = str(getattr(options, "device", "auto"))
-    if device != "auto":
-        return device
+    device = str(settings.get("device", "auto"))
+    return device if device != "auto" else "cuda" if gpu_is_visible() else "cpu"
+
+
+def gpu_is_visible() -> bool:
+    """Whether the system shows an NVIDIA GPU that is not hidden by CUDA_VISIBLE_DEVICES."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    return "cuda" if not hidden and any(Path("/dev").glob("nvidia[0-9]*")) else "cpu"
+    return not hidden and any(DEVICE_FILES.glob("nvidia[0-9]*"))

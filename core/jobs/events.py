@@ -13,12 +13,16 @@ import errno
 import json
 import os
 import time
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+from config import foreign
 from config.errors import UserError
 
+LATEST = 1e11  # seconds since 1970 that a calendar can show
 Scalar = str | int | float | bool | None
 Result = dict[str, Scalar]
 """What a verb returns: flat, shown in the page and printed by `--json`."""
@@ -28,22 +32,30 @@ Result = dict[str, Scalar]
 class Event:
     """Base of all events. `time` is in seconds since 1970, stamped by the writer."""
 
-    kind: ClassVar[str] = ""
     time: float = field(default=0.0, kw_only=True)
+
+    @property
+    def kind(self) -> str:
+        """Its name in the journal."""
+        return _NAMES[type(self)]
 
 
 @dataclass(frozen=True)
 class Queued(Event):
-    """A new attempt was requested; no worker runs yet."""
+    """A new attempt was requested; no worker runs yet.
 
-    kind: ClassVar[str] = "queued"
+    `device` is the one whose queue the job joins, which may differ from attempt to attempt. `restart`: the app asked
+    for it, because the job was alive when the machine went down.
+    """
+
+    device: str = ""
+    restart: bool = False
 
 
 @dataclass(frozen=True)
 class Waiting(Event):
     """The worker waits for a device or another job."""
 
-    kind: ClassVar[str] = "waiting"
     reason: str
 
 
@@ -51,7 +63,6 @@ class Waiting(Event):
 class Started(Event):
     """The verb runs; `attempt` counts from 1."""
 
-    kind: ClassVar[str] = "started"
     pid: int
     attempt: int
 
@@ -60,7 +71,6 @@ class Started(Event):
 class Stage(Event):
     """A stage of the work began (`seconds` is None) or ended."""
 
-    kind: ClassVar[str] = "stage"
     name: str
     seconds: float | None = None
 
@@ -69,7 +79,6 @@ class Stage(Event):
 class Plan(Event):
     """What the job will do, before it starts; `counts` are the numbers in `lines`."""
 
-    kind: ClassVar[str] = "plan"
     lines: tuple[str, ...]
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -81,7 +90,6 @@ class Progress(Event):
     `per_second` and `seconds_left` are given where the verb knows them better than the journal's times do.
     """
 
-    kind: ClassVar[str] = "progress"
     done: float
     total: float | None
     unit: str
@@ -98,7 +106,6 @@ class Step(Event):
     `rates` are the learning rates of the parameter groups by name; the first, of the rows, is also `learning_rate`.
     """
 
-    kind: ClassVar[str] = "step"
     step: int
     total_steps: int
     speech_loss: float
@@ -121,7 +128,6 @@ class Evaluated(Event):
     losses are the new language's.
     """
 
-    kind: ClassVar[str] = "evaluated"
     step: int
     speech_loss: float
     errors: dict[str, float] = field(default_factory=dict)  # 0 to about 1
@@ -134,7 +140,6 @@ class Evaluated(Event):
 class SampleGenerated(Event):
     """A sentence synthesized during training; `path` is relative to the job's directory."""
 
-    kind: ClassVar[str] = "sample"
     step: int
     language: str
     text: str
@@ -146,7 +151,6 @@ class SampleGenerated(Event):
 class AudioChunk(Event):
     """The next chunk of a clip that is still being synthesized, for streaming playback."""
 
-    kind: ClassVar[str] = "audio_chunk"
     side: str
     index: int
     chunk: int
@@ -158,7 +162,6 @@ class AudioChunk(Event):
 class AudioGenerated(Event):
     """A finished clip; paths are relative to the job's directory, `seconds` is the time that synthesis took."""
 
-    kind: ClassVar[str] = "audio"
     side: str
     index: int
     path: str
@@ -177,7 +180,6 @@ class AudioGenerated(Event):
 class CheckpointSaved(Event):
     """A checkpoint folder is complete; `path` is relative to the job's directory."""
 
-    kind: ClassVar[str] = "checkpoint"
     step: int
     path: str
     best: bool
@@ -187,7 +189,6 @@ class CheckpointSaved(Event):
 class WarningRaised(Event):
     """A warning; the job goes on."""
 
-    kind: ClassVar[str] = "warning"
     message: str
 
 
@@ -195,7 +196,6 @@ class WarningRaised(Event):
 class Finished(Event):
     """The verb returned."""
 
-    kind: ClassVar[str] = "finished"
     result: Result
 
 
@@ -203,7 +203,6 @@ class Finished(Event):
 class Failed(Event):
     """The verb raised, or the process died (`exit_code` below 0 is a signal, as in `subprocess`)."""
 
-    kind: ClassVar[str] = "failed"
     message: str
     hint: str = ""
     traceback: str = ""
@@ -212,26 +211,61 @@ class Failed(Event):
 
 @dataclass(frozen=True)
 class Stopped(Event):
-    """Ended on request."""
+    """Ended on request; `terminated`: of the system (SIGTERM, as when a machine goes down), not of a person."""
 
-    kind: ClassVar[str] = "stopped"
     message: str
+    terminated: bool = False
 
 
 @dataclass(frozen=True)
 class Skipped(Event):
     """Ended before it began, because a job it depends on did not finish; `hint` says how to go on."""
 
-    kind: ClassVar[str] = "skipped"
     message: str
     hint: str = ""
 
 
 _KINDS: dict[str, type[Event]] = {
-    kind.kind: kind
-    for kind in (Queued, Waiting, Started, Stage, Plan, Progress, Step, Evaluated, SampleGenerated, AudioChunk,
-                 AudioGenerated, CheckpointSaved, WarningRaised, Finished, Failed, Stopped, Skipped)
+    "queued": Queued, "waiting": Waiting, "started": Started, "stage": Stage, "plan": Plan, "progress": Progress,
+    "step": Step, "evaluated": Evaluated, "sample": SampleGenerated, "audio_chunk": AudioChunk,
+    "audio": AudioGenerated, "checkpoint": CheckpointSaved, "warning": WarningRaised, "finished": Finished,
+    "failed": Failed, "stopped": Stopped, "skipped": Skipped,
 }
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) > _LARGEST
+
+
+def _is_scalar(value: object) -> bool:
+    return value is None or isinstance(value, str | bool) or _is_number(value)
+
+
+_LARGEST = 1e300
+_OF_TYPE: dict[str, Callable[[Any], bool]] = {
+    "str": lambda value: isinstance(value, str),
+    "int": lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63,
+    "bool": lambda value: isinstance(value, bool),
+    "float": _is_number,
+    "tuple[str, ...]": lambda value: isinstance(value, tuple) and all(isinstance(one, str) for one in value),
+    "Result": lambda value: isinstance(value, dict) and all(map(_is_scalar, value.values())),
+    "dict[str, float]": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
+    "dict[str, dict[str, float]]": lambda value: isinstance(value, dict) and all(
+        isinstance(one, dict) and all(map(_is_number, one.values())) for one in value.values()),
+}
+_OF_TYPE["dict[str, int]"] = _OF_TYPE["dict[str, float]"]
+
+
+def _check_of(item: dataclasses.Field[Any]) -> Callable[[Any], bool]:
+    """Whether a value read from a journal has the type of the field; a journal may be made by others."""
+    if item.name == "time":
+        return lambda value: _is_number(value) and 0 <= value < LATEST
+    of_type = _OF_TYPE[str(item.type).removesuffix(" | None")]
+    return (lambda value: value is None or of_type(value)) if str(item.type).endswith(" | None") else of_type
+
+
+_CHECKS = {kind: {item.name: _check_of(item) for item in dataclasses.fields(kind)} for kind in _NAMES}
 TERMINAL = (Finished, Failed, Stopped, Skipped)
 
 
@@ -245,13 +279,15 @@ def encode(event: Event) -> bytes:
 def decode(line: bytes) -> Event:
     """The event of one line; a line that cannot be read becomes a warning that quotes it."""
     try:
-        values: dict[str, Any] = json.loads(line)
+        values: dict[str, Any] = foreign.loads(line)
         kind = _KINDS[values.pop("event")]
-        known = {item.name for item in dataclasses.fields(kind)}
+        checks = _CHECKS[kind]
         fields: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
-            for name, value in values.items() if name in known
+            for name, value in values.items() if name in checks
         }
+        if not all(checks[name](value) for name, value in fields.items()):
+            raise TypeError("a field has another type")
         return kind(**fields)
     except (ValueError, KeyError, TypeError, AttributeError):
         quote = line[:60].decode(errors="replace")
@@ -273,7 +309,8 @@ class Journal:
         stamped = dataclasses.replace(event, time=time.time())
         data = encode(stamped)
         try:
-            if not self._at_line_start():
+            size = os.fstat(self._descriptor).st_size
+            if size and os.pread(self._descriptor, 1, size - 1) != b"\n":  # the line of a writer that was killed
                 data = b"\n" + data
             while data:
                 data = data[os.write(self._descriptor, data):]
@@ -286,24 +323,17 @@ class Journal:
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def _at_line_start(self) -> bool:
-        size = os.fstat(self._descriptor).st_size
-        return size == 0 or os.pread(self._descriptor, 1, size - 1) == b"\n"
-
 
 def append_event(path: Path, event: Event) -> None:
     """Append one event to the journal at `path`; for whoever holds the job's lock without being its worker."""
-    journal = Journal(path)
-    try:
+    with closing(Journal(path)) as journal:
         journal.append(event)
-    finally:
-        journal.close()
 
 
 def read_events(path: Path, offset: int = 0) -> tuple[list[Event], int]:
     """Whole lines of `path` from byte `offset` on, and the offset to go on from. No file is no events."""
     try:
-        with open(path, "rb") as file:
+        with foreign.open_plain(path) as file:
             file.seek(offset)
             data = file.read()
     except FileNotFoundError:

@@ -72,6 +72,12 @@ def find_gpus() -> tuple[Gpu, ...]:
     return visible_gpus(gpus, os.environ)
 
 
+def find_driver_cuda() -> str:
+    """The newest CUDA that the driver runs, such as "12.4"; empty without a driver."""
+    found = re.search(r"CUDA Version: ([\d.]+)", _output(_PROGRAM))
+    return found[1] if found else ""
+
+
 def _output(*command: str) -> str:
     """What a program prints; nothing when it is not there, fails or takes too long."""
     try:
@@ -128,7 +134,7 @@ def _instance_memory(report: str) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 def _cuda_order() -> tuple[str, ...]:
-    """UUIDs of all GPUs in CUDA's order, from a process of its own; none without CUDA."""
+    """UUIDs of all GPUs in CUDA's order, from a separate process; none without CUDA."""
     return tuple(_output(sys.executable, str(_CUDA_ORDER)).split())
 
 

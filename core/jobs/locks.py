@@ -9,20 +9,24 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from config.errors import UserError
 
 _POLL_S = 0.02
 
 
 class FileLock:
-    """A held lock; closing it, or the end of the process, releases it."""
+    """A held lock; `release`, or the end of the process, ends it."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self.descriptor = descriptor
 
     @classmethod
-    def take(cls, path: Path, timeout_s: float = 0.5) -> FileLock | None:
+    def acquire(cls, path: Path, timeout_s: float = 0.5) -> FileLock | None:
         """The lock on `path`, or None when another holds it for all of `timeout_s`.
 
         The patience outlasts `is_held`, which takes a shared lock for some microseconds.
@@ -50,9 +54,21 @@ class FileLock:
         os.ftruncate(self.descriptor, 0)
         os.pwrite(self.descriptor, text.encode(), 0)
 
-    def close(self) -> None:
+    def release(self) -> None:
         """Release this copy. Not `LOCK_UN`: that would also release the copy a child holds."""
         os.close(self.descriptor)
+
+
+@contextmanager
+def locked(path: Path, timeout_s: float, message: str, hint: str) -> Iterator[None]:
+    """Hold the lock on `path` meanwhile; `UserError` where another holds it for all of `timeout_s`."""
+    lock = FileLock.acquire(path, timeout_s)
+    if lock is None:
+        raise UserError(message, hint)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def is_held(path: Path) -> bool:

@@ -4,7 +4,7 @@ There is at most one for each device of a workspace. A job's worker waits for it
 device, leaves a request; the server runs the verb and answers with the job's last event. Since only the holder of the
 device sends requests, the server has one at a time, and whoever gets the device for other work may end the server.
 
-A request is a small file that the worker keeps locked, and the server holds a lock of its own, so that each notices
+A request is a small file that the worker keeps locked, and the server holds a separate lock, so that each notices
 the other's death at once, however it dies. `core.model_server` is the other end.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config.errors import UserError
-from core.jobs import locks
+from core.jobs import control, locks
 from core.jobs.directory import Job
 from core.jobs.events import Event, decode
 from core.jobs.locks import FileLock
@@ -33,7 +32,6 @@ from core.workspace import Workspace
 REQUESTED, TAKEN, ANSWERED = "request", "taken", "answer"
 """Prefixes of the files of a request, each with the request's token behind it."""
 COMMAND = (sys.executable, "-m", "core.model_server")
-_ROOT = Path(__file__).resolve().parents[2]
 _POLL_S = 0.03
 _STARTS = 2  # a server may be about to end when a request comes; one that never takes a request is broken
 _PATIENCE_S = 5.0
@@ -77,14 +75,14 @@ class ModelServerClient:
         token = uuid.uuid4().hex[:12]
         request, taken, answer = (self.folder / f"{name}-{token}" for name in (REQUESTED, TAKEN, ANSWERED))
         hidden = self.folder / f".{request.name}"
-        lock = FileLock.take(hidden)
+        lock = FileLock.acquire(hidden)
         assert lock is not None, "nobody else knows the name"
         try:
             lock.write(json.dumps(job.id))
             hidden.rename(request)  # locked before it can be seen
             return self._wait_for(answer, request, command)
         finally:
-            lock.close()
+            lock.release()
             for path in (request, taken, answer):
                 path.unlink(missing_ok=True)
 
@@ -121,22 +119,14 @@ class ModelServerClient:
 
     def _start(self, command: Sequence[str]) -> subprocess.Popen[bytes] | None:
         """A new server, which inherits its lock; None when an old one is about to end."""
-        lock = FileLock.take(self.lock)
+        lock = FileLock.acquire(self.lock)
         if lock is None:
             return None
-        words = [*command, str(self.workspace.path), self.device, "--lock", str(lock.descriptor)]
-        try:
-            with open(self.folder / "output.log", "wb") as log:
-                process = subprocess.Popen(
-                    words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=_ROOT, start_new_session=True,
-                    pass_fds=(lock.descriptor,), env={**os.environ, "PYTHONUNBUFFERED": "1"},
-                )
-            lock.write(str(process.pid))
-        except OSError as error:
-            raise UserError(
-                f"The model server could not be started: {shlex.join(words)}: {error.strerror}.",
-                "Free some memory or disk space, then resume the job.",
-            ) from error
-        finally:
-            lock.close()
+        lock.write("")  # the old server's number may be another process by now, which `stop` would end
+        log = self.folder / "output.log"
+        log.unlink(missing_ok=True)
+        words = [*command, str(self.workspace.path), self.device]
+        process = control.start_process("The model server", words, lock, log)
+        lock.write(str(process.pid))
+        lock.release()
         return process

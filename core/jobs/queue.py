@@ -63,12 +63,14 @@ def wait_for_turn(job: Job, reporter: Reporter, wait_reason: Callable[[], str] =
 def _wait(reporter: Reporter, wait_reason: Callable[[], str]) -> None:
     """Return when `wait_reason()` is empty; report each new reason once."""
     reported = ""
-    while reason := wait_reason():
+    while True:
+        if reporter.stop_requested():  # before the turn: when a machine goes down, the job ahead ends as well
+            raise StopRequested("Stopped while it waited.")
+        if not (reason := wait_reason()):
+            return
         if reason != reported:
             reporter.emit(Waiting(reason))
             reported = reason
-        if reporter.stop_requested():
-            raise StopRequested("Stopped while it waited.")
         time.sleep(_POLL_S)
 
 
@@ -110,7 +112,7 @@ class _Ticket:
                 abandoned.unlink(missing_ok=True)
         name = self._name()
         hidden = self._queue / f".{name}"  # locked before others see it; else they would take it for abandoned
-        lock = FileLock.take(hidden)
+        lock = FileLock.acquire(hidden)
         assert lock is not None, "the job's own lock keeps others from making its ticket"
         self._lock, self._path = lock, hidden.rename(self._queue / name)
 
@@ -125,26 +127,26 @@ class _Ticket:
             return f"Waiting for {device}: {first} is before it in the queue."
         if self._failed_checks and time.monotonic() < self._next_check and not locks.is_held(device_path):
             return self._reason
-        lock = FileLock.take(device_path, timeout_s=0.0)
+        lock = FileLock.acquire(device_path, timeout_s=0.0)
         if lock is None:
             self._failed_checks = 0
             return f"Waiting for {device}: {locks.read_holder(device_path) or 'another job'} is using it."
         try:
             self._reason = self._wait_reason()
         except BaseException:
-            lock.close()
+            lock.release()
             raise
         if not self._reason:
             self.device_lock = lock
             return ""
-        lock.close()
+        lock.release()
         self._failed_checks += 1
         self._next_check = time.monotonic() + _READY_INTERVAL_S
         return self._reason
 
     def release(self) -> None:
         self._path.unlink(missing_ok=True)
-        self._lock.close()
+        self._lock.release()
 
     def _name(self) -> str:
         """It sorts by position. Microseconds since 1970 have ten digits before the point until the year 2286."""

@@ -124,8 +124,11 @@ class JournalReporter:
         return self._journal.path.parent
 
     def emit(self, event: Event) -> None:
-        if isinstance(event, Progress) and self._too_soon(event):
-            return
+        if isinstance(event, Progress):
+            now = time.monotonic()
+            if event.done != event.total and now < self._progress_due:
+                return
+            self._progress_due = now + _PROGRESS_INTERVAL_S
         stamped = self._journal.append(event)
         self._log(stamped)
         if self._listener:
@@ -144,13 +147,6 @@ class JournalReporter:
         with suppress(OSError), open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{time.strftime('%H:%M:%S', time.localtime(event.time))} {text}\n")
 
-    def _too_soon(self, event: Progress) -> bool:
-        now = time.monotonic()
-        if event.done != event.total and now < self._progress_due:
-            return True
-        self._progress_due = now + _PROGRESS_INTERVAL_S
-        return False
-
 
 def describe(event: Event) -> str:
     """`event` as a line for people; empty for one that is not worth a line."""
@@ -166,8 +162,10 @@ def describe(event: Event) -> str:
         case Progress():
             return describe_progress(event)
         case Step():
+            memory = (f"  {event.memory_of} memory at most {size_text(event.memory_bytes)}"
+                      if event.memory_bytes is not None else "")
             return (f"step {event.step}/{event.total_steps}  speech loss {event.speech_loss:.4f}  "
-                    f"text loss {event.text_loss:.4f}  {event.tokens_per_s:.0f} tokens/s{_memory(event)}")
+                    f"text loss {event.text_loss:.4f}  {event.tokens_per_s:.0f} tokens/s{memory}")
         case Evaluated():
             errors = "".join(f"  {code} CER {error:.1%}" for code, error in event.errors.items())
             more = "" if event.text_loss is None or event.accuracy is None else (
@@ -217,12 +215,6 @@ def size_text(count: float) -> str:
         if count >= scale:
             return f"{count / scale:.{2 if unit == 'GB' else 1}f} {unit}"
     return f"{count:.0f} bytes"
-
-
-def _memory(event: Step) -> str:
-    if event.memory_bytes is None:
-        return ""
-    return f"  {event.memory_of} memory at most {size_text(event.memory_bytes)}"
 
 
 def _error(error: float | None) -> str:

@@ -12,10 +12,11 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
+from config import foreign
 from config.errors import UserError
 from core.jobs import checkpoint_names, locks
 from core.jobs.directory import Job, load_job
@@ -53,14 +54,19 @@ POSITION_FILE = "queue_position"
 _RATE_WINDOW_S = 30.0
 _NO_LAST_EVENT = "The worker ended without a last event: it was killed, or the machine went down."
 _CRASH_HINT = "Resume it; if it happens again, read the log and watch the memory."
-_EventOfStep = TypeVar("_EventOfStep", Step, Evaluated, SampleGenerated, CheckpointSaved)
+_LISTS: Mapping[type[Event], str] = {
+    Step: "steps", Evaluated: "evaluations", SampleGenerated: "samples", CheckpointSaved: "checkpoints",
+    AudioGenerated: "audio", AudioChunk: "audio_chunks", Stage: "stages", WarningRaised: "warnings",
+}
+"""Fields of `JobState` that list events of a kind; of warnings, the messages."""
+_OF_STEPS = ("steps", "evaluations", "samples", "checkpoints")
 
 
 @dataclass(frozen=True)
 class JobState:
     """A job at one moment. Times are seconds since 1970, durations seconds."""
 
-    job: Job
+    job: Job  # on the device of the last attempt
     status: Status = "created"
     reason: str = ""  # why it waits
     attempt: int = 0
@@ -84,6 +90,8 @@ class JobState:
     hint: str = ""
     traceback: str = ""
     exit_code: int | None = None
+    interrupted: bool = False  # it was alive when its processes ended and nobody had asked for it
+    restarts: int = 0  # attempts that the app began after such an end, since the last checkpoint
 
     @property
     def id(self) -> str:
@@ -120,25 +128,14 @@ class JobStateReducer:
 
     def __init__(self, job: Job) -> None:
         self._state = JobState(job)
-        self._steps: list[Step] = []
-        self._evaluations: list[Evaluated] = []
-        self._samples: list[SampleGenerated] = []
-        self._checkpoints: list[CheckpointSaved] = []
-        self._audio: list[AudioGenerated] = []
-        self._audio_chunks: list[AudioChunk] = []
-        self._stages: list[Stage] = []
-        self._warnings: list[str] = []
+        self._lists: dict[str, list[Any]] = {name: [] for name in _LISTS.values()}
         self._latest: Progress | None = None
         self._recent: deque[tuple[float, float]] = deque()  # (time, done) of the progress now counted
 
     def state(self) -> JobState:
         rate = self._rate()
-        return replace(
-            self._state, progress=self._latest, rate=rate, eta_s=self._eta(rate), stages=tuple(self._stages),
-            steps=tuple(self._steps), evaluations=tuple(self._evaluations), samples=tuple(self._samples),
-            checkpoints=tuple(self._checkpoints), audio=tuple(self._audio), audio_chunks=tuple(self._audio_chunks),
-            warnings=tuple(self._warnings),
-        )
+        lists: dict[str, Any] = {name: tuple(items) for name, items in self._lists.items()}
+        return replace(self._state, progress=self._latest, rate=rate, eta_s=self._eta(rate), **lists)
 
     def add(self, event: Event) -> None:
         match event:
@@ -156,7 +153,8 @@ class JobStateReducer:
             case Skipped():
                 self._set(status="skipped", reason="", message=event.message, hint=event.hint, ended_at=event.time)
             case Stopped():
-                self._set(status="stopped", reason="", message=event.message, ended_at=event.time)
+                self._set(status="stopped", reason="", message=event.message, ended_at=event.time,
+                          interrupted=event.terminated)
             case Stage():
                 self._stage(event)
             case Plan():
@@ -165,36 +163,36 @@ class JobStateReducer:
                 self._progress(event)
             case Step():
                 self._step(event)
-            case Evaluated():
-                self._evaluations.append(event)
-            case SampleGenerated():
-                self._samples.append(event)
             case CheckpointSaved():  # repeated by a resumed run that was killed before it could report it
-                self._checkpoints = [*(one for one in self._checkpoints if one.step != event.step), event]
-            case AudioGenerated():
-                self._audio.append(event)
-            case AudioChunk():
-                self._audio_chunks.append(event)
+                others = (one for one in self._lists["checkpoints"] if one.step != event.step)
+                self._lists["checkpoints"] = [*others, event]
+                self._set(restarts=0)
             case WarningRaised():
-                self._warnings.append(event.message)
+                self._lists["warnings"].append(event.message)
+            case _:
+                self._lists[_LISTS[type(event)]].append(event)
 
     def _set(self, **changes: object) -> None:
         self._state = replace(self._state, **changes)  # type: ignore[arg-type]
 
-    def _begin_attempt(self, event: Event) -> None:
+    def _begin_attempt(self, event: Queued) -> None:
         """Drop what belongs to the last attempt alone, but not the steps that a resumed run builds on."""
-        self._state = JobState(self._state.job, status="queued", attempt=self._state.attempt, queued_at=event.time)
+        last = self._state
+        job = replace(last.job, device=event.device or last.job.device)
+        restarts = last.restarts + (last.started_at is not None) if event.restart else 0
+        self._state = JobState(job, status="queued", attempt=last.attempt, queued_at=event.time, restarts=restarts)
         self._latest = None
-        for of_one_attempt in (self._audio, self._audio_chunks, self._stages, self._warnings, self._recent):
-            of_one_attempt.clear()
+        self._recent.clear()
+        for name in self._lists.keys() - set(_OF_STEPS):
+            self._lists[name].clear()
 
     def _stage(self, event: Stage) -> None:
         if event.seconds is None:  # the last count belongs to the stage before
             self._latest = None
             self._recent.clear()
-        elif self._stages and self._stages[-1].name == event.name:
-            self._stages.pop()
-        self._stages.append(event)
+        elif (stages := self._lists["stages"]) and stages[-1].name == event.name:
+            stages.pop()
+        self._lists["stages"].append(event)
 
     def _progress(self, event: Progress) -> None:
         last = self._latest
@@ -207,12 +205,11 @@ class JobStateReducer:
 
     def _step(self, event: Step) -> None:
         """A step repeated after a resume replaces the first, and drops all that followed it."""
-        if self._steps and event.step <= self._steps[-1].step:
-            _drop_from(self._steps, event.step)
-            _drop_from(self._evaluations, event.step)
-            _drop_from(self._samples, event.step)
-            _drop_from(self._checkpoints, event.step)
-        self._steps.append(event)
+        steps = self._lists["steps"]
+        if steps and event.step <= steps[-1].step:
+            for name in _OF_STEPS:
+                self._lists[name][:] = [one for one in self._lists[name] if one.step < event.step]
+        steps.append(event)
         self._progress(Progress(event.step, event.total_steps, "steps", time=event.time))
 
     def _rate(self) -> float | None:
@@ -227,19 +224,16 @@ class JobStateReducer:
         progress = self._latest
         if self._state.ended_at or progress is None:
             return None
-        in_a_stage = bool(self._stages) and self._stages[-1].seconds is None
-        by_steps = progress.unit == "steps" or not in_a_stage  # the certificate has its own counts
-        if self._steps and by_steps and self._steps[-1].seconds_left is not None:
-            return self._steps[-1].seconds_left  # also while samples are synthesized between steps
+        stages: list[Stage] = self._lists["stages"]
+        steps: list[Step] = self._lists["steps"]
+        by_steps = progress.unit == "steps" or not (stages and stages[-1].seconds is None)  # not the certificate's
+        if steps and by_steps and steps[-1].seconds_left is not None:
+            return steps[-1].seconds_left  # also while samples are synthesized between steps
         if progress.per_second is not None:
             return progress.seconds_left
         if not rate or progress.total is None:
             return None
         return max(0.0, progress.total - progress.done) / rate
-
-
-def _drop_from(events: list[_EventOfStep], step: int) -> None:
-    events[:] = [event for event in events if event.step < step]
 
 
 def queue_position(job: Job) -> float:
@@ -277,7 +271,8 @@ class JobReader:
             if not alive and not self._read():  # a last event may have come between reading and looking
                 hint = f"{_CRASH_HINT} {checkpoint_names.resume_point(self.job)}"
                 return replace(self._snapshot(), status="crashed", message=_NO_LAST_EVENT, hint=hint,
-                               ended_at=self._last_time, eta_s=None, rate=None)
+                               ended_at=self._last_time, eta_s=None, rate=None,
+                               interrupted=not self.job.stopped_by_person())
             state = self._snapshot()
             return replace(state, status="stopping") if state.alive and self.job.stop_file.exists() else state
 
@@ -295,6 +290,8 @@ class JobReader:
             status = os.stat(self.job.journal)
         except FileNotFoundError:
             return False
+        except OSError as error:
+            raise UserError(f"{self.job.journal} cannot be read: {error.strerror}.", "Move the run away.") from error
         if status.st_ino != self._inode or status.st_size < self._offset:
             self._reset()
             self._inode = status.st_ino
@@ -323,6 +320,8 @@ class JobBoard:
         self.workspace = workspace
         self._guard = threading.Lock()
         self._readers: dict[str, JobReader] = {}
+        self.damaged: dict[str, str] = {}
+        """Folders among the runs that cannot be read as jobs, with the reason, as `states` saw them last."""
 
     def states(self) -> list[JobState]:
         """Every readable job, newest first."""
@@ -330,27 +329,25 @@ class JobBoard:
         with self._guard:
             for gone in self._readers.keys() - set(names):
                 del self._readers[gone]
-        found = [state for name in names if (state := self._try(name))]
+        found, damaged = [], {}
+        for name in names:
+            try:
+                with foreign.reading(self.workspace.runs / name, "Move it out of the workspace."):
+                    found.append(self.state(name))
+            except UserError as error:  # a folder that others made, or another version
+                damaged[name] = error.message
+        self.damaged = damaged
         return sorted(found, key=lambda state: (state.job.created, state.id), reverse=True)
 
     def state(self, name: str) -> JobState:
         """The job `name`; `UserError` when there is none."""
-        return self._reader(name).state()
-
-    def queue(self) -> list[JobState]:
-        """Jobs that run or wait, in the order in which they will get their device."""
-        return queue_order([state for state in self.states() if state.alive])
-
-    def _try(self, name: str) -> JobState | None:
-        """None for a folder that is not a job of this version; `state(name)` says why."""
-        try:
-            return self.state(name)
-        except UserError:
-            return None
-
-    def _reader(self, name: str) -> JobReader:
         with self._guard:
             directory = self.workspace.run(name)
             if name not in self._readers:
                 self._readers[name] = JobReader(load_job(self.workspace, directory.name))
-            return self._readers[name]
+            reader = self._readers[name]
+        return reader.state()
+
+    def queue(self) -> list[JobState]:
+        """Jobs that run or wait, in the order in which they will get their device."""
+        return queue_order([state for state in self.states() if state.alive])

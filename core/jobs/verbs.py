@@ -11,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+from config import foreign
 from config.errors import UserError
 from config.schema import (
     AlignOptions,
@@ -18,6 +19,7 @@ from config.schema import (
     CompareTokenizersOptions,
     DoctorOptions,
     DownloadOptions,
+    EvaluateOptions,
     ExportOptions,
     ExtendOptions,
     Options,
@@ -44,8 +46,7 @@ class Verb:
 
     The kinds: model, dataset, tokenizer, extension, segments (clips without text), transcripts (segments with text),
     export and run; in `needs` also reference (`base:`, `run:` or `export:` and a name), recogniser, source and file (a
-    path on this machine). The
-    field `job` of `makes` is the job's own id. `core.submission.requirements` reads both.
+    path on this machine). The field `job` of `makes` is the job's own id. `core.submission.requirements` reads both.
     """
 
     title: str
@@ -100,6 +101,9 @@ VERBS: Mapping[str, Verb] = {
     "compare": Verb(
         "Compare", "core.compare", CompareOptions, "listen", model_server=True,
         needs={"base": "reference", "finetuned": "reference"}),
+    "evaluate": Verb(
+        "Evaluate", "core.evaluate", EvaluateOptions, "listen", resumes=True,
+        needs={"dataset": "dataset", "recogniser": "recogniser"}),
     "export": Verb(
         "Export", "core.export", ExportOptions, "certificate", takes_device=False, resumes=True,
         needs={"run": "reference"}, makes={"export": "export"}),
@@ -121,7 +125,7 @@ def read_preset(path: str | Path, verb: str) -> dict[str, object]:
     own `config.yaml`, to do the same again.
     """
     try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8-sig"))
+        values = foreign.read_yaml(Path(path))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"The preset {path} could not be read: {error}.", "Give a YAML file of options.") from error
     if not isinstance(values, dict):

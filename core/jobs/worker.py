@@ -82,8 +82,8 @@ def main(arguments: list[str], verbs: Mapping[str, VerbFunction] | None = None,
 
 
 def run_job(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | None = None,
-        verbs: Mapping[str, VerbFunction] | None = None, group: int | None = None,
-        model_server: Sequence[str] | None = None) -> int:
+            verbs: Mapping[str, VerbFunction] | None = None, group: int | None = None,
+            model_server: Sequence[str] | None = None) -> int:
     """Run the job in this process, from its turn in the queue to its last event; the exit code.
 
     The caller holds `lock` (see `control.enqueue`), which is released here. `listener` gets each event as it is
@@ -92,10 +92,13 @@ def run_job(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | Non
     """
     try:
         lock.write(f"{os.getpid()} {group or ''}")
+        job = JobReader(job).state(worker_alive=True).job  # on the device that was chosen for this attempt
         journal = Journal(job.journal)
         with _stop_signals(job) as signalled:
             reporter = JournalReporter(journal, lambda: signalled() or job.stop_file.exists(), listener)
             last = last_event_of(partial(run_verb, job, reporter, verbs, model_server))
+            if isinstance(last, Stopped):
+                last = replace(last, terminated=bool(signalled()) and not job.stopped_by_person())
             if isinstance(last, Failed) and last.traceback:
                 last = replace(last, hint=f"{last.hint} {resume_point(job)}")
             elif isinstance(last, Stopped) and last.message == _INTERRUPTED:
@@ -107,7 +110,7 @@ def run_job(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | Non
         sys.stderr.write(f"{error.message}\n{error.hint}\n")  # the journal itself cannot be written
         return FAILED
     finally:
-        lock.close()
+        lock.release()
 
 
 def last_event_of(work: Callable[[], Event | Result]) -> Event:
@@ -134,29 +137,36 @@ def last_event_of(work: Callable[[], Event | Result]) -> Event:
 
 
 def run_verb(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] | None,
-          model_server: Sequence[str] | None) -> Event | Result:
+             model_server: Sequence[str] | None) -> Event | Result:
     """Wait for the job's turn, then do its work here or have the model server do it."""
     gpu_wait = GpuWait(job, reporter)
     client = ModelServerClient(job.workspace, job.device)
 
-    def stop_server_and_reserve_gpu() -> str:
+    def gpu_wait_reason() -> str:
         if model_server:
             return ""
         client.stop()  # whose models would fill the GPU that this job needs
         return gpu_wait.try_reserve()
 
-    device = wait_for_turn(job, reporter, stop_server_and_reserve_gpu)
+    device = wait_for_turn(job, reporter, gpu_wait_reason)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
         attempt = JobReader(job).state(worker_alive=True).attempt + 1
         reporter.emit(Started(os.getpid(), attempt))
+        if job.device == "cpu":  # torch must not find a GPU in whose queue the job does not stand
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         if model_server:
             return client.run(job, model_server)
         return _verb(job.verb, verbs)(job.options(), job.workspace, reporter)
     except ModelServerDied as death:
         return _death(death.code)
     finally:
+        if visible is None:
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        else:
+            os.environ["CUDA_VISIBLE_DEVICES"] = visible
         if device:
-            device.close()
+            device.release()
 
 
 def _verb(name: str, verbs: Mapping[str, VerbFunction] | None) -> VerbFunction:
@@ -176,7 +186,7 @@ def _stop_signals(job: Job) -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         received.append(number)
         with suppress(OSError):  # the file only informs others; a full disk must not break the stop
-            job.stop_file.touch()
+            job.stop("SIGTERM" if number == signal.SIGTERM else "")
 
     before = {number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

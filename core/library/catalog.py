@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,11 +15,31 @@ from core.workspace import Workspace
 
 
 @dataclass(frozen=True)
+class Licence:
+    """A licence that a person accepts by `name` before files under it are downloaded."""
+
+    name: str
+    title: str
+    terms: str  # what it asks for, in a sentence
+    url: str
+    notice: str = ""  # what the page of a derived model must say, word for word
+    files: tuple[str, ...] = ()  # its text, which every export holds
+
+
+@dataclass(frozen=True)
 class RepositoryPart:
     """Files from one repository of the hub. Each is a choice of names, of which the first that exists is taken."""
 
     repository: str
     files: tuple[tuple[str, ...], ...]
+    what: str = ""  # that these files are
+    paths: Mapping[str, str] = field(default_factory=dict)  # in the model folder, of files whose name there is another
+    revision: str = "main"  # the commit that was tested; `main` is the newest
+    licence: Licence | None = None  # None: that of the family, which asks for no consent
+
+    def path(self, name: str) -> str:
+        """Where the file `name` of the repository lies in the model folder."""
+        return self.paths.get(name, name)
 
 
 @dataclass(frozen=True)
@@ -31,10 +51,22 @@ class ModelVariant:
     languages: str
     parts: tuple[RepositoryPart, ...]
     codes: tuple[str, ...]  # of the languages
+    stripped: tuple[str, ...] = ()  # files that lose what is never read, an optimizer's state, after the download
 
     @property
     def repository(self) -> str:
         return self.parts[0].repository
+
+    @property
+    def licences(self) -> tuple[Licence, ...]:
+        """Those that a person accepts, each once."""
+        return tuple(dict.fromkeys(part.licence for part in self.parts if part.licence))
+
+    def origin(self, path: str) -> tuple[RepositoryPart, str]:
+        """The part that a file of the model folder belongs to, and the file's name in its repository."""
+        found = ((part, name) for part in self.parts for names in part.files for name in names
+                 if part.path(name) == path)
+        return next(found, (self.parts[0], path))
 
 
 @dataclass(frozen=True)
@@ -53,6 +85,12 @@ class CatalogEntry:
     sound_options: tuple[str, ...] = ()  # fields of `config.schema.SoundOptions` that have an effect
     preset: str = "demo"  # the file in `config/presets` that suits it
     own_voice: tuple[str, str] | None = None  # a file of the model, and the name of the voice in it
+    codes_per_second: float = 25.0
+
+    @property
+    def licences(self) -> tuple[Licence, ...]:
+        """Those that a person accepts for one of the variants, each once."""
+        return tuple(dict.fromkeys(licence for variant in self.variants for licence in variant.licences))
 
 
 _CHATTERBOX = "ResembleAI/chatterbox"
@@ -97,13 +135,84 @@ _CHATTERBOX_VARIANTS = (
     _language_pack("hi", "Hindi"),
 )
 
+BILIBILI = Licence(
+    "bilibili", "bilibili Model Use License Agreement",
+    "It binds whoever you give a finetune to, forbids to improve other commercial models with it, and asks for a "
+    "separate licence from 100 million users a month or RMB 1 billion a year.",
+    "https://huggingface.co/IndexTeam/IndexTTS-2/blob/main/LICENSE.txt",
+    "Any modifications made to the original model in this Derivative Work are not endorsed, warranted, or guaranteed "
+    "by the original right-holder of the original model, and the original right-holder disclaims all liability "
+    "related to this Derivative Work.",
+    ("LICENSE.txt", "LICENSE_ZH.txt"),
+)
+"""Clause 4.1(a) asks for the notice, clause 3.4(b) for the text (English, and Chinese, which prevails)."""
+
+_NON_COMMERCIAL = Licence("CC-BY-NC-4.0", "Creative Commons Attribution-NonCommercial 4.0",
+                          "No commercial use: this part makes the whole model non-commercial.",
+                          "https://creativecommons.org/licenses/by-nc/4.0/")
+_MIT = Licence("MIT", "MIT License", "Keep the copyright notice.", "https://opensource.org/license/mit")
+_APACHE = Licence("Apache-2.0", "Apache License 2.0", "Keep the copyright notice, and state changes.",
+                  "https://www.apache.org/licenses/LICENSE-2.0")
+
+
+def _single(*names: str) -> tuple[tuple[str, ...], ...]:
+    """Files without an alternative."""
+    return tuple((name,) for name in names)
+
+
+_W2V_BERT = RepositoryPart(
+    "facebook/w2v-bert-2.0", _single("model.safetensors", "config.json", "preprocessor_config.json"),
+    "w2v-bert 2.0, the speech features",
+    {name: f"hf_cache/w2v-bert-2.0/{name}"
+     for name in ("model.safetensors", "config.json", "preprocessor_config.json")},
+    "da985ba0987f70aaeb84a80f2851cfac8c697a7b", _MIT)
+_CAMPPLUS = RepositoryPart(
+    "funasr/campplus", _single("campplus_cn_common.bin"), "CAMPPlus, the speaker encoder",
+    {"campplus_cn_common.bin": "hf_cache/campplus_cn_common.bin"},
+    "e4b6ede7ce16997aff4ae69fbca1f0175e2afede", _APACHE)
+_BIGVGAN = RepositoryPart(
+    "nvidia/bigvgan_v2_22khz_80band_256x", _single("bigvgan_generator.pt", "config.json"), "BigVGAN v2, the vocoder",
+    {name: f"hf_cache/bigvgan/{name}" for name in ("bigvgan_generator.pt", "config.json")},
+    "633ff708ed5b74903e86ff1298cf4a98e921c513", _MIT)
+_INDEXTTS2 = ModelVariant(
+    "2.0", "IndexTTS2", "Chinese and English", (
+        RepositoryPart(
+            "IndexTeam/IndexTTS-2",
+            _single("gpt.pth", "s2mel.pth", "wav2vec2bert_stats.pt", "feat1.pt", "feat2.pt", "bpe.model",
+                    "config.yaml"),
+            "GPT, S2Mel, emotions and tokenizer", revision="740dcaff396282ffb241903d150ac011cd4b1ede",
+            licence=BILIBILI),
+        _W2V_BERT,
+        RepositoryPart(
+            "amphion/MaskGCT", _single("semantic_codec/model.safetensors"), "semantic codec",
+            {"semantic_codec/model.safetensors": "hf_cache/semantic_codec_model.safetensors"},
+            "265c6cef07625665d0c28d2faafb1415562379dc", _NON_COMMERCIAL),
+        _CAMPPLUS, _BIGVGAN,
+    ), ("en", "zh"), ("s2mel.pth",))
+"""The paths are those of the published code (index-tts/index-tts, `indextts/utils/model_download.py`), so that its
+folder can be imported and it loads an export; the licences are those of the model cards at these commits."""
+
+_INDEXTTS25 = ModelVariant(
+    "2.5", "IndexTTS 2.5", "Chinese, English, Spanish and Arabic", (
+        RepositoryPart(
+            "IndexTeam/IndexTTS-2.5",
+            _single("gpt.pth", "s2mel.pth", "codec.pth", "wav2vec2bert_stats.pt", "feat1.pt", "feat2.pt",
+                    "multilingual_zh_ja_yue_char_del.tiktoken", "config.yaml"),
+            "GPT, S2Mel, semantic codec, emotions and tokenizer", licence=BILIBILI),
+        _W2V_BERT, _CAMPPLUS, _BIGVGAN,
+    ), ("ar", "en", "es", "zh"), ("s2mel.pth", "codec.pth"))
+"""As the package indextts25-inference 0.2.0 states it (README, `infer_v2_5.py`, `utils/model_download.py`, LICENSE).
+Not checked against the hub: sizes, the commit, and the names that its settings give to the statistics and the
+emotions, which are taken to be those of IndexTTS2."""
+
 CATALOG: tuple[CatalogEntry, ...] = (
     CatalogEntry(
         "tiny", "Built-in tiny model",
         "A small model that ships with Lisan and does the whole job on a CPU in minutes; made from synthetic speech, "
         "so it sounds like a machine.",
         "English, French", "Apache-2.0", "24 MB", "Ships with the app; needs no network.",
-        sampling={"temperature": 0.2, "top_p": 1.0, "min_p": 0.05, "repetition_penalty": 1.0, "guidance": 0.5},
+        sampling={"temperature": 0.2, "top_k": 0, "top_p": 1.0, "min_p": 0.05, "repetition_penalty": 1.0,
+                  "guidance": 0.5},
     ),
     CatalogEntry(
         "chatterbox", "Chatterbox Multilingual",
@@ -111,9 +220,25 @@ CATALOG: tuple[CatalogEntry, ...] = (
         "23 languages", "MIT", "about 3.2 GB",
         "From huggingface.co, or from a folder that is on disk already. A download that breaks off is resumed.",
         _CHATTERBOX_VARIANTS,
-        sampling={"temperature": 0.8, "top_p": 1.0, "min_p": 0.05, "repetition_penalty": 2.0, "guidance": 0.5},
+        sampling={"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.05, "repetition_penalty": 2.0,
+                  "guidance": 0.5},
         sound_options=("exaggeration", "flow_steps", "flow_prompt_s", "watermark"), preset="chatterbox",
         own_voice=("conds.pt", "built-in"),
+    ),
+    CatalogEntry(
+        "indextts2", "IndexTTS2",
+        "bilibili's speech model with voice cloning and emotion: a GPT-2 of 24 layers over 50 codes a second, or 25 in "
+        "the variant 2.5.",
+        "Chinese, English; Spanish and Arabic in 2.5",
+        "bilibili; parts MIT and Apache-2.0, and of 2.0 CC-BY-NC-4.0 (non-commercial)",
+        "7.7 GB, 6.9 GB of it kept (2.0)",
+        "Files from five repositories (2.5: four), or from a folder that is on disk already, such as `checkpoints` of "
+        "the published code. The optional language model that reads emotions from text is not needed.",
+        (_INDEXTTS2, _INDEXTTS25),
+        sampling={"temperature": 0.8, "top_k": 30, "top_p": 0.8, "min_p": 0.0, "repetition_penalty": 10.0,
+                  "guidance": 0.0},
+        sound_options=("flow_steps", "flow_prompt_s", "emotion", "duration_s", "speaking_rate", "position_scheme"),
+        preset="chatterbox", codes_per_second=50.0,
     ),
 )
 
@@ -138,6 +263,16 @@ def variant(of: CatalogEntry, name: str) -> ModelVariant:
         f"{of.title} has no variant named {name!r}.",
         f"Known: {', '.join(candidate.name for candidate in of.variants) or 'none; leave --variant out'}.",
     )
+
+
+def require_licences(of: CatalogEntry, chosen: ModelVariant, accepted: Collection[str]) -> None:
+    """Raise `UserError` when a licence of a variant is not among those that were `accepted` by name."""
+    missing = [licence for licence in chosen.licences if licence.name not in accepted]
+    if missing:
+        names = " ".join(f"{licence.name} ({licence.title}, {licence.url}): {licence.terms}" for licence in missing)
+        options = " ".join(f"--accept-licence {licence.name}" for licence in missing)
+        raise UserError(f"{of.title} has parts under licences that you have not accepted. {names}",
+                        f"Read them, then add {options}; on the page: tick the box that names them.")
 
 
 def model_name(of: CatalogEntry, chosen: ModelVariant) -> str:
@@ -186,6 +321,18 @@ def resolve(workspace: Workspace, reference: str) -> ModelReference:
         f"{reference!r} is no reference to a model.",
         "Write base:NAME, run:ID (its best checkpoint), run:ID@STEP or export:NAME.",
     )
+
+
+def resolve_model(workspace: Workspace, name: str) -> ModelReference:
+    """The model to build upon: a reference, or the plain name of a base, else of an export, else of a run."""
+    if ":" in name:
+        return resolve(workspace, name)
+    if name not in workspace.list_models():
+        if name in workspace.list_exports():
+            return resolve(workspace, f"export:{name}")
+        if name in workspace.list_runs():
+            return resolve(workspace, f"run:{name}")
+    return resolve(workspace, f"base:{name}")
 
 
 def require_run(reference: str) -> str:

@@ -7,22 +7,22 @@ the page and the command line read it.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from config import loading
 from config.errors import UserError
 from data.durable_files import write_json
 
 CERTIFICATE = "certificate.json"
-CheckOutcome = Literal["passed", "failed", "measured", "skipped"]
+CheckOutcome = Literal["passed", "failed", "measured", "not proven"]
 
 
 @dataclass(frozen=True)
 class CertificateCheck:
-    """One fact. `measured` has no right or wrong; `skipped` could not be computed, and `actual` says why."""
+    """One fact. `measured` has no right or wrong; `not proven` could not be computed, and `actual` says why."""
 
     name: str
     result: CheckOutcome
@@ -81,12 +81,6 @@ def write(path: Path, certificate: Certificate) -> None:
 
 def read(path: Path) -> Certificate:
     """The certificate in `path`; `UserError` when there is none or it is damaged."""
-    try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        checks = tuple(CertificateCheck(**check) for check in values.pop("checks"))
-        errors = tuple(LanguageCER(**error) for error in values.pop("errors"))
-        return Certificate(**values, checks=checks, errors=errors)
-    except FileNotFoundError as error:
-        raise UserError(f"There is no certificate at {path}.", "It is made when the training ends.") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"The certificate {path} is damaged: {error!r}.", "Export the run again.") from error
+    if not path.is_file():
+        raise UserError(f"There is no certificate at {path}.", "It is made when the training ends.")
+    return loading.read_record(path, Certificate, "It is damaged. Export the run again.")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from config.errors import UserError
+from config import loading
 from data.durable_files import write_json
 
 DIAGNOSIS = "diagnosis.json"
@@ -127,17 +126,4 @@ def write(folder: Path, diagnosis: Diagnosis) -> None:
 
 def read(folder: Path) -> Diagnosis:
     """What `write` wrote; `UserError` when there is none, or it is damaged."""
-    path = folder / DIAGNOSIS
-    try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        values["findings"] = tuple(TensorFinding(**_tuples(one)) for one in values["findings"])
-        for name, kind in (("tokenizer", TokenizerFit), ("drift", ProbeDrift), ("assessment", Assessment)):
-            values[name] = kind(**_tuples(values[name])) if values[name] else None
-        return Diagnosis(**_tuples(values))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} could not be read: {error!r}.", "Examine the model again.") from error
-
-
-def _tuples(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(tuple(item) if isinstance(item, list) else item for item in value)
-            if isinstance(value, list) else value for name, value in values.items()}
+    return loading.read_record(folder / DIAGNOSIS, Diagnosis, "Examine the model again.")

@@ -6,9 +6,9 @@ the model.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import yaml
 
+from config import foreign
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import Options, TrainOptions
@@ -24,13 +25,23 @@ from core.jobs.gpus import Gpu
 from core.jobs.verbs import PRESET_ABOUT, read_preset
 from core.library import catalog, records
 from core.library.catalog import CatalogEntry, ModelReference
-from core.library.records import CheckpointRecord, ExtensionRecord, Origin, read_model_record
+from core.library.records import (
+    CheckpointRecord,
+    ExportRecord,
+    ExtensionRecord,
+    Origin,
+    TaughtRecord,
+    read_model_record,
+)
 from core.workspace import Workspace
+from data.front_end import SEGMENTERS, SETTINGS_FILE
 
 PRESETS = Path(__file__).resolve().parents[2] / "config" / "presets"
-PACKAGES: Mapping[str, str] = {
-    "zh": "spacy_pkuseg", "ja": "pykakasi", "he": "dicta_onnx", "ru": "russian_text_stresser"}
-"""The package that Chatterbox's own text of a language needs."""
+PACKAGES: Mapping[str, Mapping[str, str]] = {
+    "chatterbox": {"zh": "spacy_pkuseg", "ja": "pykakasi", "he": "dicta_onnx", "ru": "russian_text_stresser"},
+    "indextts2": {"zh": "wetext", "en": "wetext"},
+}
+"""The package that a family's own text of a language needs."""
 
 _SOUNDS = (".ogg", ".wav", ".flac")
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -47,9 +58,83 @@ def model_of_extension(workspace: Workspace, name: str) -> str:
     return _extension(workspace, name).origin.model
 
 
+def base_of(workspace: Workspace, name: str) -> str:
+    """The base model below a model to build upon; see `catalog.resolve_model`."""
+    return base_model_of(workspace, catalog.resolve_model(workspace, name))
+
+
+def spoken_languages(workspace: Workspace, name: str) -> tuple[str, ...]:
+    """Codes of the languages of a model to build upon; none where it is not there or its record cannot be read."""
+    try:
+        return languages(workspace, catalog.resolve_model(workspace, name))
+    except UserError:
+        return ()
+
+
+def taught_records(workspace: Workspace, name: str) -> tuple[TaughtRecord, ...]:
+    """The languages that a model to build upon was taught, as far as an extension will record them."""
+    model = catalog.resolve_model(workspace, name)
+    if model.kind == "base":
+        return ()
+    record = record_of(model)
+    known = [one.language for one in record.origin.taught]
+    return (*record.origin.taught, *(
+        TaughtRecord(code, model.reference, record.scope, record.dataset, record.origin.size,
+                     record.origin.fingerprint, "")
+        for code in added_languages(workspace, model) if code not in known))
+
+
+def buildable_models(workspace: Workspace, references: Sequence[ModelReference]) -> list[str]:
+    """Names of the base models, then those of `references` that a next language can be built upon."""
+    found = []
+    for one in references:
+        if one.kind != "base":
+            with suppress(UserError):  # incomplete or damaged
+                if record_of(one).scope != "full":
+                    found.append(one.reference)
+    return [*workspace.list_models(), *found]
+
+
+def matching_tokenizers(workspace: Workspace, model: str) -> list[str]:
+    """Merged tokenizers that begin with the tokenizer file of `model`, byte for byte, and with what it was taught."""
+    try:
+        found = catalog.resolve_model(workspace, model)
+        base = workspace.model(base_model_of(workspace, found))
+    except UserError:
+        return []
+    def content(path: Path) -> bytes | None:
+        try:
+            return foreign.read_bytes(path)
+        except (OSError, ValueError):
+            return None
+
+    files = {content(path) for pattern in ("*.json", "*.model", "*.tiktoken")
+             for path in base.glob(pattern) if path.name != "model.json"} - {None}
+    taught = {} if found.kind == "base" else _added_entries(found.folder / records.FRONT_END)
+    names = [name for name in workspace.list_tokenizers() for kind in SEGMENTERS.values()
+             if (path := workspace.tokenizers / name / kind.base_file).is_file() and content(path) in files]
+    return [name for name in names
+            if list(_added_entries(workspace.tokenizers / name).items())[:-1] == list(taught.items())]
+
+
+def _added_entries(folder: Path) -> dict[str, object]:
+    """By code, how a front-end writes each language that was added to its base; none where it cannot be read."""
+    try:
+        front_end = foreign.read_json(folder / SETTINGS_FILE)
+        return {code: entry for code, entry in front_end["languages"].items()
+                if code not in front_end["base_languages"]}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
 def languages_of_extension(workspace: Workspace, name: str) -> tuple[str, ...]:
     """The languages that an extension adds."""
     return _extension(workspace, name).languages
+
+
+def taught_languages_of_extension(workspace: Workspace, name: str) -> tuple[str, ...]:
+    """The languages that the model of an extension was taught before."""
+    return tuple(one.language for one in _extension(workspace, name).origin.taught)
 
 
 def family_of_extension(workspace: Workspace, name: str) -> CatalogEntry:
@@ -60,9 +145,9 @@ def family_of_extension(workspace: Workspace, name: str) -> CatalogEntry:
 def speech_amount_of(workspace: Workspace, dataset: str) -> SpeechAmount:
     """How much speech a prepared dataset has; unknown for one that is missing or damaged."""
     try:
-        about = yaml.safe_load((workspace.dataset(dataset) / "dataset.yaml").read_text(encoding="utf-8"))
+        about = foreign.read_yaml(workspace.dataset(dataset) / "dataset.yaml")
         return SpeechAmount(int(about["clips"]), float(about["duration_s"]))
-    except (UserError, OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+    except (UserError, OSError, ValueError, KeyError, TypeError, ArithmeticError):
         return SpeechAmount()
 
 
@@ -81,19 +166,24 @@ def family_of_reference(workspace: Workspace, model: ModelReference) -> CatalogE
                                                 model.name) if model.kind == "base" else _origin(model).family)
 
 
+def record_of(model: ModelReference) -> CheckpointRecord | ExportRecord:
+    """The record of an export or a checkpoint."""
+    if model.kind == "export":
+        return records.read_export_record(model.folder)
+    return records.read_record(model.folder / records.CHECKPOINT, CheckpointRecord)
+
+
 def _origin(model: ModelReference) -> Origin:
     """The origin of an export or a checkpoint."""
-    if model.kind == "export":
-        return records.read_export_record(model.folder).origin
-    return records.read_record(model.folder / records.CHECKPOINT, CheckpointRecord).origin
+    return record_of(model).origin
 
 
 def languages(workspace: Workspace, model: ModelReference) -> tuple[str, ...]:
     """Codes of the languages of a model, those that were added here first."""
     folder = model.folder if model.kind == "base" else model.folder / records.FRONT_END
     try:
-        entries = json.loads((folder / "front_end.json").read_text(encoding="utf-8"))["languages"]
-        return tuple(sorted(entries, key=lambda code: (entries[code]["tokenizer"] == "tokenizer.json", code)))
+        front_end = foreign.read_json(folder / "front_end.json")
+        return tuple(sorted(front_end["languages"], key=lambda code: (code in front_end["base_languages"], code)))
     except (OSError, ValueError, KeyError, TypeError):
         return _published_languages(workspace, model)
 
@@ -127,8 +217,8 @@ def voice_names(workspace: Workspace, model: str) -> tuple[str, ...]:
 
 def text_package_hint(family: CatalogEntry, language: str, taught: bool) -> str:
     """A sentence naming the package that text of a language lacks; empty for none, as for a language `taught` here."""
-    package = PACKAGES.get(language)
-    if taught or package is None or family.name != "chatterbox" or find_spec(package) is not None:
+    package = PACKAGES.get(family.name, {}).get(language)
+    if taught or package is None or find_spec(package) is not None:
         return ""
     return (f"Text of this language needs the package {package.replace('_', '-')}, which is not installed "
             "(it is in requirements-languages.txt).")
@@ -150,7 +240,7 @@ MEMORY_CLASSES_GB = (16, 24, 80)
 TITLES: Mapping[str, str] = {"demo": "Demo (up to 1 h)", "small-data": "Small data (1 to 5 h)",
                              "standard": "Standard (5 to 50 h)", "large": "Large (50 h and more)"}
 NOT_MEASURED = "Not yet measured: its values are a first guess from known practice, with the sources in its file."
-TOKENS_A_SECOND = 40  # about 25 codes and 15 letters
+LETTERS_PER_SECOND = 15  # about; text ids beside the codes
 _CLIP_S = 6.0  # where no dataset says how long its clips are
 _SHARE = 0.88  # a card of "16 GB" reports 15.0 GiB, one of "24 GB" 22.5
 _NOT_IN_PRESETS = ("extension", "dataset", "device", "seed")
@@ -236,7 +326,8 @@ def fit_preset(family: str, speech: SpeechAmount, gpus: Sequence[Gpu], name: str
     own = {**dict(about["memory"][size or MEMORY_CLASSES_GB[0]]), **about.get("families", {}).get(family, {})}
     if size is None:
         own.pop("activation_checkpointing", None)  # a processor's memory is measured before the start
-    values = {**_training(_file(name, family)), **_batches(own, about, speech, processes)}
+    clip_tokens = speech.clip_s * tokens_per_second(family)
+    values = {**_training(_file(name, family)), **_batches(own, about, clip_tokens, processes)}
     kept = {field: value for field, value in values.items() if field not in _NOT_IN_PRESETS}
     return FittedPreset(name, TITLES[name], about["about"], bool(about.get("measured")), kept, tuple(reasons))
 
@@ -250,12 +341,17 @@ def preset_fields() -> tuple[str, ...]:
     return tuple(name for name in TrainOptions.model_fields if name in found)
 
 
-def _batches(own: dict[str, Any], about: Mapping[str, Any], speech: SpeechAmount, processes: int) -> dict[str, Any]:
+def tokens_per_second(family: str) -> float:
+    """Codes and text ids of a second of speech, about."""
+    return catalog.find_entry(family).codes_per_second + LETTERS_PER_SECOND
+
+
+def _batches(own: dict[str, Any], about: Mapping[str, Any], clip_tokens: float, processes: int) -> dict[str, Any]:
     """Clips in a batch, batches in a step, and processes, for the tokens that they should hold."""
     tokens = own.pop("batch_tokens", None)
     if tokens is None:
         return own
-    clip = max(1.0, speech.clip_s * TOKENS_A_SECOND)
+    clip = max(1.0, clip_tokens)
     batch = min(_MAX_CLIPS, max(1, math.floor(tokens / clip)))
     wanted = max(1, round(about["step_tokens"] / clip))  # clips in a step
     batch = min(batch, max(1, math.ceil(wanted / processes)))

@@ -6,23 +6,23 @@ Each says where files come from, and with which hashes whether they are still th
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import yaml
 
+from config import foreign, loading
 from config.errors import UserError
 from data.durable_files import ExpectedFile, check_relative_path, find_faults, read_sums, write_json, write_text
 
 MODEL_RECORD, EXTENSION, CHECKPOINT, EXPORT_RECORD = "model.json", "extension.json", "checkpoint.json", "export.json"
 ROWS, FRONT_END, ADAPTER, CONFIG = "rows.safetensors", "front_end", "adapter", "config.yaml"
+TAUGHT = "taught"  # a folder for each language that the model was taught before, with its rows and adapters
 CHANGED = "changed.safetensors"  # tensors of the base that were trained, in `full`
-EXPORT_SUMS = "SHA256SUMS.json"
+EXPORT_SUMS, EXPORT_CARD = "SHA256SUMS.json", "README.md"
 TRAINING_OPTIONS = "training.yaml"  # the options of the run that was exported
+Record = TypeVar("Record")
 EXPORT_AGAIN_HINT = "Copy the export again from where it was made, or make it again: python -m scripts.export."
 
 
@@ -40,6 +40,21 @@ class ModelRecord:
     requested_revision: str
     files: dict[str, ExpectedFile]
     companions: dict[str, str] = field(default_factory=dict)  # commit by repository, where files came from others too
+    originals: dict[str, ExpectedFile] = field(default_factory=dict)  # as published, of files that were stripped
+    licences: tuple[str, ...] = ()  # that were accepted, by name
+
+
+@dataclass(frozen=True)
+class TaughtRecord:
+    """A language that a model was taught before it was extended again; its rows and adapters are frozen."""
+
+    language: str
+    source: str  # `run:ID@STEP` or `export:NAME` that it was taken from
+    scope: str  # of its training
+    dataset: str  # of its training
+    size: int  # text rows up to and with its own
+    fingerprint: str  # of the front-end that ends with it
+    frozen_hash: str  # of every tensor up to and with its own, see `core.model.prefix.base_tensors`
 
 
 @dataclass(frozen=True)
@@ -52,6 +67,12 @@ class Origin:
     prefix_size: int  # text rows of the base
     size: int  # text rows with the new ones
     fingerprint: str  # of the extended front-end
+    taught: tuple[TaughtRecord, ...] = ()  # languages between the base and the new ones
+
+    @property
+    def first_new_row(self) -> int:
+        """The id of the first new row, behind those of the base and of the taught languages."""
+        return self.taught[-1].size if self.taught else self.prefix_size
 
 
 @dataclass(frozen=True)
@@ -108,9 +129,6 @@ class ExportRecord:
     recogniser_language: str = ""  # its own name of the language, where one was given
 
 
-Record = TypeVar("Record", ExtensionRecord, CheckpointRecord, ExportRecord)
-
-
 def write_record(path: Path, record: ExtensionRecord | CheckpointRecord | ExportRecord) -> None:
     """Write `record` as JSON."""
     write_json(path, dataclasses.asdict(record))
@@ -119,12 +137,7 @@ def write_record(path: Path, record: ExtensionRecord | CheckpointRecord | Export
 def read_record(path: Path, kind: type[Record]) -> Record:
     """The record in `path`; `UserError` when it is missing or damaged."""
     hint = "The folder was probably cut off or edited; delete it and take another, or make it again."
-    with _damage_explained(path, EXPORT_AGAIN_HINT if kind is ExportRecord else hint):
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        values["origin"] = Origin(**values["origin"])
-        for name in {"languages", "scored"} & values.keys():
-            values[name] = tuple(values[name])
-        return kind(**values)
+    return loading.read_record(path, kind, EXPORT_AGAIN_HINT if kind is ExportRecord else hint)
 
 
 def write_export_record(folder: Path, record: ExportRecord) -> None:
@@ -139,9 +152,7 @@ def read_export_record(folder: Path) -> ExportRecord:
 
 def write_model_record(folder: Path, record: ModelRecord) -> None:
     """Write `model.json`."""
-    values = dataclasses.asdict(record)
-    values["files"] = {name: {"size": file.size, "sha256": file.sha256} for name, file in record.files.items()}
-    write_json(folder / MODEL_RECORD, values)
+    write_json(folder / MODEL_RECORD, dataclasses.asdict(record))
 
 
 def read_model_record(folder: Path) -> ModelRecord | None:
@@ -149,27 +160,15 @@ def read_model_record(folder: Path) -> ModelRecord | None:
     path = folder / MODEL_RECORD
     if not path.exists():
         return None
-    with _damage_explained(path, "Move the folder away, and get the model again."):
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        files = {str(name): ExpectedFile(int(file["size"]), str(file["sha256"]))
-                 for name, file in values.pop("files").items()}
-        record = ModelRecord(**values, files=files)
+    record = loading.read_record(path, ModelRecord, "Move the folder away, and get the model again.")
     for name in record.files:
         check_relative_path(name, path)
     return record
 
 
-@contextmanager
-def _damage_explained(path: Path, hint: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} could not be read: {error!r}.", hint) from error
-
-
 def write_training_options(folder: Path, config: Path) -> None:
     """Write `training.yaml`: the options of the run in `config`, files and folders of this machine by their names."""
-    values = yaml.safe_load(config.read_text(encoding="utf-8"))
+    values = foreign.read_yaml(config)
     values["options"] = {name: strip_folder(value) if isinstance(value, str) else value
                          for name, value in values["options"].items()}
     write_text(folder / TRAINING_OPTIONS, yaml.safe_dump(values))

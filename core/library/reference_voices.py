@@ -45,11 +45,6 @@ def read_recording(path: Path, title: str = "") -> ReferenceRecording:
             "Give a WAV, FLAC, OGG, Opus or MP3 file; convert others with ffmpeg.",
         ) from error
     waveform = samples.mean(axis=1)
-    _check(name, waveform, rate)
-    return ReferenceRecording(waveform, rate, tuple(_notes(rate, channels, whole_s)))
-
-
-def _check(name: str, waveform: np.ndarray, rate: int) -> None:
     duration_s = len(waveform) / rate
     if duration_s < SHORTEST_S:
         raise UserError(
@@ -60,19 +55,16 @@ def _check(name: str, waveform: np.ndarray, rate: int) -> None:
     if peak < _SILENT_PEAK:
         raise UserError(f"The reference recording {name} is silent: its peak is {peak:.5f} of full scale.", _HINT)
 
-
-def _notes(rate: int, channels: int, whole_s: float) -> list[str]:
-    """Notes about a recording that can be used, but not at its best."""
-    found = []
+    notes = []  # where it can be used, but not at its best
     if whole_s > LONGEST_S:
-        found.append(f"It lasts {whole_s:.0f} s; the first {LONGEST_S:.0f} s are used.")
+        notes.append(f"It lasts {whole_s:.0f} s; the first {LONGEST_S:.0f} s are used.")
     elif whole_s < _SHORT_S:
-        found.append(f"It lasts {whole_s:.1f} s; five to ten seconds give a better likeness.")
+        notes.append(f"It lasts {whole_s:.1f} s; five to ten seconds give a better likeness.")
     if channels > 1:
-        found.append(f"Its {channels} channels are mixed into one.")
+        notes.append(f"Its {channels} channels are mixed into one.")
     if rate < _LOW_RATE:
-        found.append(f"At {rate} samples a second the voice will sound muffled.")
-    return found
+        notes.append(f"At {rate} samples a second the voice will sound muffled.")
+    return ReferenceRecording(waveform, rate, tuple(notes))
 
 
 def save_recording(workspace: Workspace, path: Path, title: str) -> tuple[Path, ReferenceRecording]:

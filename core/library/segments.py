@@ -15,6 +15,7 @@ from pathlib import Path
 
 import yaml
 
+from config import foreign
 from config.errors import UserError
 from core.workspace import Workspace
 from data.durable_files import write_text
@@ -78,14 +79,15 @@ class Segments:
     def load(cls, folder: Path) -> Segments:
         path = folder / CARD
         try:
-            return cls(folder, SegmentsCard(**yaml.safe_load(path.read_text(encoding="utf-8"))))
-        except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
+            return cls(folder, SegmentsCard(**foreign.read_yaml(path)))
+        except (OSError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{path} could not be read: {error}.", _AGAIN) from error
 
     def pieces(self) -> tuple[SegmentClip, ...]:
         """Every clip, with its text where it has one."""
-        found = read_clips(self.folder / PIECES)
-        return with_texts(found, read_clips(self.folder / TABLE)) if (self.folder / TABLE).is_file() else found
+        table = self.folder / TABLE
+        transcribed = {piece.id: piece for piece in read_clips(table)} if table.is_file() else {}
+        return tuple(transcribed.get(piece.id, piece) for piece in read_clips(self.folder / PIECES))
 
     def save_texts(self, pieces: Iterable[SegmentClip], recogniser: str) -> Segments:
         """Write the table of the clips that have a text, and update the card."""
@@ -106,19 +108,14 @@ def find_segments(workspace: Workspace, source: str) -> Path:
     return folder
 
 
-def with_texts(pieces: Iterable[SegmentClip], transcribed: Iterable[SegmentClip]) -> tuple[SegmentClip, ...]:
-    """`pieces`, each replaced by the transcribed one of the same id."""
-    known = {piece.id: piece for piece in transcribed}
-    return tuple(known.get(piece.id, piece) for piece in pieces)
-
-
 def read_clips(path: Path) -> tuple[SegmentClip, ...]:
     """The clips of a table that `write_clips` wrote."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # texts may hold what Python takes for other line ends
-        return tuple(SegmentClip(**{_FIELDS.get(name, name): value for name, value in json.loads(line).items()})
+        # texts may hold what Python takes for other line ends
+        lines = foreign.read_bytes(path, 1 << 30).decode("utf-8").split("\n")
+        return tuple(SegmentClip(**{_FIELDS.get(name, name): value for name, value in foreign.loads(line).items()})
                      for line in lines if line)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path} could not be read: {error}.", _AGAIN) from error
 
 
@@ -127,12 +124,8 @@ def write_clips(path: Path, pieces: Iterable[SegmentClip]) -> None:
     lines = (json.dumps({_COLUMNS.get(name, name): value for name, value in asdict(piece).items()}, ensure_ascii=False)
              + "\n" for piece in pieces)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, "".join(map(_escaped, lines)))
-
-
-def _escaped(line: str) -> str:
-    """JSON that UTF-8 can hold: surrogates, from file names that are not UTF-8, are escaped."""
-    return _SURROGATES.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
+    # surrogates, from file names that are not UTF-8, are escaped
+    write_text(path, _SURROGATES.sub(lambda match: f"\\u{ord(match[0]):04x}", "".join(lines)))
 
 
 def write_card(folder: Path, card: SegmentsCard) -> None:

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from config import foreign
 from config.errors import UserError
 from config.schema import AdapterKind, TrainOptions
 from core.model import tensor_files
+from core.model.prefix import is_taught
 
 if TYPE_CHECKING:
     from peft import AdaLoraModel, LoraConfig
@@ -32,6 +34,11 @@ _PEFT_PREFIX = "base_model.model."  # where PeftModel has the wrapped module
 _NAME = "default"
 _MARK = ".lora_"
 _INITIAL_RANK_RATIO = 1.5  # AdaLoRA: rank at the start over the average rank at the end
+_FOREIGN_HINT = "Take a checkpoint that Lisan made, or merge these adapters into their base where they were made."
+_SETTABLE = frozenset((
+    "peft_type", "r", "lora_alpha", "lora_dropout", "target_modules", "rank_pattern", "alpha_pattern", "use_dora",
+    "target_r", "init_r", "total_step", "tinit", "tfinal", "deltaT", "beta1", "beta2", "orth_reg_weight",
+    "base_model_name_or_path", "revision", "task_type", "inference_mode", "peft_version", "auto_mapping"))
 _IMPORTANCE, _UNCERTAINTY, _KEPT = "importance", "uncertainty", "kept"
 
 
@@ -63,9 +70,12 @@ def plan_adapters(options: TrainOptions, targets: Mapping[str, Sequence[str]]) -
 
 
 class Adapters:
-    """The adapters inside one module; off until switched on."""
+    """The adapters of one language, or of one training, inside a module; off until switched on.
 
-    def __init__(self, module: nn.Module, config: LoraConfig, seed: int = 0) -> None:
+    A module may have several, of which one at most is on. Those that have a name of their own are frozen.
+    """
+
+    def __init__(self, module: nn.Module, config: LoraConfig, seed: int = 0, name: str = _NAME) -> None:
         """Wrap the layers of `module` that `config` names; `seed` draws the first factors."""
         from peft import AdaLoraModel, LoraModel
         from peft.tuners.lora import LoraLayer
@@ -73,14 +83,18 @@ class Adapters:
         adaptive = config.peft_type == "ADALORA"
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            tuner = (AdaLoraModel if adaptive else LoraModel)(module, config, adapter_name=_NAME)
-        self.module, self.config = module, config
-        self.allocation = RankAllocation(tuner) if adaptive else None
-        self._layers = [layer for layer in module.modules() if isinstance(layer, LoraLayer)]
-        self._masks: dict[tuple[bool, ...], torch.Tensor] = {}  # a CUDA graph reads them where they are
+            tuner = (AdaLoraModel if adaptive else LoraModel)(module, config, adapter_name=name)
+        del module.peft_config  # of this tuner alone, not to be shared with the next one
+        self.module, self.config, self.name = module, config, name
+        self.allocation = RankAllocation(tuner) if adaptive and name == _NAME else None
+        self._layers = [layer for layer in module.modules() if isinstance(layer, LoraLayer) and name in layer.scaling]
+        self._masks: dict[int, torch.Tensor] = {}  # by their length; a CUDA graph reads them where they are
         if getattr(config, "use_dora", False):
             for layer in self._layers:
-                layer.lora_variant[_NAME] = CachedNormDora()
+                layer.lora_variant[name] = CachedNormDora()
+        for path, value in module.named_parameters():
+            if ".ranknum." in path:  # AdaLoRA's counts, which peft unfreezes when it moves them to a GPU
+                value.requires_grad_(False)
         module.train(module.training)  # the new layers too
         self.on = False
         self.switch(False)
@@ -105,11 +119,13 @@ class Adapters:
             use_dora=plan.kind == "dora"), seed)
 
     @classmethod
-    def load(cls, module: nn.Module, folder: Path) -> Adapters:
+    def load(cls, module: nn.Module, folder: Path, name: str = _NAME) -> Adapters:
         """Adapters that `save` wrote; `UserError` when they do not fit `module`."""
         from peft import PeftConfig
 
-        adapters = cls(module, PeftConfig.from_pretrained(str(folder)))
+        check_settings(folder)
+        with foreign.reading(folder / SETTINGS, _FOREIGN_HINT):
+            adapters = cls(module, PeftConfig.from_pretrained(str(folder)), name=name)
         stored = tensor_files.read(folder / WEIGHTS, "Take another checkpoint.")
         tensors = {name.removeprefix(_PEFT_PREFIX): value for name, value in stored.items()}
         own = adapters.tensors()
@@ -119,11 +135,11 @@ class Adapters:
                 "They belong to another base model.",
             )
         with torch.no_grad():
-            for name, value in own.items():
-                value.copy_(tensors[name])
+            for path, value in own.items():
+                value.copy_(tensors[path])
         for layer in adapters._layers:  # while the base's weights are still as they were loaded
-            if (variant := layer.lora_variant.get(_NAME)) is not None:
-                variant.scale(layer, _NAME)
+            if (variant := layer.lora_variant.get(name)) is not None:
+                variant.scale(layer, name)
         return adapters
 
     def save(self, folder: Path) -> None:
@@ -133,12 +149,13 @@ class Adapters:
         tensor_files.write(folder / WEIGHTS, {_PEFT_PREFIX + name: value for name, value in self.tensors().items()})
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The trained factors by their names in the module."""
-        return {name: value for name, value in self.module.named_parameters() if _MARK in name}
+        """The factors by their names in the module."""
+        own = re.compile(rf"{re.escape(_MARK)}.*\.{re.escape(self.name)}(\.|$)")
+        return {name: value for name, value in self.module.named_parameters() if own.search(name)}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The trained factors by peft's names, without the adapter's own."""
-        return {_stored_name(name): value for name, value in self.parameters().items()}
+        """The factors by peft's names, without the adapter's own."""
+        return {_stored_name(name, self.name): value for name, value in self.parameters().items()}
 
     @property
     def scale(self) -> float:
@@ -156,16 +173,19 @@ class Adapters:
 
         merged = {}
         for name, layer in self.module.named_modules():
-            if isinstance(layer, LoraLayer):
-                weight = layer.get_base_layer().weight + layer.get_delta_weight(_NAME)
-                variant = layer.lora_variant.get(_NAME)
-                merged[f"{name}.weight"] = weight if variant is None else variant.scale(layer, _NAME)[:, None] * weight
+            if isinstance(layer, LoraLayer) and self.name in layer.scaling:
+                weight = layer.get_base_layer().weight + layer.get_delta_weight(self.name)
+                variant = layer.lora_variant.get(self.name)
+                merged[f"{name}.weight"] = (
+                    weight if variant is None else variant.scale(layer, self.name)[:, None] * weight)
         return merged
 
     def switch(self, on: bool) -> None:
-        """Turn all adapters on or off."""
+        """Turn these adapters on or off; others in the same module must be off."""
         for layer in self._layers:
             layer.enable_adapters(on)
+            if on:
+                layer.set_adapter([self.name], inference_mode=self.name != _NAME)
         self.on = on
 
     @contextmanager
@@ -198,17 +218,16 @@ class Adapters:
 
         A batch may hold the rows several times, one copy after another, as guidance does.
         """
-        key = tuple(rows)
-        if key not in self._masks:
-            self._masks[key] = torch.tensor(key, device=next(self.module.parameters()).device)
+        mask = torch.tensor(rows, device=next(self.module.parameters()).device)
+        mask = self._masks.setdefault(len(rows), mask).copy_(mask)
         with self.enabled(True), ExitStack() as stack:
             for layer in self._layers:
-                stack.enter_context(_gated(layer, self._masks[key], key))
+                stack.enter_context(_gated(layer, mask))
             yield
 
 
 @contextmanager
-def _gated(layer: nn.Module, mask: torch.Tensor, rows: tuple[bool, ...]) -> Iterator[None]:
+def _gated(layer: nn.Module, mask: torch.Tensor) -> Iterator[None]:
     """Let one layer's adapter act on the rows of `mask` alone."""
     saved: list[torch.Tensor] = []
 
@@ -224,7 +243,7 @@ def _gated(layer: nn.Module, mask: torch.Tensor, rows: tuple[bool, ...]) -> Iter
 
     base_layer: nn.Module = layer.base_layer  # type: ignore[assignment]
     hooks = [base_layer.register_forward_hook(save), layer.register_forward_hook(blend)]
-    layer.rows_switched = rows  # type: ignore[assignment]
+    layer.rows_switched = len(mask)  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -233,14 +252,46 @@ def _gated(layer: nn.Module, mask: torch.Tensor, rows: tuple[bool, ...]) -> Iter
         del layer.rows_switched
 
 
+def check_settings(folder: Path) -> None:
+    """Raise `UserError` for adapters in `folder` of a kind that Lisan does not make, before anything is allocated.
+
+    peft makes adapters as `adapter_config.json` says: of any rank, layers twice, other methods. Only what `fresh` sets
+    may differ from peft's own defaults, and no rank may be larger than that of the stored factors.
+    """
+    from peft import AdaLoraConfig, LoraConfig
+
+    path = folder / SETTINGS
+    with foreign.reading(path, _FOREIGN_HINT):
+        given = foreign.read_json(path, 1 << 20)
+        kind = {"LORA": LoraConfig, "ADALORA": AdaLoraConfig}[given["peft_type"]]
+        plain = kind(total_step=10, tinit=0, tfinal=0).to_dict() if kind is AdaLoraConfig else kind().to_dict()
+        for name, value in given.items():
+            if name not in _SETTABLE and value and value != plain.get(name):
+                raise UserError(f"{path} sets {name} to {str(value)[:60]!r}, which Lisan does not do.", _FOREIGN_HINT)
+        names = given["target_modules"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise TypeError("target_modules is not a list of names")
+        ranks = [given[name] for name in ("r", "init_r", "target_r") if given.get(name) is not None]
+        ranks += (given.get("rank_pattern") or {}).values() if kind is LoraConfig else ()
+        shapes = tensor_files.shapes(folder / WEIGHTS, _FOREIGN_HINT)
+        stored = max((shape[0] for name, shape in shapes.items() if ".lora_A" in name and shape), default=0)
+        for rank in ranks:
+            if not isinstance(rank, int) or isinstance(rank, bool) or not 0 < rank <= max(stored, 8):
+                raise UserError(f"{path} asks for rank {str(rank)[:40]}; the stored factors have rank {stored}.",
+                                _FOREIGN_HINT)
+        for scale in (given["lora_alpha"], *(given.get("alpha_pattern") or {}).values()):
+            if not 0 < float(scale) < 1e6:
+                raise UserError(f"{path} sets lora_alpha to {str(scale)[:40]}.", _FOREIGN_HINT)
+
+
 def adapter_scale(config: Mapping[str, Any]) -> float:
     """Alpha over rank, by peft's own settings; `plan_adapters` asks for the same in every layer."""
     return float(config["lora_alpha"]) / float(config["init_r" if config.get("peft_type") == "ADALORA" else "r"])
 
 
-def _stored_name(name: str) -> str:
-    """peft leaves out the adapter's name, and the last part of a magnitude's."""
-    stored = re.sub(rf"\.{_NAME}(?=\.|$)", "", name)
+def _stored_name(name: str, adapter: str) -> str:
+    """peft leaves out the adapter's name, and the last part of a magnitude's; nor are layers below counted."""
+    stored = re.sub(rf"\.{re.escape(adapter)}(?=\.|$)", "", name).replace(".base_layer.", ".")
     return stored.removesuffix(".weight") if ".lora_magnitude_vector." in stored else stored
 
 
@@ -273,7 +324,7 @@ class RankAllocation:
         """Distance of the directions of a layer from orthogonality, the mean over the factors."""
         weight = self._tuner.peft_config[self._tuner.trainable_adapter_name].orth_reg_weight
         parts = []
-        for name, value in self._tuner.model.named_parameters():
+        for name, value in self._own():
             if ".lora_A." in name or ".lora_B." in name:
                 product = value @ value.T if ".lora_A." in name else value.T @ value
                 parts.append(torch.linalg.matrix_norm(product - torch.eye(len(product), device=value.device)))
@@ -281,8 +332,11 @@ class RankAllocation:
 
     def ranks(self) -> dict[str, int]:
         """Number of directions that each layer has left, by its name."""
-        return {name: int((value != 0).sum()) for name, value in self._tuner.model.named_parameters()
-                if ".lora_E." in name}
+        return {name: int((value != 0).sum()) for name, value in self._own() if ".lora_E." in name}
+
+    def _own(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The parameters without those of taught languages, which are frozen."""
+        return ((name, value) for name, value in self._tuner.model.named_parameters() if not is_taught(name))
 
     def state(self) -> dict[str, torch.Tensor]:
         """What the next call of `follow` depends on besides the adapters."""
@@ -316,6 +370,8 @@ class CachedNormDora:
     def __init__(self) -> None:
         self._norm: torch.Tensor | None = None  # (outputs,)
         self._seen: tuple[object, ...] = ()
+        # Not as a decorator: that would import torch._dynamo, which takes as long as torch, in every process.
+        self._norms = torch.compiler.disable(CachedNormDora._cached_norms)
 
     def forward(self, module, active_adapter: str, x: torch.Tensor, result: torch.Tensor, **_: object) -> torch.Tensor:
         """Rows (..., width) whose base product is `result` (..., outputs) to (..., outputs)."""
@@ -327,10 +383,9 @@ class CachedNormDora:
 
     def scale(self, module, active_adapter: str) -> torch.Tensor:
         """(outputs,), with a gradient for the magnitude alone: the paper takes the norm as a constant."""
-        return module.lora_magnitude_vector[active_adapter].weight / self._norms(module, active_adapter)
+        return module.lora_magnitude_vector[active_adapter].weight / self._norms(self, module, active_adapter)
 
-    @torch.compiler.disable
-    def _norms(self, module, active_adapter: str) -> torch.Tensor:
+    def _cached_norms(self, module, active_adapter: str) -> torch.Tensor:
         first, second = module.lora_A[active_adapter].weight, module.lora_B[active_adapter].weight
         weight = getattr(module.get_base_layer(), "weight", None)
         plain = weight if isinstance(weight, nn.Parameter) else None  # None once it is quantized
@@ -338,7 +393,12 @@ class CachedNormDora:
         seen = (first._version, second._version, first.device, *kind)
         if self._norm is None or seen != self._seen:
             assert plain is not None, "the norms must be computed before the weights are quantized"
-            self._norm, self._seen = _row_norms(plain, first, second, module.scaling[active_adapter]), seen
+            norm = _row_norms(plain, first, second, module.scaling[active_adapter])
+            if self._norm is None or self._norm.device != norm.device:
+                self._norm = norm
+            else:
+                self._norm.copy_(norm)  # where it is: a CUDA graph reads it there
+            self._seen = seen
         return self._norm
 
 

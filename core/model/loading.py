@@ -7,19 +7,21 @@ files of a checkpoint or an export must be those that were saved. An export need
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import torch
 from torch import nn
 
 from config.errors import UserError
 from config.schema import Scope
-from core.library import records
-from core.library.catalog import family_of, resolve
+from core import compute
+from core.library import model_info, records
+from core.library.catalog import family_of, resolve, resolve_model
 from core.library.records import (
     EXPORT_AGAIN_HINT,
     EXPORT_RECORD,
@@ -28,24 +30,49 @@ from core.library.records import (
     ExportRecord,
     ExtensionRecord,
     Origin,
+    TaughtRecord,
     check_export_files,
     read_export_record,
 )
 from core.model import tensor_files
 from core.model.adapters import Adapters
-from core.model.prefix import extend_tables, hash_tensors
-from core.workspace import Workspace
+from core.model.prefix import (
+    TAUGHT,
+    base_tensors,
+    extend_tables,
+    hash_tensors,
+    rows_name,
+    tokens_of_table,
+    whole_table,
+)
+from core.workspace import Workspace, resolve_inside
 from data.durable_files import hash_tree
 from data.front_end import FrontEnd
-from models.base import Family, SpeechModel
+from models.base import Family, Generated, PreparedVoice, Sampling, SpeechModel, Voice
 from models.registry import family as family_named
+
+_CACHE_SHARE = 0.5  # of the free memory, for the caches of texts that are generated together
+
+
+@dataclass(frozen=True)
+class TaughtLanguage:
+    """A language that a model was taught before it was extended again: its record, files and adapters.
+
+    `files` are those of its folder in `taught`, by their paths there: a training may hold the tensors in half
+    precision.
+    """
+
+    record: TaughtRecord
+    files: Mapping[str, bytes]
+    adapters: Adapters | None
 
 
 @dataclass(frozen=True)
 class TTSModel:
     """A complete text-to-speech model: language model, front-end and adapters, with the family that has its vocoder.
 
-    `scope` is that of the training, `rows` for an extension as it was initialised, and None for a base model.
+    `scope` is that of the training, `rows` for an extension as it was initialised, and None for a base model. A model
+    that is extended again is a base, with the languages that it was `taught` before; `adapters` are the new ones.
     """
 
     ref: str
@@ -53,36 +80,115 @@ class TTSModel:
     name: str  # of the base model in the workspace
     base_folder: Path
     base_hash: str
-    model: SpeechModel
+    lm: SpeechModel
     front_end: FrontEnd
     device: torch.device
     adapters: Adapters | None = None
     scope: Scope | None = None
     changed: tuple[str, ...] = ()  # tensors of the base that were trained
     base_values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of `changed`, with `keep_base`
+    taught: tuple[TaughtLanguage, ...] = ()
+
+    @contextmanager
+    def adapters_for_batch(self, languages: Sequence[str]) -> Iterator[None]:
+        """Context with the adapters enabled that each row of a batch needs, and all others disabled.
+
+        The rows may need those of one language beside rows that need none; see `Adapters.enabled_for_rows`.
+        """
+        of_rows = [self.adapters_of(language) for language in languages]
+        wanted = next((adapters for adapters in of_rows if adapters), None)
+        enabled = [adapters is not None for adapters in of_rows]
+        if any(adapters not in (None, wanted) for adapters in of_rows):
+            raise ValueError(f"the adapters of several languages in one batch: {', '.join(dict.fromkeys(languages))}")
+        with ExitStack() as stack:
+            for adapters in (self.adapters, *(one.adapters for one in self.taught)):
+                if adapters is not None and adapters is not wanted and adapters.on:
+                    stack.enter_context(adapters.enabled(False))
+            if wanted is not None:
+                stack.enter_context(wanted.enabled(True) if all(enabled) else wanted.enabled_for_rows(enabled))
+            yield
 
     def adapters_for(self, language: str) -> AbstractContextManager[None]:
-        """Context with the adapters enabled where texts of `language` need them, and disabled where not."""
-        if self.adapters is None:
-            return nullcontext()
-        return self.adapters.enabled(self.uses_adapters(language))
+        """Context with the adapters enabled that texts of `language` need, and all others disabled."""
+        return self.adapters_for_batch([language])
 
-    def adapters_for_batch(self, languages: Sequence[str]) -> AbstractContextManager[None]:
-        """`adapters_for` each row of a batch; see `Adapters.enabled_for_rows`."""
-        enabled = [self.uses_adapters(language) for language in languages]
-        if self.adapters is None or len(set(enabled)) < 2:
-            return self.adapters_for(languages[0])
-        return self.adapters.enabled_for_rows(enabled)
+    @property
+    def sampling(self) -> Sampling:
+        """What is recommended for this model."""
+        return self.family.sampling_for(self.front_end.base_languages)
 
-    def uses_adapters(self, language: str) -> bool:
-        """Whether adapters act on texts of `language`."""
-        return self.adapters is not None and (self.scope == "full" or self.front_end.is_new(language))
+    def generate(self, texts: Sequence[np.ndarray], languages: Sequence[str],
+                 voices: Sequence[Voice | PreparedVoice], sampling: Sampling) -> list[Generated]:
+        """`SpeechModel.generate`, each text with the adapters of its language, in batches that fit into memory.
+
+        On a GPU a batch is filled up to a power of two by copies of its last text: each size has CUDA graphs. Texts
+        that need the adapters of several languages do not share a batch.
+        """
+        adapted = list(dict.fromkeys(filter(None, map(self.adapters_of, languages))))
+        if len(adapted) > 1:
+            by_index: dict[int, Generated] = {}
+            for adapters in adapted:
+                own = [index for index, language in enumerate(languages)
+                       if (self.adapters_of(language) or adapted[0]) is adapters]
+                made = self.generate([texts[index] for index in own], [languages[index] for index in own],
+                                     [voices[index] for index in own], sampling)
+                by_index |= dict(zip(own, made, strict=True))
+            return [by_index[index] for index in range(len(texts))]
+        needed, found = self.lm.decode_bytes(max(map(len, texts))), list[Generated]()
+        most = self._fitting(needed, self._batch_size(len(texts)))
+        if most < len(texts):  # buffers of other batches may be in the way
+            self.lm.free_buffers()
+            most = self._fitting(needed, self._batch_size(len(texts)))
+        while rest := len(texts) - len(found):
+            count = min(most, rest)
+            size = self._batch_size(count)
+            chosen = [len(found) + min(index, count - 1) for index in range(size)]
+            out_of_memory = False
+            try:
+                with self.adapters_for_batch([languages[index] for index in chosen]):
+                    found += self.lm.generate([texts[index] for index in chosen], [voices[index] for index in chosen],
+                                              sampling)[:count]
+            except torch.OutOfMemoryError:
+                if count == 1:
+                    raise
+                out_of_memory = True
+            if out_of_memory:  # outside of `except`, whose traceback holds the buffers
+                self.lm.free_buffers()
+                most = 1 << (count - 1).bit_length() - 1
+        return found
+
+    def _batch_size(self, count: int) -> int:
+        return 1 << (count - 1).bit_length() if self.device.type == "cuda" else count
+
+    def _fitting(self, needed: int, count: int) -> int:
+        """How many of `count` texts to generate at once if each takes `needed` bytes; on a GPU a power of two."""
+        free = compute.free_bytes(self.device)
+        fitting = count if free is None else max(1, min(count, int(_CACHE_SHARE * free) // needed))
+        return fitting if fitting == count else 1 << fitting.bit_length() - 1
+
+    def adapters_of(self, language: str) -> Adapters | None:
+        """The adapters that act on texts of `language`."""
+        for one in self.taught:
+            if one.record.language == language:
+                return one.adapters
+        return self.adapters if self.scope == "full" or self.front_end.is_new(language) else None
+
+    @property
+    def new_languages(self) -> tuple[str, ...]:
+        """The languages of the last extension: neither the base's nor taught before."""
+        taught = [one.record.language for one in self.taught]
+        return tuple(code for code in self.front_end.languages if self.front_end.is_new(code) and code not in taught)
+
+    @property
+    def frozen_hash(self) -> str:
+        """The hash of every tensor that was there before the last extension."""
+        return self.taught[-1].record.frozen_hash if self.taught else self.base_hash
 
     @property
     def origin(self) -> Origin:
         """What rows and adapters of this model belong to."""
         return Origin(self.family.name, self.name, self.base_hash, self.front_end.prefix_size, self.front_end.size,
-                      self.front_end.fingerprint)
+                      self.front_end.fingerprint, tuple(one.record for one in self.taught))
 
 
 def load(workspace: Workspace, ref: str, device: torch.device) -> TTSModel:
@@ -114,11 +220,52 @@ def load_base(workspace: Workspace, name: str, device: torch.device) -> TTSModel
     return TTSModel(f"base:{name}", family, name, folder, base_hash, model, front_end, device)
 
 
+def load_front_end(workspace: Workspace, name: str) -> FrontEnd:
+    """The front-end of the base model `name`, or of a run or an export; see `catalog.resolve_model`."""
+    found = resolve_model(workspace, name)
+    if found.kind == "base":
+        return family_named(family_of(workspace, found.name)).load_front_end(found.folder)
+    return FrontEnd.load(found.folder / records.FRONT_END)
+
+
+def load_model_to_extend(workspace: Workspace, name: str, device: torch.device) -> TTSModel:
+    """The base model `name`, or a run or an export with all its languages frozen; see `catalog.resolve_model`."""
+    found = resolve_model(workspace, name)
+    if found.kind == "base":
+        return load_base(workspace, found.name, device)
+    if found.kind == "export":
+        check_export_files(found.folder)
+    elif (fault := records.find_damage(found.folder)) is not None:
+        raise UserError(fault, _other_checkpoint(found.folder))
+    record = model_info.record_of(found)
+    if record.scope == "full":
+        raise UserError(f"{name} was trained in scope 'full', which changed its base: it cannot be extended again.",
+                        "Extend a model that was trained in scope `gated` or `rows`.")
+    front_end = FrontEnd.load(found.folder / records.FRONT_END)
+    languages = [code for code in front_end.languages if front_end.is_new(code)][len(record.origin.taught):]
+    if len(languages) != 1:
+        raise UserError(f"{name} was taught {', '.join(languages) or 'nothing'} in one training: it cannot be extended "
+                        "again.", "Extend a model that was taught one language after the other.")
+    if found.kind == "export":
+        split = _split_export(found.folder, record.origin, device)
+        rows, source = split.rows, f"export:{found.name}"
+        del split
+    else:
+        rows, source = tensor_files.read(found.folder / records.ROWS, "Take another checkpoint."), \
+            f"run:{found.name}@{found.step}"
+    base = model_before(workspace, record.origin, found.folder, device)
+    taught = TaughtRecord(languages[0], source, record.scope, record.dataset, front_end.size, front_end.fingerprint, "")
+    model = _add_language(base, front_end, taught, rows, found.folder / records.ADAPTER)
+    *before, last = model.taught
+    last = replace(last, record=replace(taught, frozen_hash=hash_tensors(base_tensors(model.lm.module))))
+    return replace(model, ref=source, taught=(*before, last))
+
+
 def load_extension(workspace: Workspace, name: str, device: torch.device) -> TTSModel:
     """The extended model `name` with its rows as they were initialised."""
     folder = workspace.extension(name)
     record = records.read_record(folder / records.EXTENSION, ExtensionRecord)
-    model = _with_rows(_base_of(workspace, record.origin, folder, device), record.origin, folder, record.rows_hash)
+    model = _with_rows(model_before(workspace, record.origin, folder, device), record.origin, folder, record.rows_hash)
     return replace(model, ref=f"extension:{name}", scope="rows")
 
 
@@ -127,7 +274,7 @@ def load_checkpoint(workspace: Workspace, folder: Path, device: torch.device, *,
     if (fault := records.find_damage(folder)) is not None:
         raise UserError(fault, _other_checkpoint(folder))
     record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
-    model = _with_rows(_base_of(workspace, record.origin, folder, device), record.origin, folder)
+    model = _with_rows(model_before(workspace, record.origin, folder, device), record.origin, folder)
     model = _with_adapters(model, folder, record.scope, folder / records.CHECKPOINT)
     model = replace(model, ref=f"run:{record.run}@{record.step}")
     return load_changed_tensors(model, folder, keep_base=keep_base) if (folder / records.CHANGED).is_file() else model
@@ -153,20 +300,8 @@ def load_export(folder: Path, device: torch.device) -> TTSModel:
 def assemble_export(folder: Path, device: torch.device) -> TTSModel:
     """`load_export` without the check of every file, for an export that is just being written."""
     record = read_export_record(folder)
-    family = family_named(record.origin.family)
-    front_end = FrontEnd.load(folder / records.FRONT_END)
-    model = family.load_speech_model(folder, device)
-    if model.prefix_size != front_end.size:
-        raise UserError(f"{folder} has {front_end.size} ids in its front-end and {model.prefix_size} text rows.",
-                        EXPORT_AGAIN_HINT)
-    rows = {}
-    for name in model.text_tables:  # old and new rows apart, as in training
-        table = model.module.get_submodule(name)
-        weight = table.weight
-        assert isinstance(weight, torch.Tensor)
-        rows[name] = weight.detach()[front_end.prefix_size:].clone()
-        table.weight = nn.Parameter(weight.detach()[:front_end.prefix_size].clone(), requires_grad=False)
-    model.prefix_size = front_end.prefix_size
+    split = _split_export(folder, record.origin, device)
+    model, front_end, rows = split.lm, split.front_end, split.rows
     base_hash = hash_tensors(model.module.state_dict())
     wanted = record.weights_hash or record.origin.base_hash
     if base_hash != wanted or front_end.fingerprint != record.origin.fingerprint:
@@ -175,27 +310,111 @@ def assemble_export(folder: Path, device: torch.device) -> TTSModel:
             f"{wanted[:12]} wanted; front-end {front_end.fingerprint[:12]} there, "
             f"{record.origin.fingerprint[:12]} wanted.", EXPORT_AGAIN_HINT,
         )
-    base = TTSModel(f"export:{record.name}", family, record.origin.model, folder, record.origin.base_hash, model,
-                    front_end, device)
+    base = TTSModel(f"export:{record.name}", family_named(record.origin.family), record.origin.model, folder,
+                    record.origin.base_hash, model, _base_front_end(front_end), device)
+    base = _with_taught(base, record.origin, folder)
+    for table in model.text_tables:
+        if not torch.equal(whole_table(model.module, table), split.earlier[table]):
+            raise UserError(f"The rows of the languages in {folder / records.TAUGHT} are not those of its weights.",
+                            EXPORT_AGAIN_HINT)
     return _with_adapters(extend_model(base, front_end, rows), folder, record.scope, folder / EXPORT_RECORD)
 
 
-def extend_model(base: TTSModel, front_end: FrontEnd, rows: Mapping[str, torch.Tensor]) -> TTSModel:
-    """`base` with `rows[table]` (M, width) appended to its text tables; changes `base.model` in place."""
-    count = front_end.size - front_end.prefix_size
-    tables = base.model.text_tables
-    if set(rows) != set(tables) or any(len(value) != count for value in rows.values()):
-        found = {name: len(value) for name, value in rows.items()}
-        raise UserError(
-            f"The new rows do not fit: {found} there, {count} wanted for each of {', '.join(tables)}.",
-            "Make the extension again: python -m scripts.extend.",
-        )
-    extend_tables(base.model.module, {name: rows[name].float().to(base.device) for name in tables})
-    base.model.module.eval()
+@dataclass(frozen=True)
+class _SplitExport:
+    """The language model of an export with the base's rows alone, and its other rows by the names of their tables."""
+
+    lm: SpeechModel
+    front_end: FrontEnd
+    earlier: Mapping[str, torch.Tensor]  # rows of the base and of the taught languages
+    rows: Mapping[str, torch.Tensor]  # new ones, named as by `rows_name`
+
+
+def _split_export(folder: Path, origin: Origin, device: torch.device) -> _SplitExport:
+    front_end = FrontEnd.load(folder / records.FRONT_END)
+    model = family_named(origin.family).load_speech_model(folder, device)
+    if model.prefix_size != front_end.size:
+        raise UserError(f"{folder} has {front_end.size} ids in its front-end and {model.prefix_size} text rows.",
+                        EXPORT_AGAIN_HINT)
+    rows, earlier = {}, {}
+    for table in model.text_tables:  # old and new rows apart, as in training
+        owner, _, leaf = table.rpartition(".")
+        values, tokens = model.module.get_parameter(table).detach(), front_end.added_tokens()
+        added = len(tokens_of_table(model, table, tokens))
+        new = len(tokens_of_table(model, table, [token for token in tokens if token.id >= origin.first_new_row]))
+        base, old = len(values) - added, len(values) - new
+        rows[rows_name(table)], earlier[table] = values[old:].clone(), values[:old].clone()
+        setattr(model.module.get_submodule(owner), leaf, nn.Parameter(values[:base].clone(), requires_grad=False))
+    model.prefix_size = front_end.prefix_size
+    return _SplitExport(model, front_end, earlier, rows)
+
+
+def extend_model(base: TTSModel, front_end: FrontEnd, rows: Mapping[str, torch.Tensor], *,
+                 frozen: bool = False) -> TTSModel:
+    """`base` with the `rows` of each text table appended (see `extend_tables`); changes `base.lm` in place."""
+    tokens = front_end.added_to(base.front_end)
+    wanted = {rows_name(table): len(tokens_of_table(base.lm, table, tokens)) for table in base.lm.text_tables}
+    found = {name: len(value) for name, value in rows.items()}
+    if found != wanted:
+        raise UserError(f"The new rows do not fit: {found} there, {wanted} wanted.",
+                        "Make the extension again: python -m scripts.extend.")
+    extend_tables(base.lm.module, base.lm.text_tables, {name: rows[name].float().to(base.device) for name in wanted},
+                  frozen=frozen)
+    base.lm.assign_languages([token.id for token in front_end.added_tokens() if token.kind == "tag"])
+    base.lm.module.eval()
     return replace(base, front_end=front_end)
 
 
-def _base_of(workspace: Workspace, origin: Origin, folder: Path, device: torch.device) -> TTSModel:
+def write_taught(folder: Path, model: TTSModel) -> None:
+    """Write the languages that `model` was taught before into `folder`, each into its own of `taught`."""
+    for one in model.taught:
+        for name, content in one.files.items():
+            path = resolve_inside(folder / records.TAUGHT, one.record.language) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+
+def _add_language(base: TTSModel, front_end: FrontEnd, record: TaughtRecord, rows: Mapping[str, torch.Tensor],
+           adapter: Path) -> TTSModel:
+    """`base` with one more taught language, frozen, whose adapters are in the folder `adapter`, if there is one."""
+    model, adapters = extend_model(base, front_end, rows, frozen=True), None
+    files = {records.ROWS: tensor_files.serialize(rows)}
+    if adapter.is_dir():
+        adapters = Adapters.load(model.lm.module, adapter, f"{TAUGHT.strip('.')}{record.language}")
+        for value in adapters.parameters().values():
+            value.requires_grad_(False)
+        files |= {f"{records.ADAPTER}/{path.name}": path.read_bytes() for path in sorted(adapter.iterdir())}
+        model.lm.module.to(model.device).eval()
+    return replace(model, taught=(*base.taught, TaughtLanguage(record, files, adapters)))
+
+
+def _with_taught(base: TTSModel, origin: Origin, folder: Path) -> TTSModel:
+    """`base` with the languages that `origin` names, from `folder`."""
+    model = base
+    if origin.taught:
+        front_end = FrontEnd.load(folder / records.FRONT_END)
+    for record in origin.taught:
+        own = resolve_inside(folder / records.TAUGHT, record.language)
+        rows = tensor_files.read(own / records.ROWS, "Make the extension again, or take another checkpoint.")
+        model = _add_language(model, front_end.up_to(record.language), record, rows, own / records.ADAPTER)
+    if origin.taught and (found := hash_tensors(base_tensors(model.lm.module))) != model.frozen_hash:
+        languages = ", ".join(record.language for record in origin.taught)
+        raise UserError(f"{folder / records.TAUGHT} does not hold what the model was taught ({languages}): "
+                        f"{found[:12]} there, {model.frozen_hash[:12]} wanted.",
+                        "Make the extension again, or take another checkpoint.")
+    return model
+
+
+def _base_front_end(front_end: FrontEnd) -> FrontEnd:
+    """`front_end` without the languages that were added to its base."""
+    return front_end.up_to(front_end.base_languages[-1])
+
+
+def model_before(workspace: Workspace, origin: Origin, folder: Path, device: torch.device) -> TTSModel:
+    """The model that was extended last: the base of `origin` with the languages that it had been taught.
+
+    `folder` is of the extension, the checkpoint or the export, which holds those languages.
+    """
     base = load_base(workspace, origin.model, device)
     if base.base_hash != origin.base_hash or base.front_end.prefix_size != origin.prefix_size:
         raise UserError(
@@ -203,7 +422,7 @@ def _base_of(workspace: Workspace, origin: Origin, folder: Path, device: torch.d
             f"{base.base_folder} has {base.front_end.prefix_size} ({base.base_hash[:12]}).",
             "Put that base model back, or extend this one: python -m scripts.extend.",
         )
-    return base
+    return _with_taught(base, origin, folder)
 
 
 def _with_rows(base: TTSModel, origin: Origin, folder: Path, rows_hash: str = "") -> TTSModel:
@@ -229,8 +448,8 @@ def _with_adapters(model: TTSModel, folder: Path, scope: str, record: Path) -> T
         raise UserError(f"{record} has the unknown scope {scope!r}.", "Update Lisan.")
     adapters = None
     if (folder / records.ADAPTER).is_dir():
-        adapters = Adapters.load(model.model.module, folder / records.ADAPTER)
-        model.model.module.to(model.device).eval()
+        adapters = Adapters.load(model.lm.module, folder / records.ADAPTER)
+        model.lm.module.to(model.device).eval()
     return replace(model, adapters=adapters, scope=scope)  # type: ignore[arg-type]
 
 
@@ -238,7 +457,7 @@ def _with_adapters(model: TTSModel, folder: Path, scope: str, record: Path) -> T
 def load_changed_tensors(model: TTSModel, folder: Path, *, keep_base: bool) -> TTSModel:
     """Replace the base's tensors that a run in the scope `full` trained by their trained values."""
     changed = tensor_files.read(folder / records.CHANGED, "Take another checkpoint.")
-    own = dict(model.model.module.named_parameters())
+    own = dict(model.lm.module.named_parameters())
     if wrong := [name for name, value in changed.items() if name not in own or own[name].shape != value.shape]:
         raise UserError(f"{folder / records.CHANGED} does not fit the model: {len(wrong)} of {len(changed)} tensors, "
                         f"such as {wrong[0]}.", "Take another checkpoint.")

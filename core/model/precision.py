@@ -16,6 +16,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
 from config.errors import UserError
+from core import compute
 from core.model.loading import TTSModel
 from core.model.prefix import is_count
 from models.base import Vocoder
@@ -75,7 +76,7 @@ def _hardware(device: torch.device) -> tuple[tuple[torch.dtype, ...], str]:
         return (*halves, torch.float32), f"compute capability {major}.{minor}"
     if device.type != "cpu":
         return (torch.float32,), f"not known for {device.type}"
-    found = [name for name in _CPU_FEATURES if torch.cpu.get_capabilities().get(name)]
+    found = [name for name in _CPU_FEATURES if compute.cpu_capabilities().get(name)]
     best = (torch.bfloat16, torch.float32) if found else (torch.float32,)
     return best, f"the processor has {found[0] if found else 'neither ' + ' nor '.join(_CPU_FEATURES)}"
 
@@ -86,19 +87,19 @@ def apply_synthesis_precision(asked: str, model: TTSModel, vocoder: Vocoder) -> 
     This cannot be undone: load the model again to prove anything. A CPU reads all weights for each code, so fewer bytes
     are less time; a small model gains nothing.
     """
-    module, device = model.model.module, model.device
+    module, device = model.lm.module, model.device
     if asked == "auto" and sum(value.numel() for value in module.parameters()) < _LARGE:
         return "float32 (the model is small)"
     if asked == "int8":
         if device.type != "cpu":
             raise UserError("8-bit weights are for the CPU; the device is CUDA.", "Choose the precision `auto`.")
-        size = model.model.quantize_("int8")
+        size = model.lm.quantize_("int8")
         return f"int8 weights, {size / 1e9:.2f} GB a step; the vocoder in float32"
     chosen = decide(asked, device)
     if chosen.dtype is torch.float32:
         return str(chosen)
     if device.type == "cpu":
-        model.model.quantize_("bfloat16")
+        model.lm.quantize_("bfloat16")
     else:
         chosen.cast(module, ())
     vocoder.cast_(chosen.dtype)

@@ -17,11 +17,11 @@ import torch
 from config.errors import UserError
 from config.schema import Initialisation
 from core.model.loading import TTSModel, extend_model
-from core.model.prefix import new_rows
+from core.model.prefix import new_rows, parameter_name
 from core.text.row_sources import AROUND_THE_MEAN, source_ids
 from data.front_end import FrontEnd, NewToken
 from data.languages.latin import romanise
-from models.base import Sample, Voice
+from models.base import Sample
 
 _SYLLABLE = re.compile("([^aeiou]+)([aeiou]+)")
 _NOISE = {"mean": 0.1, "random": 1.0}  # around the mean of all rows, in standard deviations of the old ones
@@ -34,7 +34,7 @@ _FIT_LR = 0.1  # of the rows' standard deviation
 class InitialRows:
     """New rows by table, and what each token started from."""
 
-    rows: dict[str, torch.Tensor]  # name -> (M, D), as the old rows' type
+    rows: dict[str, torch.Tensor]  # name -> (M, D), or (M,) of a bias, as the old rows' type
     spelled: tuple[str, ...]  # tokens that start from the base tokens that spell them
     fallen_back: tuple[str, ...]  # tokens that the base cannot spell: they start from the mean
     tags: tuple[str, ...]  # from the mean of the base's tags
@@ -42,25 +42,31 @@ class InitialRows:
 
 
 def initial_rows(tables: Mapping[str, torch.Tensor], base: FrontEnd, extended: FrontEnd,
-                 strategy: Initialisation, seed: int) -> InitialRows:
-    """Rows for the tokens that `extended` adds to `base`, for each table of old rows (N, D).
+                 strategy: Initialisation, seed: int, language_table: str = "") -> InitialRows:
+    """Rows for the tokens that `extended` adds to `base`, for each table of old rows (N, D), or (N,) of a bias.
 
-    Every table gets its rows from the same old ids. Raises `UserError` where tables,
-    base and extended do not belong together, with both sizes.
+    Every table gets its rows from the same old ids; the `language_table` among them has a row a language, of which a
+    new one is a copy of the base's row of that language, or the mean of the base languages'. Raises `UserError` where
+    tables, base and extended do not belong together, with both sizes.
     """
     extended.check_extends(base)
+    of_languages = {name: old for name, old in tables.items() if name == language_table}
+    tables = {name: old for name, old in tables.items() if name != language_table}
     for name, old in tables.items():
-        if len(old) != base.prefix_size:
+        if len(old) != base.size:
             raise UserError(
-                f"{name} has {len(old)} rows, the base tokenizer {base.prefix_size} ids: they do not belong together.",
+                f"{name} has {len(old)} rows, the base tokenizer {base.size} ids: they do not belong together.",
                 "Use the tokenizer that came with this model.",
             )
-    tokens = extended.added_tokens()
-    sources = [source_ids(token, base, strategy) for token in tokens]
+    tokens = extended.added_to(base)
+    sources = [source_ids(token, base, strategy, extended.by_code[token.language].variant_of) for token in tokens]
     factors = [_factors(token, base) if strategy == "factored" else None for token in tokens]
     generator = torch.Generator().manual_seed(seed)
     noise = _NOISE.get(strategy, _NOISE["mean"])
     rows = {name: _rows(old, sources, factors, generator, noise) for name, old in tables.items()}
+    for name, old in of_languages.items():
+        languages = [base.language_rows(token.language) for token in tokens if token.kind == "tag"]
+        rows[name] = torch.stack([old.detach().float().cpu()[list(found)].mean(0) for found in languages]).to(old.dtype)
     return InitialRows(
         rows,
         spellings=tuple(tuple(ids) if token.kind != "tag" else () for token, ids in zip(tokens, sources, strict=True)),
@@ -75,8 +81,8 @@ def _factors(token: NewToken, base: FrontEnd) -> tuple[list[int], list[int]] | N
     """Old ids of the consonant and of the vowel of a syllable's one letter; None for all else."""
     if token.kind == "tag" or len(token.text) != 1 or not (found := _SYLLABLE.fullmatch(romanise(token.text))):
         return None
-    unknown_id = base.special_id("[UNK]")
-    consonant, vowel = ([one for one in base.spell(part)[0] if one != unknown_id] for part in found.groups())
+    consonant, vowel = ([one for one in base.spell_piece(base.cased(part))[0] if one != base.unknown_id]
+                        for part in found.groups())
     return (consonant, vowel) if consonant and vowel else None
 
 
@@ -85,17 +91,21 @@ def _rows(old: torch.Tensor, sources: Sequence[Sequence[int]],
           share: float) -> torch.Tensor:
     """New rows (M, D) for old rows (N, D), computed in float32 on the CPU; `share` of noise around the mean of all.
 
+    Biases (M,) have no noise, and may be equal: the rows that they belong to tell the tokens apart.
+
     A syllable has the whole of what sets its consonant apart from the mean of all rows, and the whole of its vowel's;
     the mean of the two would have half of each.
     """
     exact = old.detach().float().cpu()
     mean, spread = exact.mean(0), exact.std(0, correction=0).clamp(min=1e-6)
-    rows = torch.empty(len(sources), exact.shape[1])
+    rows, is_bias = torch.empty(len(sources), *exact.shape[1:]), exact.ndim == 1
     for index, ids in enumerate(sources):
-        noise = torch.randn(exact.shape[1], generator=generator) * spread
+        noise = torch.zeros(()) if is_bias else torch.randn(exact.shape[1], generator=generator) * spread
         rows[index] = exact[list(ids)].mean(0) if ids else mean + share * noise
         if (pair := factors[index]) is not None:
             rows[index] = sum(exact[list(part)].mean(0) for part in pair) - mean
+    if is_bias:
+        return rows.to(old.dtype)
     return _separate_duplicates(rows.to(old.dtype), exact.to(old.dtype), spread, generator)
 
 
@@ -141,41 +151,41 @@ def fit_rows(base: TTSModel, front_end: FrontEnd, rows: Mapping[str, torch.Tenso
     learn to give, at each token, the state that the last letter of its spelling gives. Rows of the head are not fitted:
     pseudo-words do not show which token follows which. `progress` gets the steps done and their total.
     """
-    voices = base.family.load_voices(base.base_folder)
-    if not voices:
+    voice = next(iter(base.family.load_voices(base.base_folder).values()), None)
+    features = base.lm.probe_features(voice)
+    if features is None:
         raise UserError("The rows cannot be fitted: the base model comes without a voice to read with.",
                         "Choose the start `romanised`.")
-    speaker, prefix = next(iter(voices.values())), front_end.prefix_size
+    conditioning, prefix = voice.conditioning if voice else features.conditioning, base.front_end.size
     model = extend_model(base, front_end, rows)
     rng = random.Random(seed)
     spelled = [prefix + index for index, ids in enumerate(spellings) if ids]
-    texts = [_pseudo_text(rng, front_end, spelled, spellings) for _ in range(_FIT_STEPS * _FIT_TEXTS)]
-    unseen = [_pseudo_text(rng, front_end, spelled, spellings) for _ in range(2 * _FIT_TEXTS)]
-    table = new_rows(model.model.module, model.model.text_tables)[model.model.text_tables[0]]
+    texts = [_pseudo_text(rng, front_end, prefix, spelled, spellings) for _ in range(_FIT_STEPS * _FIT_TEXTS)]
+    unseen = [_pseudo_text(rng, front_end, prefix, spelled, spellings) for _ in range(2 * _FIT_TEXTS)]
+    table = model.lm.module.get_parameter(parameter_name(model.lm.text_tables[0]))
     table.requires_grad_(True)
     start, scale = table.detach().clone(), float(table.detach().std().clamp(min=1e-6))
     optimizer = torch.optim.Adam([table], lr=_FIT_LR * scale)
-    before = _measured(model, unseen, speaker)
+    before = _measured(model, unseen, conditioning)
     for step in range(_FIT_STEPS):
         optimizer.param_groups[0]["lr"] = _FIT_LR * scale * (1 - step / _FIT_STEPS)
         optimizer.zero_grad()
-        _distance(model, texts[step * _FIT_TEXTS:(step + 1) * _FIT_TEXTS], speaker).backward()
+        _distance(model, texts[step * _FIT_TEXTS:(step + 1) * _FIT_TEXTS], conditioning).backward()
         optimizer.step()
         progress(step + 1, _FIT_STEPS)
     table.requires_grad_(False)
-    after = _measured(model, unseen, speaker)
+    after = _measured(model, unseen, conditioning)
     if after >= before:
         table.data.copy_(start)
     found = {name: value.detach().to(rows[name].dtype).clone()
-             for name, value in new_rows(model.model.module, model.model.text_tables).items()}
+             for name, value in new_rows(model.lm.module, model.lm.text_tables).items()}
     return FittedRows(found, before, min(before, after))
 
 
-def _pseudo_text(rng: random.Random, front_end: FrontEnd, spelled: Sequence[int],
+def _pseudo_text(rng: random.Random, front_end: FrontEnd, prefix: int, spelled: Sequence[int],
                  spellings: Sequence[Sequence[int]]) -> _PseudoText:
     """A few words of new tokens that the base can spell, between what begins and ends every text."""
-    prefix = front_end.prefix_size
-    start, space, stop = (front_end.special_id(name) for name in ("[START]", "[SPACE]", "[STOP]"))
+    start, space, stop = front_end.start_id, front_end.space_id, front_end.stop_id
     new = [start]
     for word in range(_WORDS):
         new += [rng.choice(spelled) for _ in range(rng.randint(1, _LETTERS))]
@@ -188,19 +198,19 @@ def _pseudo_text(rng: random.Random, front_end: FrontEnd, spelled: Sequence[int]
     return _PseudoText(np.array(new), np.array(old), ends)
 
 
-def _distance(model: TTSModel, texts: Sequence[_PseudoText], speaker: Voice) -> torch.Tensor:
+def _distance(model: TTSModel, texts: Sequence[_PseudoText], conditioning: Mapping[str, np.ndarray]) -> torch.Tensor:
     """Mean squared distance of the states, relative to the squared states of the spelling."""
     with torch.no_grad():
-        spelled = model.model.text_hidden_states([_sample(text.old, speaker) for text in texts])
+        spelled = model.lm.text_hidden_states([_sample(text.old, conditioning) for text in texts])
     wanted = torch.cat([states[text.ends] for states, text in zip(spelled, texts, strict=True)])
-    seen = torch.cat(model.model.text_hidden_states([_sample(text.new, speaker) for text in texts]))
+    seen = torch.cat(model.lm.text_hidden_states([_sample(text.new, conditioning) for text in texts]))
     return (seen - wanted).square().sum() / wanted.square().sum()
 
 
 @torch.no_grad()
-def _measured(model: TTSModel, texts: Sequence[_PseudoText], speaker: Voice) -> float:
-    return float(_distance(model, texts, speaker)) ** 0.5
+def _measured(model: TTSModel, texts: Sequence[_PseudoText], conditioning: Mapping[str, np.ndarray]) -> float:
+    return float(_distance(model, texts, conditioning)) ** 0.5
 
 
-def _sample(ids: np.ndarray, speaker: Voice) -> Sample:
-    return Sample(ids, np.zeros(0, np.int64), speaker.speaker_embedding, speaker.prompt_codes)
+def _sample(ids: np.ndarray, conditioning: Mapping[str, np.ndarray]) -> Sample:
+    return Sample(ids, np.zeros(0, np.int64), conditioning)

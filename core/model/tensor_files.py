@@ -18,8 +18,13 @@ from config.errors import UserError
 
 def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write `tensors` by name. A failing disk raises `OSError`."""
+    path.write_bytes(serialize(tensors))
+
+
+def serialize(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """The content of a file of `tensors`."""
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    path.write_bytes(save(plain, metadata={"format": "pt"}))
+    return save(plain, metadata={"format": "pt"})
 
 
 def read(path: Path, hint: str) -> dict[str, torch.Tensor]:
@@ -29,6 +34,15 @@ def read(path: Path, hint: str) -> dict[str, torch.Tensor]:
     except (OSError, SafetensorError) as error:
         size = f" ({path.stat().st_size} bytes)" if path.is_file() else ""
         raise UserError(f"{path}{size} could not be read: {error}.", hint) from error
+
+
+def shapes(path: Path, hint: str) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor in `path`, from its header alone; errors as `read`."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} could not be read: {error}.", hint) from error
 
 
 def names(path: Path) -> list[str]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,21 +27,23 @@ from core.jobs.reporter import CombinedProgress, ProgressCallback, no_progress
 from core.library import certificate, records
 from core.library.certificate import Certificate, CertificateCheck, CheckOutcome, LanguageCER
 from core.library.records import MODEL_RECORD, CheckpointRecord, ExtensionRecord
-from core.model.loading import TTSModel, load_base, load_checkpoint, load_extension
-from core.model.prefix import base_tensors, hash_tensors
+from core.model.loading import TTSModel, load_checkpoint, load_extension, model_before
+from core.model.prefix import base_tensors, hash_tensors, is_taught, rows_name
 from core.sources import recognisers
 from core.speech import evaluation
 from core.speech.evaluation import HeldOutSentence, SpeechEvaluator
 from core.speech.scoring import load_recogniser_or_warn, unmeasured_reason
 from core.training import replay
+from core.training.dataloader import Utterance, make_utterance
 from core.training.replay import ProbeSample
 from core.workspace import Workspace
 from data import manifest
 from data.durable_files import hash_file, hash_tree
 from data.manifest import HELD_OUT
-from models.base import SampleLogits
+from models.base import Sample, SampleLogits
 
 SENTENCES = 40  # synthesized and scored in each language
+_TAUGHT_SENTENCES = 16  # probed of each language that the base was taught before
 COUNTED = "sentences"
 SELECTION_NOTE = " on the sentences that selected the checkpoint"
 
@@ -87,13 +90,15 @@ def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = 
     rates += [f"{', '.join(codes)}: {reason}" for reason, codes in inputs.missing.items()]
     record = inputs.record
     expected, actual = record.origin.fingerprint, inputs.finetuned.front_end.fingerprint
+    with compute.deterministic():
+        logits_check = _logits_check(inputs, count.part(len(inputs.probes)))
     checks = (
         *_tensor_checks(inputs),
-        _logits_check(inputs, count.part(len(inputs.probes))),
+        logits_check,
         _tokens_check(inputs),
         CertificateCheck("front_end", _passed(expected == actual), expected, actual,
                          "The tokenizer is the one of the new rows."),
-        CertificateCheck("character_error_rates", "measured" if errors else "skipped", "", "; ".join(rates),
+        CertificateCheck("character_error_rates", "measured" if errors else "not proven", "", "; ".join(rates),
                          "Character error rate of held-out sentences synthesized by the finetuned model."),
     )
     return Certificate(f"run:{record.run}@{record.step}", record.run, record.step, record.scope, record.origin.model,
@@ -110,7 +115,7 @@ def load_certificate_inputs(workspace: Workspace, folder: Path, device: torch.de
     """
     record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
     finetuned = load_checkpoint(workspace, folder, device)
-    base = load_base(workspace, record.origin.model, device)
+    base = model_before(workspace, record.origin, folder, device)
     input_hash = input_hash or compute_input_hash(workspace, folder, device.type, sentences)
     inputs = _load_inputs(workspace, base, finetuned, record, sentences, warn)
     complete = not any(unmeasured_reason(inputs.evaluator.recogniser, code) for code in finetuned.front_end.languages)
@@ -132,7 +137,45 @@ def certify_model(workspace: Workspace, base: TTSModel, finetuned: TTSModel, rec
 def base_probes(model: TTSModel) -> list[ProbeSample]:
     """The base-language samples that come with the base of `model`."""
     clips = replay.load(model, model.family.load_voices(model.base_folder)).drift_clips
-    return replay.probes(clips, model.model.max_prompt_length)
+    return replay.probes(clips, model.lm)
+
+
+def row_probes(model: TTSModel, languages: Sequence[str]) -> list[ProbeSample]:
+    """Every row that was added for `languages`, as texts of them over `SpeechModel.probe_features`."""
+    voice = next(iter(model.family.load_voices(model.base_folder).values()), None)
+    features = model.lm.probe_features(voice)
+    codes = features.speech_codes.astype(np.int64)
+    conditioning = model.lm.sample_conditioning(features.conditioning, features.conditioning, random.Random(0))
+    probes = []
+    for language in languages:
+        rows = np.array([token.id for token in model.front_end.added_tokens() if token.language == language])
+        probes += [ProbeSample(language, "", Sample(rows[start:start + model.lm.max_text_length], codes, conditioning))
+                   for start in range(0, len(rows), model.lm.max_text_length)]
+    return probes
+
+
+def taught_probes(workspace: Workspace, model: TTSModel) -> list[ProbeSample]:
+    """For each language that `model` was taught before: all of its rows, and held-out sentences where they are here."""
+    probes = row_probes(model, [one.record.language for one in model.taught])
+    voice = next(iter(model.family.load_voices(model.base_folder).values()), None)
+    features = model.lm.probe_features(voice)
+    for one in model.taught:
+        language, clips = one.record.language, list[Utterance]()
+        sentences = evaluation.held_out_recordings(workspace, model, language)
+        for number, sentence in enumerate(evaluation.spread_evenly(sentences, _TAUGHT_SENTENCES)):
+            clip = make_utterance(f"{language}-{number}", sentence.text, language, "", features, model.front_end)
+            if len(clip.text_ids) <= model.lm.max_text_length:
+                clips.append(clip)
+        probes += replay.probes(clips, model.lm)
+    return probes
+
+
+def probe_note(base: TTSModel) -> str:
+    """What is to be said of the probes of a base that has neither clips nor a voice; else empty."""
+    family, folder = base.family, base.base_folder
+    if family.load_replay_clips(folder) or family.load_voices(folder):
+        return ""
+    return "; over generated codes and conditioning, because the model comes without clips and without a voice"
 
 
 def equal_logits(before: SampleLogits, after: SampleLogits) -> bool:
@@ -144,7 +187,10 @@ def equal_logits(before: SampleLogits, after: SampleLogits) -> bool:
 def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, record: CheckpointRecord, count: int,
                  warn: Callable[[str], None]) -> CertificateInputs:
     recogniser = load_recogniser_or_warn(workspace, finetuned, warn, record)
-    evaluator = SpeechEvaluator.of(base, recogniser, remember=True)
+    recording = ""
+    if record.dataset in workspace.list_datasets():
+        recording = evaluation.training_recording(manifest.load(workspace.dataset(record.dataset)))
+    evaluator = SpeechEvaluator.of(base, recogniser, remember=True, recording=recording)
     found: dict[str, tuple[TTSModel, list[HeldOutSentence]]] = {}
     missing: dict[str, list[str]] = {}
     for language in finetuned.front_end.languages:
@@ -159,7 +205,8 @@ def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, reco
             missing.setdefault(error.message, []).append(language)
             continue
         found[language] = before, evaluation.spread_evenly(sentences, count)
-    return CertificateInputs(base, finetuned, record, base_probes(base), evaluator, found, missing)
+    probes = [*base_probes(base), *taught_probes(workspace, base)]
+    return CertificateInputs(base, finetuned, record, probes, evaluator, found, missing)
 
 
 def _held_out(workspace: Workspace, base: TTSModel, finetuned: TTSModel, record: CheckpointRecord,
@@ -169,8 +216,8 @@ def _held_out(workspace: Workspace, base: TTSModel, finetuned: TTSModel, record:
     Sentences that selected the checkpoint are left out, unless no other is held out; see
     `LanguageCER.used_for_selection`.
     """
-    if not finetuned.front_end.is_new(language):
-        return base, evaluation.base_recordings(base, language)
+    if language in base.front_end.languages:
+        return base, evaluation.held_out_recordings(workspace, base, language)
     dataset = manifest.load(workspace.dataset(record.dataset))
     extension = records.read_record(workspace.extension(record.extension) / records.EXTENSION, ExtensionRecord)
     if extension.rows_hash != record.rows_hash:
@@ -182,14 +229,20 @@ def _held_out(workspace: Workspace, base: TTSModel, finetuned: TTSModel, record:
     return untrained, [one for one in sentences if one.text not in record.scored] or sentences
 
 
+def _and_taught(base: TTSModel) -> str:
+    """What is said of the languages that the base was taught before."""
+    languages = ", ".join(one.record.language for one in base.taught)
+    return f" and of the languages taught before ({languages})" if languages else ""
+
+
 def _passed(good: bool) -> CheckOutcome:
     return "passed" if good else "failed"
 
 
 def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
     base, finetuned = inputs.base, inputs.finetuned
-    before, after = base.model.module.state_dict(), base_tensors(finetuned.model.module)
-    tables = [f"{name}.weight" for name in base.model.text_tables]
+    before, after = base_tensors(base.lm.module), base_tensors(finetuned.lm.module)
+    tables = [*base.lm.text_tables, *(name for name in before if is_taught(name) and ".lora_" not in name)]
     expected = hash_tensors({name: before[name] for name in tables})
     actual = hash_tensors({name: after[name] for name in tables if name in after})
     equal = sum(name in after and torch.equal(before[name], after[name]) for name in before)
@@ -198,11 +251,11 @@ def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
                             for tensors in (before, after))
     checks = [
         CertificateCheck("prefix_rows", _passed(expected == actual), expected, actual,
-                         f"The {base.front_end.prefix_size} base rows of {' and '.join(base.model.text_tables)} are "
-                         "those of the base file."),
+                         f"The {base.front_end.size} base rows of {' and '.join(map(rows_name, base.lm.text_tables))} "
+                         f"are those of the base file{' and of the languages taught before' if base.taught else ''}."),
         CertificateCheck("frozen_tensors", _passed(frozen == frozen_after),
                          f"{len(before) - len(changed)} tensors, {frozen}", f"{equal} equal, {frozen_after}",
-                         "Every tensor of the base model is unchanged." if not changed else
+                         f"Every tensor of the base model{_and_taught(base)} is unchanged." if not changed else
                          "Every frozen tensor of the base model is unchanged."),
     ]
     if changed:  # by the scope `full`
@@ -216,7 +269,7 @@ def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
             f"numbers; by {norms[0] / max(norms[1], 1e-30):.3%} of their norm",
             "What the training changed of the base model itself."))
     trainer_hash = inputs.record.frozen_hash
-    checks.append(CertificateCheck("frozen_in_training", _passed(trainer_hash == base.base_hash), base.base_hash,
+    checks.append(CertificateCheck("frozen_in_training", _passed(trainer_hash == base.frozen_hash), base.frozen_hash,
                                    trainer_hash,
                                    "The hash of the frozen tensors that the trainer took when it saved this "
                                    "checkpoint is the base's."))
@@ -228,16 +281,16 @@ def _logits_check(inputs: CertificateInputs, progress: ProgressCallback) -> Cert
     """Whether all base-language logits are bit-identical, or their drift."""
     base, finetuned, count = inputs.base, inputs.finetuned, len(inputs.probes)
     if not count:
-        return CertificateCheck("base_logits", "skipped", "bit-identical",
-                                "the model comes with no samples of its languages",
+        return CertificateCheck("base_logits", "not proven", "bit-identical",
+                                "there were no base-language samples that the model could read",
                                 "Logits of base-language samples before and after.")
     equal, largest, divergence = 0, 0.0, 0.0
     for done, item in enumerate(inputs.probes):
         progress(Progress(done, count, "probes", "compared"))
         with base.adapters_for(item.language):
-            before = base.model.probe(item.sample)
+            before = base.lm.probe(item.sample)
         with finetuned.adapters_for(item.language):
-            after = finetuned.model.probe(item.sample)
+            after = finetuned.lm.probe(item.sample)
         old_text = after.text_logits[:, :before.text_logits.shape[1]]
         equal += equal_logits(before, after)
         largest = max(largest, (before.text_logits - old_text).abs().max().item(),
@@ -248,24 +301,25 @@ def _logits_check(inputs: CertificateInputs, progress: ProgressCallback) -> Cert
     progress(Progress(count, count, "probes", "compared"))
     languages = {item.language for item in inputs.probes}
     actual = f"{equal} of {count} samples ({', '.join(sorted(languages))}) bit-identical"
+    actual += probe_note(base)
     if unprobed := set(base.front_end.base_languages) - languages:
         actual += f"; not probed: {', '.join(sorted(unprobed))}"
     if equal < count:
         actual += f"; largest difference {largest:.3g}, mean divergence {divergence / count:.3g} nats a code"
     outcome: CheckOutcome = "measured" if finetuned.scope == "full" else _passed(equal == count)
     return CertificateCheck("base_logits", outcome, "bit-identical", actual,
-                            "Logits of base-language samples before and after, computed one after the other on "
-                            f"{compute.numeric_environment(base.device)}.")
+                            f"Logits of base-language samples{_and_taught(base)} before and after, computed one after "
+                            f"the other on {compute.numeric_environment(base.device)}.")
 
 
 def _tokens_check(inputs: CertificateInputs) -> CertificateCheck:
     """Whether base-language sentences are encoded as before."""
     texts = [(language, sentence.text) for language in inputs.base.front_end.base_languages
              for sentence in evaluation.base_recordings(inputs.base, language)]
-    texts += [(item.language, item.text) for item in inputs.probes]
+    texts += [(item.language, item.text) for item in inputs.probes if item.text]
     before, after = inputs.base.front_end, inputs.finetuned.front_end
     same = sum(np.array_equal(before.encode(text, language), after.encode(text, language)) for language, text in texts)
-    return CertificateCheck("base_tokens", _passed(same == len(texts)) if texts else "skipped",
+    return CertificateCheck("base_tokens", _passed(same == len(texts)) if texts else "not proven",
                             f"{len(texts)} sentences with unchanged ids", f"{same} sentences",
                             "Sentences of the base languages are encoded as before.")
 
@@ -277,7 +331,7 @@ def _language_errors(inputs: CertificateInputs, count: CombinedProgress) -> list
     are computed in batches of the same shape, and what did not change is bit-identical and scored only once.
     """
     after = inputs.finetuned
-    new_languages = [code for code in inputs.sentences if after.front_end.is_new(code)]
+    new_languages = [code for code in inputs.sentences if code in after.new_languages]
     base_languages = [code for code in inputs.sentences if code not in new_languages]
     groups = [(inputs.base, base_languages)] if base_languages else []
     groups += [(inputs.sentences[code][0], [code]) for code in new_languages]
@@ -285,7 +339,7 @@ def _language_errors(inputs: CertificateInputs, count: CombinedProgress) -> list
     for before, languages in groups:
         sentences = {code: inputs.sentences[code][1] for code in languages}
         size = sum(map(len, sentences.values()))
-        results = [evaluation.evaluate_languages(inputs.evaluator, model, sentences, after.family.sampling,
+        results = [evaluation.evaluate_languages(inputs.evaluator, model, sentences, after.sampling,
                                                  count.part(size)) for model in (before, after)]
         for language, some in sentences.items():
             progress = count.part(sum(one.original is not None for one in some))

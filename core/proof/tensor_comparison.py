@@ -248,15 +248,19 @@ def compare_new_rows(name: str, before: torch.Tensor, after: torch.Tensor,
                      used: Collection[int] | None = None) -> list[TensorFinding]:
     """A finding for the rows of `after` (M, D) behind those of `before` (N, D); none where there are no more.
 
+    Of a bias (M,) only whether its values are numbers is told: equal ones do not make tokens alike.
     `used` are the ids that have a piece, where the tokenizer is known: rows without one only fill up the table.
     """
     rows, kind = after[len(before):].float(), dtype_name(after.dtype)
     if not len(rows):
         return []
     shape, count = tuple(rows.shape), len(rows)
-    if broken := int((~torch.isfinite(rows)).any(1).sum()):
+    if broken := int((~torch.isfinite(rows)).reshape(count, -1).any(1).sum()):
         words = f"{broken} of {count} rows hold values that are no numbers"
         return [TensorFinding(name, NEW_ROWS, "broken", words, shape, kind, rows=count)]
+    if rows.ndim == 1:
+        words = f"biases from {float(rows.min()):.3g} to {float(rows.max()):.3g}"
+        return [TensorFinding(name, NEW_ROWS, "new", words, shape, kind, rows=count, distinct=count)]
     with_piece = sorted(row - len(before) for row in used or () if len(before) <= row < len(after))
     read = rows[with_piece] if with_piece else rows
     length = float(before.float().norm(dim=1).median().clamp(min=1e-12))

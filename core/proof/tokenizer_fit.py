@@ -15,7 +15,8 @@ import torch
 
 from config.errors import UserError
 from core.library.diagnosis import TokenizerFit
-from data.bpe import highest_id, vocabulary
+from data.front_end import read_segmenter
+from data.segmenters import highest_id
 
 _NAMED = 6  # pieces named in a report
 _ALIKE = 0.9  # cosine from which a row is the one that was there
@@ -30,15 +31,15 @@ def find_tokenizer(given: str, checkpoint: Path, rows: int) -> Path | None:
         return None  # a file beside a single checkpoint file is not known to belong to it
     path = Path(given) if given else checkpoint
     sizes = {}
-    for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+    for file in sorted((*path.glob("*.json"), *path.glob("*.model"))) if path.is_dir() else [path]:
         with suppress(OSError, ValueError, UserError, TypeError):  # other JSON files
             content = file.read_bytes()
-            if "model" in json.loads(content) and (ids := vocabulary(content, str(file))):
+            if (file.suffix != ".json" or "model" in json.loads(content)) and (ids := read_pieces(file)):
                 sizes[file] = highest_id(ids) + 1
     if sizes:
         return min(sizes, key=lambda file: (abs(rows - sizes[file]), file.name))
     if given and path.is_dir():
-        raise UserError(f"{path} holds no BPE tokenizer file (JSON).", "Give the tokenizer's file itself.")
+        raise UserError(f"{path} holds no BPE tokenizer (JSON or SentencePiece).", "Give the tokenizer's file itself.")
     return path if given else None
 
 
@@ -47,8 +48,8 @@ def read_pieces(path: Path) -> dict[str, int]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path} could not be read: {error.strerror}.", "Give the tokenizer's JSON file.") from error
-    return vocabulary(content, str(path))
+        raise UserError(f"{path} could not be read: {error.strerror}.", "Give the tokenizer's file.") from error
+    return dict(read_segmenter(content, str(path)).ids)
 
 
 def fit_tokenizer(path: Path, base: Mapping[str, int], before: torch.Tensor, after: torch.Tensor) -> TokenizerFit:

@@ -11,6 +11,7 @@ files under checked names are written; ZIP needs the same checks, which the filt
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import lzma
 import re
@@ -22,16 +23,17 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
+from config import foreign
 from config.errors import UserError
 from core.jobs.reporter import size_text
 from data.durable_files import BLOCK_BYTES, BlockCallback
-from data.importers.rows import AUDIO_SUFFIXES, SkippedRow, printable
+from data.importers.rows import AUDIO_SUFFIXES, TEXT_SUFFIXES, SkippedRow, is_audio, printable
+from data.importers.sidecars import walk_folders
 
 SUFFIXES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
-_TEXTS = (".txt", ".lab", ".srt", ".vtt", ".lrc", ".csv", ".tsv", ".psv", ".list", ".json", ".jsonl", ".ndjson",
-          ".scp", ".parquet")
+TABLE_SUFFIXES = (".parquet", ".arrow")  # with recordings inside
 _BARE = ("text", "segments", "utt2spk")  # of Kaldi
 _SPARE_BYTES = 200_000_000  # bytes left free
 _MAX_MEMBERS = 2_000_000
@@ -52,6 +54,22 @@ def is_archive(path: Path) -> bool:
         return False
 
 
+def packed_files(path: Path) -> tuple[list[Path], list[Path]]:
+    """Tables with recordings inside, and archives, of a folder that has no recording outside of them; or `path` itself.
+
+    Shards of a data set on the hub or of WebDataset lie so.
+    """
+    if path.is_file():
+        return ([path] if path.suffix.lower() in TABLE_SUFFIXES else []), []
+    tables, archives = [], []
+    for place, names in walk_folders(path) if path.is_dir() else ():
+        if any(map(is_audio, names)):
+            return [], []
+        tables += [place / name for name in names if name.lower().endswith(TABLE_SUFFIXES)]
+        archives += [place / name for name in names if name.lower().endswith(SUFFIXES)]
+    return tables, archives
+
+
 def unpack_archive(path: Path, folder: Path, free: int,
                    on_block: BlockCallback = lambda size, name: None) -> list[SkippedRow]:
     """Write the members of the archive at `path` into `folder`, which is empty; the skipped ones.
@@ -60,17 +78,19 @@ def unpack_archive(path: Path, folder: Path, free: int,
     """
     room = min(free - _SPARE_BYTES, max(_ALWAYS_ALLOWED, _MAX_EXPANSION * path.stat().st_size))
     unpacking = _Unpacking(path, folder, room, on_block)
+    hint = "Give a ZIP, or a TAR (.tar, .tar.gz, .tar.bz2, .tar.xz); download or pack it again."
     try:
-        if zipfile.is_zipfile(path):
-            _zip(path, unpacking)
-        else:
-            _tar(path, unpacking)
-    except _DAMAGED as error:
-        raise UserError(
-            f"{path.name} is damaged or no archive that Lisan opens: {error}.",
-            "Give a ZIP, or a TAR (.tar, .tar.gz, .tar.bz2, .tar.xz); download or pack it again.",
-        ) from error
-    return unpacking.all_skipped()
+        with foreign.reading(path.name, hint, *_DAMAGED):
+            if zipfile.is_zipfile(path):
+                _zip(path, unpacking)
+            else:
+                _tar(path, unpacking)
+    except foreign.DamagedFile as error:
+        raise UserError(f"{path.name} is damaged or no archive that Lisan opens: {error.__cause__}.", hint) from error
+    if unpacking.others:  # files that are of no use here, as one entry
+        more = f" and {unpacking.others - 1} more" if unpacking.others > 1 else ""
+        unpacking.skipped.append(SkippedRow(f"{path.name}: {unpacking.other}{more}", "no recording, text or table"))
+    return unpacking.skipped
 
 
 @dataclass
@@ -101,7 +121,7 @@ class _Unpacking:
         if lower.endswith(SUFFIXES):
             self.skip(name, "is an archive within the archive; unpack it and give it by itself")
             return None
-        if not lower.endswith((*AUDIO_SUFFIXES, *_TEXTS)) and lower not in _BARE:
+        if not lower.endswith((*AUDIO_SUFFIXES, *TEXT_SUFFIXES, *TABLE_SUFFIXES)) and lower not in _BARE:
             self.others += 1
             self.other = self.other or printable(name)
             return None
@@ -112,8 +132,7 @@ class _Unpacking:
             raise UserError(
                 f"{self.archive.name} ({size_text(self.archive.stat().st_size)}) would unpack to more than "
                 f"{size_text(max(0, self.room))}, at {printable(name)!r}: that does not fit here, or it is no archive "
-                f"of "
-                "recordings.",
+                "of recordings.",
                 "Free space on the workspace's disk, then continue; or unpack it yourself and give the folder.",
             )
 
@@ -135,13 +154,6 @@ class _Unpacking:
                     self.on_block(len(block), name)
         except (FileExistsError, NotADirectoryError):
             self.skip(name, "is there twice")
-
-    def all_skipped(self) -> list[SkippedRow]:
-        """The skipped members; files that are of no use here as one entry."""
-        if self.others:
-            more = f" and {self.others - 1} more" if self.others > 1 else ""
-            self.skipped.append(SkippedRow(f"{self.archive.name}: {self.other}{more}", "no recording, text or table"))
-        return self.skipped
 
 
 def _inside(name: str) -> PurePosixPath | str:
@@ -179,7 +191,9 @@ def _named(name: str, target: Path, to: _Unpacking) -> Iterator[None]:
     """One damaged member of a ZIP leaves the others as they are."""
     try:
         yield
-    except _DAMAGED as error:
+    except (*_DAMAGED, OSError, ValueError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
         target.unlink(missing_ok=True)
         to.skip(name, f"is damaged: {error}")
 
@@ -205,15 +219,9 @@ class _Bounded:
     def __init__(self, path: Path, to: _Unpacking) -> None:
         with open(path, "rb") as file:
             magic = file.read(6)
-        self._file: IO[bytes]
-        if magic.startswith(b"\x1f\x8b"):
-            self._file = gzip.open(path)  # type: ignore[assignment]  # noqa: SIM115  closed with the object
-        elif magic.startswith(b"BZh"):
-            self._file = bz2.open(path)  # noqa: SIM115  closed with the object
-        elif magic.startswith(b"\xfd7zXZ"):
-            self._file = lzma.open(path)  # noqa: SIM115  closed with the object
-        else:
-            self._file = open(path, "rb")  # noqa: SIM115  closed with the object
+        openers: tuple[tuple[bytes, Any], ...] = (
+            (b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open), (b"", open))
+        self._file: IO[bytes] = next(opener for mark, opener in openers if magic.startswith(mark))(path, "rb")
         self._to = to
         self._read = 0
         self._most = to.room + max(to.room // 10, 100_000_000)  # heads and padding come on top

@@ -1,5 +1,7 @@
 """A checkpoint of a base model, from the hub or from a folder, into `models/NAME`. Never loads torch.
 
+Its files may come from several repositories; they make one download, with one total.
+
 A download lies in `models/.NAME.partial` until it is whole: each file under its own name, beside `plan.json`, which
 pins the commits and says what each file should be. Any later job resumes it. A folder's files are linked where the
 disk allows it, else copied, and never moved or changed. Each file is checked by name and size, and by its hash where
@@ -11,15 +13,14 @@ A model that is there already is verified, and its damaged files are replaced.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from config import foreign
 from config.errors import UserError
 from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import Reporter, size_text, stage
@@ -37,6 +38,7 @@ from data.durable_files import (
     find_faults,
     fsync_path,
     hash_with_progress,
+    is_pytorch_file,
     write_json,
 )
 
@@ -50,8 +52,13 @@ class DownloadRequest:
     family: CatalogEntry
     variant: ModelVariant
     name: str
-    revision: str = "main"  # branch, tag or commit
+    revision: str = ""  # branch, tag or commit of its own repository; empty is the one that was tested
     home: Path | None = None  # the folder to store it in; None is `models`
+    licences: tuple[str, ...] = ()  # that were accepted, by name
+
+    @property
+    def wanted_revision(self) -> str:
+        return self.revision or self.variant.parts[0].revision
 
 
 def download_model(request: DownloadRequest, hub: Hub, workspace: Workspace, reporter: Reporter,
@@ -83,7 +90,7 @@ class _Plan:
     def read(cls, path: Path) -> _Plan | None:
         """The plan of an earlier download; None when there is none that can be read."""
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = foreign.read_json(path)
             files = {str(name): ExpectedFile(**file) for name, file in values.pop("files").items()}
             return cls(**values, files=files)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -107,16 +114,17 @@ class _HubDownload:
         with stage(self.reporter, "look up"):
             files, commits = self._look_up()
             here = self._write_plan(commits, files)
-        total = sum(file.expected.size for file in files)
+        total = sum(file.expected.size for file in files.values())
         check_disk(self.target.parent, total - here, f"{request.family.title} ({variant.title})")
         kept = f", of which {size_text(here)} are here already" if here else ""
         line = (f"{variant.repository} at {commits[variant.repository][:12]} ({request.family.licence}): "
                 f"{len(files)} files, {size_text(total)}{kept}.")
-        self.reporter.emit(Plan((line,), {"files": len(files), "bytes": total, "bytes_here": here}))
+        self.reporter.emit(Plan((line, *licence_lines(variant)),
+                                {"files": len(files), "bytes": total, "bytes_here": here}))
         fetched = self._download(files)
         companions = {name: commit for name, commit in commits.items() if name != variant.repository}
         record = ModelRecord(request.family.name, variant.name, variant.repository, commits[variant.repository],
-                             request.revision, fetched, companions)
+                             request.wanted_revision, fetched, companions, licences=request.licences)
         write_model_record(self.partial, record)
         for name in record.files:
             fsync_path(self.partial / name)
@@ -129,102 +137,123 @@ class _HubDownload:
         """Check each file of the model, and fetch the damaged ones at the commit that the model came from."""
         record, faults = _verify(self.request, self.target, self.reporter)
         if not faults:
-            self._write_plan({}, [])
+            self._write_plan({}, {})
             return _result(record, self.target, "already there, verified", 0)
-        files = [self._origin(record, name) for name in faults]
-        if not all(file.commit for file in files):
+        files = {path: self._origin(record, path) for path in faults}
+        if not all(file.commit for file in files.values()):
             raise UserError(" ".join(faults.values()),
                             "The model came from a folder: give that again with --folder PATH.")
         self._write_plan({}, files)
-        size = sum(file.expected.size for file in files)
+        size = sum(file.expected.size for file in files.values())
         check_disk(self.target.parent, size, "The repair of the model")
         self._download(files)
-        for name, fault in faults.items():
-            os.replace(self.partial / name, self.target / name)
+        for path, fault in faults.items():
+            (self.target / path).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(self.partial / path, self.target / path)
             self.reporter.emit(WarningRaised(f"{fault} It was replaced."))
-        self._write_plan({}, [])
+        self._write_plan({}, {})
         return _result(record, self.target, f"already there, {len(faults)} damaged files replaced", size)
 
-    def _look_up(self) -> tuple[list[RemoteFile], dict[str, str]]:
-        """The files, smallest first, and the commit of each repository: that of an earlier download, if any."""
+    def _look_up(self) -> tuple[dict[str, RemoteFile], dict[str, str]]:
+        """The files by their paths, smallest first, and the commit of each repository.
+
+        The commits are those of an earlier download, if there was one.
+        """
         request, before = self.request, _Plan.read(self.partial / PLAN)
-        wanted = (request.variant.name, request.revision)
+        wanted = (request.variant.name, request.wanted_revision)
         pinned = before.commits if before and (before.variant, before.requested_revision) == wanted else {}
-        files: list[RemoteFile] = []
+        files: dict[str, RemoteFile] = {}
         commits: dict[str, str] = {}
         for part in request.variant.parts:
-            newest = request.revision if part.repository == request.variant.repository else "main"
-            found = self._list(part.repository, pinned.get(part.repository, newest), newest)
+            own = bool(request.revision) and part.repository == request.variant.repository
+            revisions = [request.revision] if own else [part.revision, "main"]
+            found = self._list(part.repository, [pinned.get(part.repository, revisions[0]), *revisions])
             commits[part.repository] = found.commit
-            files += _first_of_each(part, found)
-        for file in files:
+            files |= _first_of_each(part, found)
+        for file in files.values():
             if not file.expected.hashed:
                 message = f"{self.hub.host} gives no hash of {file.name}; only its size can be checked."
                 self.reporter.emit(WarningRaised(message))
-        return sorted(files, key=lambda file: file.expected.size), commits
+        return dict(sorted(files.items(), key=lambda item: item[1].expected.size)), commits
 
-    def _list(self, repository: str, revision: str, newest: str) -> RepositoryFiles:
+    def _list(self, repository: str, revisions: Sequence[str]) -> RepositoryFiles:
+        """The files at the first of `revisions` that the repository has."""
+        first, *others = dict.fromkeys(revisions)
         try:
-            return list_repository(self.hub, repository, revision, self.reporter, self.retry)
+            return list_repository(self.hub, repository, first, self.reporter, self.retry)
         except NoRevision:
-            if revision == newest:
+            if not others:
                 raise
-            self.reporter.emit(WarningRaised(f"{repository} no longer has {revision[:12]}, at which this download "
-                                             f"started; "
-                                             f"it continues with {newest}, and fetches again what differs."))
-            return list_repository(self.hub, repository, newest, self.reporter, self.retry)
+            self.reporter.emit(WarningRaised(f"{repository} no longer has {first[:12]}, at which this download "
+                                             f"started or was tested; it continues with {others[0][:12]}, and fetches "
+                                             "again what differs."))
+            return self._list(repository, others)
 
-    def _write_plan(self, commits: dict[str, str], files: list[RemoteFile]) -> int:
+    def _write_plan(self, commits: dict[str, str], files: Mapping[str, RemoteFile]) -> int:
         """Write the plan, and delete what is there of other files or other content; the bytes that stay.
 
         Without files everything is deleted, the plan too.
         """
         before = _Plan.read(self.partial / PLAN)
         known = before.files if before else {}
-        wanted = {file.name: file.expected for file in files}
+        wanted = {path: file.expected for path, file in files.items()}
         here = 0
-        for path in self.partial.iterdir():
-            if path.name in (PLAN, LOCK):
-                continue
-            size, expected = path.stat().st_size, wanted.get(path.name)
-            if expected is None or known.get(path.name) != expected or size > expected.size:
-                path.unlink()
-            else:
-                here += size
+        for found in sorted(self.partial.rglob("*"), reverse=True):  # what lies in a folder comes before it
+            path = found.relative_to(self.partial).as_posix()
+            if found.is_dir():
+                with suppress(OSError):  # it is not empty
+                    found.rmdir()
+            elif path not in (PLAN, LOCK):
+                size, expected = found.stat().st_size, wanted.get(path)
+                if expected is None or known.get(path) != expected or size > expected.size:
+                    found.unlink()
+                else:
+                    here += size
         if files:
-            plan = _Plan(self.request.variant.name, self.request.revision, commits, wanted)
+            plan = _Plan(self.request.variant.name, self.request.wanted_revision, commits, wanted)
             write_json(self.partial / PLAN, asdict(plan))
         else:
             (self.partial / PLAN).unlink(missing_ok=True)
         return here
 
-    def _download(self, files: list[RemoteFile]) -> dict[str, ExpectedFile]:
+    def _download(self, files: Mapping[str, RemoteFile]) -> dict[str, ExpectedFile]:
         """Complete each file in `partial`; their sizes and hashes."""
         hashers = {}
-        if there := [file for file in files if (self.partial / file.name).is_file()]:
+        if there := {path: file for path, file in files.items() if (self.partial / path).is_file()}:
             with stage(self.reporter, "check what is here"):
-                size = sum((self.partial / file.name).stat().st_size for file in there)
+                size = sum((self.partial / path).stat().st_size for path in there)
                 progress = DownloadProgress(self.reporter, size)
-                hashers = {file.name: hash_with_progress(self.partial / file.name, file.expected, progress.add)
-                           for file in there}
+                hashers = {path: hash_with_progress(self.partial / path, file.expected, progress.add)
+                           for path, file in there.items()}
         with stage(self.reporter, "download"):
-            progress = DownloadProgress(self.reporter, sum(file.expected.size for file in files),
+            progress = DownloadProgress(self.reporter, sum(file.expected.size for file in files.values()),
                                         sum(hasher.size for hasher in hashers.values()))
             downloader = Downloader(self.hub, progress, self.retry)
-            return {file.name: ExpectedFile(file.expected.size, downloader.download(
-                        file, self.partial / file.name, hashers.get(file.name)))
-                    for file in files}
+            fetched = {}
+            for path, file in files.items():
+                (self.partial / path).parent.mkdir(parents=True, exist_ok=True)
+                digest = downloader.download(file, self.partial / path, hashers.get(path))
+                fetched[path] = ExpectedFile(file.expected.size, digest)
+            return fetched
 
-    def _origin(self, record: ModelRecord, name: str) -> RemoteFile:
-        """Where the file `name` of a model came from; the commit is empty where that is not known."""
-        repository = next((part.repository for part in self.request.variant.parts
-                           if any(name in names for names in part.files)), record.repository)
-        commit = record.revision if repository == record.repository else record.companions.get(repository, "")
-        return RemoteFile(repository, commit, name, record.files[name])
+    def _origin(self, record: ModelRecord, path: str) -> RemoteFile:
+        """Where a file of a model came from, as published; the commit is empty where that is not known."""
+        part, name = self.request.variant.origin(path)
+        commit = record.revision if part.repository == record.repository else record.companions.get(part.repository, "")
+        return RemoteFile(part.repository, commit, name, record.originals.get(path, record.files[path]))
 
 
-def _first_of_each(part: RepositoryPart, found: RepositoryFiles) -> Iterator[RemoteFile]:
-    """The files of `part`: of each choice the first that the repository has."""
+def licence_lines(chosen: ModelVariant) -> tuple[str, ...]:
+    """For each licence that a person accepts, its name, the parts that come under it, and its terms."""
+    return tuple(
+        f"Licence {licence.name} ({licence.title}) of "
+        f"{'; '.join(f'{part.what} ({part.repository})' for part in chosen.parts if part.licence == licence)}: "
+        f"{licence.terms} {licence.url}" for licence in chosen.licences)
+
+
+def _first_of_each(part: RepositoryPart, found: RepositoryFiles) -> dict[str, RemoteFile]:
+    """The files of `part` by their paths: of each choice the first that the repository has."""
+    files = {}
     for names in part.files:
         name = next((name for name in names if name in found.files), None)
         if name is None:
@@ -233,7 +262,8 @@ def _first_of_each(part: RepositoryPart, found: RepositoryFiles) -> Iterator[Rem
                 "Try another --revision or HF_ENDPOINT, or give a folder with the files (--folder PATH; on the page: "
                 "Model).",
             )
-        yield found.file(name)
+        files[part.path(name)] = found.file(name)
+    return files
 
 
 def _verify(request: DownloadRequest, target: Path, reporter: Reporter) -> tuple[ModelRecord, dict[str, str]]:
@@ -245,11 +275,15 @@ def _verify(request: DownloadRequest, target: Path, reporter: Reporter) -> tuple
     if (record.family, record.variant) != (request.family.name, request.variant.name):
         raise UserError(f"{target} holds {record.family} {record.variant}, not {request.family.name} "
                         f"{request.variant.name}.", hint)
-    if record.revision and request.revision not in (record.requested_revision, record.revision):
+    if record.revision and request.wanted_revision not in (record.requested_revision, record.revision):
         raise UserError(f"{target} is {record.revision[:12]} ({record.requested_revision}) of {record.repository}, "
-                        f"not {request.revision!r}.", hint)
+                        f"not {request.wanted_revision!r}.", hint)
+    files = dict(record.files)
+    for path, original in record.originals.items():  # a job was killed before it replaced the published file
+        if (target / path).is_file() and (target / path).stat().st_size == original.size:
+            files[path] = original
     with stage(reporter, "verify"):
-        return record, dict(find_faults(target, record.files, DownloadProgress(reporter, _size(record.files)).add))
+        return record, dict(find_faults(target, files, DownloadProgress(reporter, _size(files)).add))
 
 
 def _size(files: Mapping[str, ExpectedFile]) -> int:
@@ -268,7 +302,7 @@ def _result(record: ModelRecord, target: Path, outcome: str, fetched: int) -> Re
 class _LocalFile:
     """A file of the given folder, and what is known of it."""
 
-    name: str
+    name: str  # its path in the model folder
     path: Path  # of the file itself, behind any link
     expected: ExpectedFile
     commit: str = ""
@@ -289,16 +323,17 @@ def import_model(request: DownloadRequest, folder: Path, workspace: Workspace, r
         if not linked:
             check_disk(target.parent, total, "The copy")
         how = "linked" if linked else "copied"
-        reporter.emit(Plan((f"{len(files)} files of {folder}, {size_text(total)}, will be {how}.",),
-                           {"files": len(files), "bytes": total}))
+        reporter.emit(Plan((f"{len(files)} files of {folder}, {size_text(total)}, will be {how}.",
+                            *licence_lines(request.variant)), {"files": len(files), "bytes": total}))
         checked = _check_files(files, reporter)
         with stage(reporter, how), atomic_directory(target) as temporary:
             progress = DownloadProgress(reporter, total)
             for file in files:
+                (temporary / file.name).parent.mkdir(parents=True, exist_ok=True)
                 _link_or_copy(file.path, temporary / file.name, progress)
             commit, companions = _commits(request, files)
             record = ModelRecord(request.family.name, request.variant.name, request.variant.repository, commit,
-                                 request.revision, checked, companions)
+                                 request.wanted_revision, checked, companions, licences=request.licences)
             write_model_record(temporary, record)
         return _result(record, target, f"{how} from {folder}, verified", 0)
 
@@ -307,11 +342,13 @@ def _repair_from_folder(request: DownloadRequest, folder: Path, target: Path, re
     record, faults = _verify(request, target, reporter)
     if not faults:
         return _result(record, target, "already there, verified", 0)
-    files = [_LocalFile(name, (folder / name).resolve(), record.files[name]) for name in faults]
+    files = [_LocalFile(path, (_locate(folder, *request.variant.origin(path)) or folder / path).resolve(),
+                        record.originals.get(path, record.files[path])) for path in faults]
     if absent := [file.name for file in files if not file.path.is_file()]:
         raise UserError(" ".join(faults.values()), f"{folder} has no {', '.join(absent)}; give one that has.")
     _check_files(files, reporter)
     for file in files:
+        (target / file.name).parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(target / file.name) as temporary:
             _link_or_copy(file.path, temporary, DownloadProgress(reporter, file.expected.size))
         reporter.emit(WarningRaised(f"{faults[file.name]} It was replaced."))
@@ -320,20 +357,36 @@ def _repair_from_folder(request: DownloadRequest, folder: Path, target: Path, re
 
 def _find_files(request: DownloadRequest, folder: Path) -> list[_LocalFile]:
     """The variant's files in `folder`; `UserError` names all that are missing."""
-    choices = [names for part in request.variant.parts for names in part.files]
-    found = [next((name for name in names if (folder / name).is_file()), None) for names in choices]
-    if missing := [" or ".join(names) for names, name in zip(choices, found, strict=True) if name is None]:
+    record = read_model_record(folder)
+    found, missing = [], []
+    for part in request.variant.parts:
+        for names in part.files:
+            located = [(name, path) for name in names if (path := _locate(folder, part, name))]
+            if located:
+                found.append(_describe(folder, part.path(located[0][0]), located[0][1], record))
+            else:
+                missing.append(" or ".join(part.path(name) for name in names))
+    if missing:
         raise UserError(
             f"{folder} has no {', no '.join(missing)}, which {request.family.title} ({request.variant.title}) needs.",
             "Give the folder with all files, or another --variant; or leave --folder out to download them.",
         )
-    record = read_model_record(folder)
-    return [_describe(folder, name, record) for name in found if name is not None]
+    return found
 
 
-def _describe(folder: Path, name: str, record: ModelRecord | None) -> _LocalFile:
-    """The file `name` of `folder` with the size, hash and commit that are known of it."""
-    given, path = folder / name, (folder / name).resolve()
+def _locate(folder: Path, part: RepositoryPart, name: str) -> Path | None:
+    """A part's file in a folder that a person gives: at its path, or in a cache of `huggingface_hub` in `hf_cache`.
+
+    Such a cache is what the published code of IndexTTS2 made until 2026.
+    """
+    cache = folder / "hf_cache" / f"models--{part.repository.replace('/', '--')}" / "snapshots"
+    candidates = [folder / part.path(name), *(sorted(cache.glob(f"*/{name}")) if part.path(name) != name else ())]
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _describe(folder: Path, name: str, given: Path, record: ModelRecord | None) -> _LocalFile:
+    """The file `given` for the path `name`, with the size, hash and commit that are known of it."""
+    path = given.resolve()
     if record and name in record.files:
         return _LocalFile(name, path, record.files[name], record.revision)
     commit = digest = ""
@@ -369,14 +422,14 @@ def _format_fault(path: Path, name: str) -> str:
                 length = int.from_bytes(file.read(8), "little")
                 if not 0 < length <= size - 8:
                     return f"its header should have {length} bytes, and the file has {size}"
-                header = json.loads(file.read(length))
+                header = foreign.parse_json(file.read(length), path)
             ends = [int(entry["data_offsets"][1]) for key, entry in header.items() if key != "__metadata__"]
             whole = 8 + length + max(ends, default=0)
             return f"it has {size} bytes, and its header says {whole}" if size != whole else ""
-        if name.endswith(".pt") and not zipfile.is_zipfile(path):
-            return "it is no whole zip archive, as weights in a .pt file are"
+        if name.endswith((".pt", ".pth", ".bin")) and not is_pytorch_file(path):
+            return "it is no whole PyTorch file"
         if name.endswith(".json"):
-            json.loads(path.read_text(encoding="utf-8"))
+            foreign.read_json(path)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"it cannot be read ({type(error).__name__})"
     return ""
@@ -402,8 +455,8 @@ def _commits(request: DownloadRequest, files: list[_LocalFile]) -> tuple[str, di
     """The commit of the variant's own repository and those of others, where all files from it agree on one."""
     found = {}
     for part in request.variant.parts:
-        names = {name for choice in part.files for name in choice}
-        commits = {file.commit for file in files if file.name in names}
+        paths = {part.path(name) for choice in part.files for name in choice}
+        commits = {file.commit for file in files if file.name in paths}
         if len(commits) == 1 and (commit := commits.pop()):
             found[part.repository] = commit
     return found.pop(request.variant.repository, ""), found

@@ -12,28 +12,45 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies
 
 import data
 from config.errors import UserError
 from core.jobs.events import Progress
-from core.jobs.locks import FileLock
-from core.jobs.reporter import Reporter, check_stop
+from core.jobs.locks import locked
+from core.jobs.reporter import Reporter, check_stop, pluralize
 from core.library.segments import PREFIX as PREFIX_SEGMENTS
 from core.library.segments import find_segments
-from core.sources.archives import is_archive, unpack_archive
+from core.sources import allowed
+from core.sources.archives import is_archive, packed_files, unpack_archive
 from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, call_with_retries
 from core.sources.hub import ByteStream, Hub, Interrupted, RemoteFile, is_passing, part_of
 from core.sources.hub_dataset import PREFIX, DatasetAddress, ensure_downloaded
 from core.sources.partial_downloads import SPARE_BYTES, check_disk, temporary_folder
-from core.sources.source_preview import UPLOADS
+from core.sources.source_preview import UPLOADS, public_name
 from core.workspace import Workspace
 from data import ffmpeg_audio
+from data.disk_collections import DiskDict
 from data.durable_files import ExpectedFile, FileHasher, hash_with_progress
-from data.importers import FILM_SUFFIXES, ImportedSource, SkippedRow, SourceEntry, SourceRow, import_source, safe_id
+from data.importers import (
+    FILM_SUFFIXES,
+    ImportedSource,
+    Reread,
+    SkippedRow,
+    SourceEntry,
+    SourceRow,
+    import_source,
+    safe_id,
+)
+from data.importers.parquet import write_out
+from data.importers.rows import TEXT_SUFFIXES, split_of_folders
+from data.importers.sidecars import walk_folders
 
+_UNSIZED_BYTES = 20_000_000_000  # of a download whose server does not say how long it is
 _STOPPED = "Stopped before the dataset was written."
 
 
@@ -59,40 +76,33 @@ def open_source(source: str, language: str, workspace: Workspace, reporter: Repo
     with temporary_folder(workspace) as folder:
         made = folder / "made"
         made.mkdir()
-        if address := _on_the_hub(source):
+        is_url = source.lower().startswith(("http://", "https://"))
+        if address := DatasetAddress.parse(source) if is_url or source.startswith(PREFIX) else None:
             hub = Hub.from_environment("dataset")
             with ensure_downloaded(address, downloads, language, max_clips, hub, reporter, retry) as fetched:
                 yield OpenSource(fetched.folder, made, True, fetched.notes, fetched.skipped)
             return
-        if _is_url(source):
-            path = download_url(_as_file(source), downloads, reporter, retry)
+        if is_url:
+            if source.startswith("https://huggingface.co/"):  # the page of the hub that shows a file
+                source = source.replace("/blob/", "/resolve/")
+            path = download_url(source, downloads, reporter, retry)
         else:
             path = demo_dataset(language) if source == "demo" else Path(source).expanduser()
-        if path.is_file() and is_archive(path):
-            yield _unpacked(path, folder / "unpacked", made, workspace, reporter)
-        else:
-            yield OpenSource(path, made, _is_url(source) or path.is_relative_to(workspace.cache / UPLOADS))
+        opened = OpenSource(path, made, is_url or path.is_relative_to(workspace.cache / UPLOADS))
+        archives = [path] if path.is_file() and is_archive(path) else packed_files(path)[1]
+        if archives:
+            opened = _unpacked(archives, path, folder / "unpacked", made, workspace, reporter)
+        if tables := packed_files(opened.path)[0]:
+            opened = _written_out(tables, opened, folder / "tables", reporter)
+        yield opened
         if path.is_relative_to(downloads):  # its clips are in the dataset now
             shutil.rmtree(path.parent, ignore_errors=True)
-
-
-def _is_url(source: str) -> bool:
-    return source.lower().startswith(("http://", "https://"))
-
-
-def _on_the_hub(source: str) -> DatasetAddress | None:
-    return DatasetAddress.parse(source) if _is_url(source) or source.startswith(PREFIX) else None
-
-
-def _as_file(url: str) -> str:
-    """The address of the file itself, where a page of the hub that shows it was given."""
-    return url.replace("/blob/", "/resolve/") if url.startswith("https://huggingface.co/") else url
 
 
 def read_rows(source: OpenSource, language: str, reporter: Reporter) -> ImportedSource:
     """The rows of the source; the sound of a film is extracted when its row is reached."""
     imported = import_source(source.path, language, foreign=source.foreign)
-    listed = _Chain(source.skipped, imported.entries)
+    listed = Reread(lambda: chain(source.skipped, imported.entries))
     entries = _WithFilmSound(listed, source.made, source.path, reporter)
     return replace(imported, entries=entries, notes=(*source.notes, *imported.notes))
 
@@ -116,7 +126,27 @@ def demo_dataset(language: str) -> Path:
     return folder
 
 
-def _unpacked(path: Path, folder: Path, made: Path, workspace: Workspace, reporter: Reporter) -> OpenSource:
+def _written_out(tables: list[Path], source: OpenSource, folder: Path, reporter: Reporter) -> OpenSource:
+    """The recordings of Parquet or Arrow tables as files."""
+    folder.mkdir()
+    root = source.path if source.path.is_dir() else source.path.parent
+    splits = {table: split_of_folders(re.split(r"[/.]", str(table.relative_to(root)))) for table in tables}
+    if len(set(splits.values())) == 1:
+        splits = dict.fromkeys(splits, "")
+    done = 0
+    with DiskDict() as ids:
+        for table, split in splits.items():
+            for _ in write_out(table, table.name, folder, split, ids, keep_paths=not source.foreign):
+                done += 1
+                check_stop(reporter, _STOPPED)
+                reporter.emit(Progress(done, None, "rows", table.name[:60]))
+    note = f"The recordings of {pluralize(len(tables), 'table')} were written out."
+    return replace(source, path=folder, notes=(*source.notes, note))
+
+
+def _unpacked(paths: list[Path], source: Path, folder: Path, made: Path, workspace: Workspace,
+              reporter: Reporter) -> OpenSource:
+    """An archive, or those of a folder, each in a separate folder beside the folder's texts."""
     folder.mkdir()
     done = 0
 
@@ -126,20 +156,22 @@ def _unpacked(path: Path, folder: Path, made: Path, workspace: Workspace, report
         check_stop(reporter, _STOPPED)
         reporter.emit(Progress(done, None, "bytes", Path(name).name[:60]))
 
-    skipped = unpack_archive(path, folder, workspace.free_bytes(), on_block)
-    return OpenSource(folder, made, True, (f"{path.name} is an archive; it was unpacked.",), tuple(skipped))
-
-
-@dataclass(frozen=True)
-class _Chain:
-    """Skipped entries, then the others; may be iterated more than once."""
-
-    first: tuple[SkippedRow, ...]
-    then: Iterable[SourceEntry]
-
-    def __iter__(self) -> Iterator[SourceEntry]:
-        yield from self.first
-        yield from self.then
+    if paths == [source]:
+        skipped = unpack_archive(source, folder, workspace.free_bytes(), on_block)
+        return OpenSource(folder, made, True, (f"{source.name} is an archive; it was unpacked.",), tuple(skipped))
+    skipped = []
+    for place, names in walk_folders(source):
+        for path in (place / name for name in names):
+            inside = folder / path.relative_to(source)
+            inside.parent.mkdir(parents=True, exist_ok=True)
+            if path in paths:
+                inside = inside.with_name(f"{inside.name}.unpacked")
+                inside.mkdir()
+                skipped += unpack_archive(path, inside, workspace.free_bytes(), on_block)
+            elif path.name.lower().endswith(TEXT_SUFFIXES):
+                shutil.copyfile(path, inside)
+    return OpenSource(folder, made, True, (f"{pluralize(len(paths), 'archive')} of {source.name} were unpacked.",),
+                      tuple(skipped))
 
 
 @dataclass(frozen=True)
@@ -157,26 +189,20 @@ class _WithFilmSound:
             if not isinstance(entry, SourceRow) or entry.audio.suffix.lower() not in FILM_SUFFIXES:
                 yield entry
                 continue
-            sound = self.folder / _sound_name(entry.audio, self.root)
-            if (fault is None or fault[0] != entry.audio) and not sound.is_file():
-                fault = self._extract_sound(entry.audio, sound)
-            if fault is not None and fault[0] == entry.audio:
+            # a name that is the same at each import, wherever the film was unpacked
+            path = entry.audio
+            inside = path.relative_to(self.root) if path.is_relative_to(self.root) else Path(path.name)
+            digest = sha256(str(inside).encode("utf-8", "surrogateescape")).hexdigest()[:8]
+            sound = self.folder / f"{safe_id(path.stem)}-{digest}.flac"
+            if (fault is None or fault[0] != path) and not sound.is_file():
+                try:
+                    ffmpeg_audio.extract_audio(path, sound, lambda: check_stop(self.reporter, _STOPPED))
+                except UserError as error:
+                    fault = path, f"{error.message} {error.hint}"
+            if fault is not None and fault[0] == path:
                 yield SkippedRow(entry.where, fault[1])
             else:
                 yield replace(entry, audio=sound)
-
-    def _extract_sound(self, path: Path, sound: Path) -> tuple[Path, str] | None:
-        try:
-            ffmpeg_audio.extract_audio(path, sound, lambda: check_stop(self.reporter, _STOPPED))
-        except UserError as error:
-            return path, f"{error.message} {error.hint}"
-        return None
-
-
-def _sound_name(path: Path, root: Path) -> str:
-    """The name of a film's sound, the same at each import, wherever the film was unpacked."""
-    inside = path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
-    return f"{safe_id(path.stem)}-{sha256(str(inside).encode('utf-8', 'surrogateescape')).hexdigest()[:8]}.flac"
 
 
 if TYPE_CHECKING:
@@ -201,13 +227,17 @@ class WebAddress:
     @property
     def host(self) -> str:
         """The server's name, without a password."""
-        return urlsplit(self.url).hostname or "the address"
+        try:
+            return urlsplit(self.url).hostname or "the address"
+        except ValueError:
+            raise UserError(f"{public_name(self.url)[:200]} is not an address.", "Check the address.") from None
 
     @property
     def shown(self) -> str:
         """The address without a password and without what follows a question mark."""
+        host = self.host
         parts = urlsplit(self.url)
-        return f"{parts.scheme}://{self.host}{parts.path}"[:200]
+        return f"{parts.scheme}://{host}{parts.path}"[:200]
 
     def describe(self, timeout_s: float) -> WebFile:
         """What is there; only the head of the response is read."""
@@ -235,13 +265,22 @@ class WebAddress:
         import httpx2
 
         headers = {"Accept-Encoding": "identity", "User-Agent": "lisan", **headers}
+        hooks = {"request": [lambda request: allowed.check_address(request.url.host)]}  # also after a redirect
         try:
-            with (httpx2.Client(follow_redirects=True, max_redirects=10, timeout=timeout_s) as client,
+            with (httpx2.Client(follow_redirects=True, max_redirects=10, timeout=timeout_s,
+                                event_hooks=hooks) as client,
                   client.stream("GET", self.url, headers=headers) as response):
+                # the name may have led elsewhere than a moment ago; behind a proxy the address is the proxy's
+                peer = response.extensions["network_stream"].get_extra_info("server_addr")
+                if peer and not getproxies():
+                    allowed.check_ip(str(peer[0]), response.url.host)
+                if response.headers.get("Content-Encoding", "identity").lower() not in ("", "identity"):
+                    raise UserError(f"{self.shown} is sent compressed, which was not asked for.",
+                                    "Download it in a browser, and give the file.")
                 if response.status_code >= 400 and response.status_code != 416:
                     raise self._refusal(response)
                 yield response
-        except (httpx2.InvalidURL, httpx2.UnsupportedProtocol, httpx2.TooManyRedirects):
+        except (httpx2.InvalidURL, httpx2.UnsupportedProtocol, httpx2.TooManyRedirects, UnicodeError):
             raise UserError(f"{self.shown} leads nowhere.", "Check the address.") from None
         except httpx2.TimeoutException:
             raise Interrupted(f"{self.host} did not answer in time") from None
@@ -261,19 +300,17 @@ def download_url(url: str, folder: Path, reporter: Reporter,
     web = WebAddress(url)
     home = folder / sha256(url.encode()).hexdigest()[:16]
     home.mkdir(parents=True, exist_ok=True)
-    lock = FileLock.take(home / "lock")
-    if lock is None:
-        raise UserError(f"{web.shown} is being downloaded by another job.", "Watch that one, or stop it first.")
-    try:
+    with locked(home / "lock", 0.5, f"{web.shown} is being downloaded by another job.",
+                "Watch that one, or stop it first."):
         found = call_with_retries(lambda: web.describe(retry.stall_s), reporter, retry, web.shown)
         path = home / found.name
-        if found.size is None:
-            _stream(web, path, reporter, retry)
+        if found.size is None:  # in one connection, as far as the disk allows
+            room = min(_UNSIZED_BYTES, shutil.disk_usage(home).free - SPARE_BYTES)
+            file = RemoteFile(web.host, "", path.name, ExpectedFile(0))
+            Downloader(web, DownloadProgress(reporter, None), retry).download_unsized(file, path, room)
         else:
             _complete(web, path, found, reporter, retry)
         return path
-    finally:
-        lock.close()
 
 
 def _complete(web: WebAddress, path: Path, found: WebFile, reporter: Reporter, retry: RetryPolicy) -> None:
@@ -293,13 +330,6 @@ def _complete(web: WebAddress, path: Path, found: WebFile, reporter: Reporter, r
     progress = DownloadProgress(reporter, found.size, partial.size if partial else 0)
     Downloader(web, progress, retry).download(RemoteFile(web.host, "", found.name, expected), path,
                                               partial or FileHasher(expected))
-
-
-def _stream(web: WebAddress, path: Path, reporter: Reporter, retry: RetryPolicy) -> None:
-    """Download a file of unknown size in one connection, as far as the disk allows."""
-    room = shutil.disk_usage(path.parent).free - SPARE_BYTES
-    file = RemoteFile(web.host, "", path.name, ExpectedFile(0))
-    Downloader(web, DownloadProgress(reporter, None), retry).download_unsized(file, path, room)
 
 
 def _name_of(response: Response) -> str:

@@ -40,13 +40,12 @@ from data.disk_collections import DiskDict
 from data.durable_files import ExpectedFile, FileHasher, hash_with_progress, write_json
 from data.importers import AUDIO_SUFFIXES, SkippedRow, SourceRow, import_source, safe_id
 from data.importers.parquet import FOLDER, MANIFEST, count_rows, write_out
-from data.importers.rows import SPLIT_NAMES
+from data.importers.rows import SPLIT_NAMES, TEXT_SUFFIXES
 
 PREFIX = "hub:"
 STOPPED = "Stopped before the dataset was written. What was downloaded is kept: continue it, or start it again."
 CONVERTED = "refs/convert/parquet"  # where the hub keeps the tables that it made of other forms
 _STATE, _TABLES, _PARTS = "tables.json", "tables", "parts"
-_TEXTS = (".txt", ".lab", ".srt", ".vtt", ".lrc", ".csv", ".tsv", ".json", ".jsonl", ".scp")
 _ADDRESS = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+?))?(?:/([\w.-]+))?(?:/[\w.-]+)?/?")
 _SPLIT = re.compile(r"(train|test|validation|valid|dev|eval)", re.IGNORECASE)
 
@@ -66,7 +65,10 @@ class DatasetAddress:
         if source.startswith(PREFIX):
             rest = source.removeprefix(PREFIX)
         else:
-            parts = urlsplit(source)
+            try:
+                parts = urlsplit(source)
+            except ValueError:
+                raise UserError(f"{source[:200]!r} is not an address.", "Check the address.") from None
             if parts.hostname != urlsplit(endpoint).hostname or not parts.path.startswith("/datasets/"):
                 return None
             rest = unquote(parts.path.removeprefix("/datasets/"))
@@ -159,8 +161,7 @@ def _look_up(request: _Request) -> RepositoryFiles:
         except NoRevision:
             beside = "" if discard(home) else ", beside another job that works on what it has of it"
             request.reporter.emit(WarningRaised(f"{repository} no longer has {commit[:12]}, at which this import "
-                                                f"started; it "
-                                                f"starts again{beside}."))
+                                                f"started; it starts again{beside}."))
     found = request.list(request.address.revision or "main")
     if not _tables(found) and not request.address.revision:
         with suppress(NoRevision):
@@ -202,16 +203,10 @@ def _choose_config(request: _Request, configs: list[str]) -> str:
     )
 
 
-def _split_of(name: str, config: str) -> str:
-    """The split that a table's name says; empty for none that Lisan knows."""
-    found = _SPLIT.search(name.removeprefix(f"{config}/"))
-    return SPLIT_NAMES.get(found[1].lower(), "") if found else ""
-
-
 def _fetch_files(request: _Request, found: RepositoryFiles, home: Path) -> FetchedDataset:
     """Download recordings, texts and tables, and unpack archives."""
     config = request.address.config
-    names = [name for name in _safe(found) if name.lower().endswith((*AUDIO_SUFFIXES, *_TEXTS, *SUFFIXES))
+    names = [name for name in _safe(found) if name.lower().endswith((*AUDIO_SUFFIXES, *TEXT_SUFFIXES, *SUFFIXES))
              and (not config or name.startswith(f"{config}/")) and not name.startswith(".")]
     archives = [name for name in names if name.lower().endswith(SUFFIXES)]
     recordings = [name for name in names if name.lower().endswith(AUDIO_SUFFIXES)]
@@ -266,7 +261,8 @@ class _WrittenTables:
         try:
             written = cls(**json.loads((home / _STATE).read_text(encoding="utf-8")))
             os.truncate(content / MANIFEST, written.bytes)  # the table after them is written again
-            if sum(_is_whole(content, line) for line in _lines(content)) == written.rows:
+            if sum(not line["audio"] or (content / str(line["audio"])).stat().st_size == line["bytes"]
+                   for line in _lines(content)) == written.rows:
                 return written
         except (OSError, ValueError, KeyError, TypeError):
             pass
@@ -281,14 +277,11 @@ def _lines(content: Path) -> Iterator[dict[str, object]]:
             yield from map(json.loads, lines)
 
 
-def _is_whole(content: Path, line: dict[str, object]) -> bool:
-    return not line["audio"] or (content / str(line["audio"])).stat().st_size == line["bytes"]
-
-
 def _fetch_tables(request: _Request, found: RepositoryFiles, tables: dict[str, list[str]], config: str,
                   home: Path) -> FetchedDataset:
     """Write the tables of a configuration into `home`/content, up to `max_clips` rows, or those of an earlier job."""
-    splits = {name: _split_of(name, config) for name in tables[config]}
+    matches = {name: _SPLIT.search(name.removeprefix(f"{config}/")) for name in tables[config]}
+    splits = {name: SPLIT_NAMES.get(match[1].lower(), "") if match else "" for name, match in matches.items()}
     if len(set(splits.values())) == 1:  # a single one is no split at all
         splits = dict.fromkeys(splits, "")
     ordered = sorted(splits, key=lambda name: (splits[name] != "train", name))
@@ -324,8 +317,7 @@ def _fetch_tables(request: _Request, found: RepositoryFiles, tables: dict[str, l
 
 
 def _write_rows(request: _Request, found: RepositoryFiles, table: Path | RawIOBase, home: Path, split: str,
-                ids: DiskDict,
-                name: str) -> Generator[int, None, None]:
+                ids: DiskDict, name: str) -> Generator[int, None, None]:
     """Write the rows of a table; the size of each. Stops before the disk is full."""
     content = home / "content"
     for size in write_out(table, PurePosixPath(name).name, content, split, ids):

@@ -6,7 +6,6 @@ first: else a job that comes meanwhile would find it half deleted, fill it again
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import uuid
@@ -14,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from config import foreign
 from config.errors import UserError
 from core.jobs.locks import FileLock
 from core.jobs.reporter import size_text
@@ -41,13 +41,13 @@ def partial_folder(target: Path) -> Iterator[Path]:
     """The hidden folder beside `target` for its parts, locked against other jobs; deleted when nothing is in it."""
     partial = target.with_name(f".{target.name}.partial")
     partial.mkdir(exist_ok=True)
-    lock = FileLock.take(partial / LOCK)
+    lock = FileLock.acquire(partial / LOCK)
     if lock is None:
         raise UserError(f"{target.name} is being downloaded by another job.", "Watch that one, or stop it first.")
     try:
         yield partial
     finally:
-        lock.close()
+        lock.release()
         if partial.is_dir() and {path.name for path in partial.iterdir()} <= {LOCK}:
             shutil.rmtree(partial, ignore_errors=True)
 
@@ -68,7 +68,7 @@ def partial_download(home: Path, wanted: Mapping[str, str], commit: str, what: s
         yield home
         _delete(home)
     finally:
-        lock.close()
+        lock.release()
 
 
 def discard(home: Path) -> bool:
@@ -79,7 +79,7 @@ def discard(home: Path) -> bool:
     try:
         _delete(home)
     finally:
-        lock.close()
+        lock.release()
     return True
 
 
@@ -87,7 +87,7 @@ def find_started(homes: Path, wanted: Mapping[str, str]) -> tuple[str, Path] | N
     """Commit and folder of an earlier job's download of what is wanted; None where there is none."""
     for path in sorted(homes.glob(f"*/{PLAN}")):
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = foreign.read_json(path)
             if values["wanted"] == dict(wanted):
                 return str(values["commit"]), path.parent
         except (OSError, ValueError, KeyError, TypeError):
@@ -99,9 +99,10 @@ def _lock_folder(home: Path, *, create: bool) -> FileLock | None:
     """The lock of the folder that is at `home` now; None where another job has it, or there is no folder."""
     for _ in range(_LOCK_ATTEMPTS):
         if create:
-            home.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):  # exist_ok raises where the folder is deleted between its two calls
+                home.mkdir(parents=True)
         try:
-            lock = FileLock.take(home / LOCK)
+            lock = FileLock.acquire(home / LOCK)
         except FileNotFoundError:  # the folder was deleted just now
             continue
         if lock is None:
@@ -109,7 +110,7 @@ def _lock_folder(home: Path, *, create: bool) -> FileLock | None:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.descriptor), os.stat(home / LOCK)):
                 return lock
-        lock.close()  # the lock of a folder that was deleted while this one waited
+        lock.release()  # the lock of a folder that was deleted while this one waited
     return None
 
 
@@ -127,17 +128,17 @@ def temporary_folder(workspace: Workspace) -> Iterator[Path]:
     home = workspace.cache / "imports"
     home.mkdir(parents=True, exist_ok=True)
     for left in home.iterdir():
-        lock = FileLock.take(left / LOCK, 0.0) if left.is_dir() and (left / LOCK).exists() else None
+        lock = FileLock.acquire(left / LOCK, 0.0) if left.is_dir() and (left / LOCK).exists() else None
         if lock is not None:
             shutil.rmtree(left, ignore_errors=True)
-            lock.close()
+            lock.release()
     folder = home / uuid.uuid4().hex[:12]
     folder.mkdir()
-    lock = FileLock.take(folder / LOCK)
+    lock = FileLock.acquire(folder / LOCK)
     assert lock is not None, "nobody else knows the name"
     try:
         (folder / "content").mkdir()
         yield folder / "content"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        lock.close()
+        lock.release()

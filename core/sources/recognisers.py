@@ -7,13 +7,13 @@ Safetensors weights are preferred; PyTorch's own format is taken where there are
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from config import foreign
 from config.errors import UserError
 from core.jobs.reporter import Reporter, stage
 from core.library.catalog import CatalogEntry, ModelVariant, RepositoryPart
@@ -119,7 +119,7 @@ def _has_all(target: Path, adapters: Sequence[str]) -> bool:
     if not target.is_dir():
         return False
     try:
-        config = json.loads((target / "config.json").read_text(encoding="utf-8"))
+        config = foreign.read_json(target / "config.json")
     except (OSError, ValueError) as error:
         raise UserError(f"{target / 'config.json'} could not be read: {error}.", repair_hint(target)) from error
     by_language = any(target.glob(_ADAPTER.format("*"))) or config.get("adapter_attn_dim") is not None

@@ -1,4 +1,4 @@
-"""A source before a job imports it: uploads are stored, and its form is recognised. Never loads torch."""
+"""A source before a job imports it (uploads, its form), and the report of its import. Never loads torch."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
+from config import foreign
 from config.errors import UserError
 from config.schema import AS_IS
+from core.jobs.reporter import pluralize
 from core.library.segments import PREFIX
-from core.sources.archives import is_archive
+from core.sources.archives import is_archive, packed_files
 from core.workspace import Workspace
 from data.importers import KNOWN_FORMS, SkippedRow, import_source
+from data.validation import ValidationReport as ValidationReport
 
-UPLOADS = "uploads"
-_MAX_AGE_S = 7 * 24 * 3600.0
+UPLOADS, REPORT_FILE = "uploads", "report.json"
+_MAX_AGE_S = 24 * 3600.0
 _FIRST = 2000  # entries that are looked at
 _NAMED = 3
 
 
 def store_upload(workspace: Workspace, paths: Sequence[Path]) -> Path:
-    """Move uploaded files into the workspace: the file, or a folder of several. Uploads of a week ago are deleted."""
+    """Move uploaded files into the workspace: the file, or a folder of several. Uploads of yesterday are deleted."""
     if not paths:
         raise UserError("Nothing was uploaded.", "Choose a file, or several that belong together.")
     home = workspace.cache / UPLOADS
@@ -46,12 +49,26 @@ def store_upload(workspace: Workspace, paths: Sequence[Path]) -> Path:
     return folder / name if len(paths) == 1 else folder
 
 
+def public_name(source: str) -> str:
+    """`source` as others may read it: an address without user, password and query, which may hold a signature."""
+    found = re.match(r"(?i)(https?)://([^/?#]*)([^?#]*)", source.strip())
+    return f"{found[1]}://{found[2].rpartition('@')[2]}{found[3]}" if found else source
+
+
 def preview(source: str, language: str) -> tuple[str, ...]:
     """The form of `source` and a summary of its first entries, a line each; `UserError` where it is no dataset."""
     try:
         return tuple(_without_folder(line, source) for line in _describe(source, language))
     except UserError as error:
         raise UserError(_without_folder(error.message, source), _without_folder(error.hint, source)) from error
+
+
+def read_report(folder: Path) -> ValidationReport | None:
+    """The report of the check of the dataset in `folder`; None when there is none that can be read."""
+    try:
+        return ValidationReport.from_json(foreign.read_json(folder / REPORT_FILE))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _without_folder(text: str, source: str) -> str:
@@ -73,13 +90,17 @@ def _describe(source: str, language: str) -> tuple[str, ...]:
     path = Path(source).expanduser()
     if path.is_file() and is_archive(path):
         return (f"{path.name} is an archive: it is unpacked and recognised when the preparation starts.",)
+    tables, archives = packed_files(path)
+    if tables or archives:
+        packed = pluralize(len(archives), "archive") if archives else pluralize(len(tables), "table")
+        return (f"{path.name} has its recordings in {packed}: it is unpacked and recognised when the preparation "
+                "starts.",)
     if len(path.parts) < 3:
         raise UserError(f"{path} is no folder of recordings.", f"Lisan knows {KNOWN_FORMS}.")
     found = import_source(path, language)
     first = list(islice(found, _FIRST))
-    left_out = [entry if isinstance(entry, SkippedRow) else SkippedRow(entry.where,
-                                                                       "its text is empty") for entry in first
-                if isinstance(entry, SkippedRow) or not entry.text.strip()]
+    left_out = [entry if isinstance(entry, SkippedRow) else SkippedRow(entry.where, "its text is empty")
+                for entry in first if isinstance(entry, SkippedRow) or not entry.text.strip()]
     more = "first " if len(first) == _FIRST else ""
     usable = len(first) - len(left_out)
     lines = [*found.notes, f"Of its {more}{len(first)} entries {usable} have a recording and a text."]

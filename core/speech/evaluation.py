@@ -6,6 +6,7 @@ stands beside it, because a recogniser makes mistakes too.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import TypeGuard
 
 import torch
 
+from config.errors import UserError
 from config.languages import language_name
 from core.jobs.events import Progress
 from core.jobs.reporter import ProgressCallback, no_progress
@@ -21,6 +23,7 @@ from core.library import records
 from core.library.catalog import resolve
 from core.library.records import CheckpointRecord
 from core.model import loading
+from core.model.adapters import Adapters
 from core.model.loading import TTSModel
 from core.speech.scoring import Recogniser
 from core.workspace import Workspace
@@ -28,8 +31,10 @@ from data import manifest
 from data.acoustics import audio
 from models.base import PreparedVoice, RecognitionScore, Sampling, Vocoder, Voice
 
-_BATCH = 20  # texts generated together
+_BATCH = 16  # texts generated together
 _MAX_RECORDINGS = 40  # scored for the CER of the original recordings
+RECORDED_VOICE = "training recording"  # the voice of a model that comes without one
+_REFERENCE_S = (4.0, 15.0)  # duration of a good reference recording
 
 
 @dataclass(frozen=True)
@@ -82,10 +87,15 @@ class SpeechEvaluator:
     _scored: dict[tuple[str, str, str, bytes], EvaluatedSentence] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: TTSModel, recogniser: Recogniser | None = None, remember: bool = False) -> SpeechEvaluator:
-        """The evaluator of the base model of `model`."""
+    def of(cls, model: TTSModel, recogniser: Recogniser | None = None, remember: bool = False,
+           recording: str = "") -> SpeechEvaluator:
+        """The evaluator of the base model of `model`; `recording` is its voice where it comes without one."""
         family, folder = model.family, model.base_folder
-        return cls(family.load_vocoder(folder, model.device), family.load_voices(folder), recogniser, remember)
+        voices = family.load_voices(folder)
+        if not voices and recording:
+            waveform, sample_rate = audio.read(Path(recording))
+            voices = {RECORDED_VOICE: family.voice_from_recording(folder, model.device, waveform, sample_rate)}
+        return cls(family.load_vocoder(folder, model.device), voices, recogniser, remember)
 
     def can_score(self, language: str) -> bool:
         """Whether an error can be measured for `language`."""
@@ -94,36 +104,41 @@ class SpeechEvaluator:
     def speak(self, model: TTSModel, texts: Sequence[tuple[str, str]], sampling: Sampling,
               progress: ProgressCallback = no_progress) -> list[EvaluatedSentence]:
         """Each pair of language and text, in the model's voices in rotation per language. Languages share batches."""
+        if texts and not self.voices:
+            raise UserError(f"{model.origin.model} comes without a voice, and there is no recording to take one from.",
+                            "Keep the dataset in the workspace, or give a reference recording.")
         languages = list(dict.fromkeys(language for language, _ in texts))
         unit = f"{language_name(languages[0])} sentences" if len(languages) == 1 else "sentences"
         names, turns, items = sorted(self.voices), Counter[str](), []
         for language, text in texts:
             items.append((language, text, names[turns[language] % len(names)]))
             turns[language] += 1
-        prepared: dict[tuple[str, bool], PreparedVoice] = {}
+        prepared: dict[tuple[str, Adapters | None], PreparedVoice] = {}
         for language, _, name in items:
-            if (name, model.uses_adapters(language)) not in prepared:
+            if (name, model.adapters_of(language)) not in prepared:
                 with model.adapters_for(language):
-                    prepared[name, model.uses_adapters(language)] = model.model.prepare(self.voices[name])
+                    prepared[name, model.adapters_of(language)] = model.lm.prepare(self.voices[name])
         sentences: list[EvaluatedSentence] = []
         for start in range(0, len(items), _BATCH):
             batch = items[start:start + _BATCH]
             progress(Progress(start, len(items), unit, "evaluated"))
-            voices = [prepared[name, model.uses_adapters(language)] for language, _, name in batch]
+            voices = [prepared[name, model.adapters_of(language)] for language, _, name in batch]
             text_ids = [model.front_end.encode(text, language) for language, text, _ in batch]
-            with model.adapters_for_batch([language for language, *_ in batch]):
-                generated = model.model.generate(text_ids, voices, sampling)
+            generated = model.generate(text_ids, [language for language, *_ in batch], voices, sampling)
             for (language, text, name), one in zip(batch, generated, strict=True):
                 reference = model.front_end.verbalize(text, language)  # recognisers write words, not digits
-                key = (reference, language, name, one.codes.tobytes())
+                states = b"" if one.hidden_states is None else one.hidden_states.float().cpu().numpy().tobytes()
+                key = (reference, language, name, hashlib.sha256(one.codes.tobytes() + states).digest())
                 if (sentence := self._scored.get(key)) is None:
-                    waveform, rate = self.vocoder.decode(one.codes, self.voices[name]), self.vocoder.sample_rate
+                    waveform = self.vocoder.decode(one.codes, self.voices[name], hidden_states=one.hidden_states)
+                    rate = self.vocoder.sample_rate
                     score = score_waveform(self.recogniser, waveform, rate, reference, language)
                     sentence = EvaluatedSentence(reference, language, name, waveform, rate, score)
                 if self.remember:
                     self._scored[key] = sentence
                 sentences.append(sentence)
                 progress(Progress(len(sentences), len(items), unit, "evaluated"))
+        model.lm.free_buffers()  # a training or another model needs the memory
         return sentences
 
 
@@ -143,7 +158,7 @@ def evaluate_languages(evaluator: SpeechEvaluator, model: TTSModel,
     for language, some in sentences.items():
         for text in (one.text for one in some):
             readable = not front_end.unknown_characters(text, language) and front_end.normalise(text, language)
-            if readable and len(front_end.encode(text, language)) <= model.model.max_text_length:
+            if readable and len(front_end.encode(text, language)) <= model.lm.max_text_length:
                 texts.append((language, text))
     spoken = evaluator.speak(model, texts, sampling, progress)
     found = {}
@@ -215,7 +230,7 @@ def held_out_recordings(workspace: Workspace, model: TTSModel, language: str) ->
     """Held-out sentences of `language` with recordings; none when they are not on this machine."""
     if not model.front_end.is_new(language):
         return base_recordings(model, language)
-    dataset = _dataset(workspace, model)
+    dataset = _dataset(workspace, model, language)
     if dataset is None or dataset.card.language != language:
         return []
     verbalize = model.front_end.verbalize  # recognisers write words, not digits
@@ -231,7 +246,7 @@ def longest_texts(workspace: Workspace, model: TTSModel) -> dict[str, int]:
     found = dict(loading.export_record(model).longest_texts) if model.ref.startswith("export:") else {}
     for language in model.front_end.languages:
         texts = [sentence.text for sentence in held_out_recordings(workspace, model, language)]
-        if model.front_end.is_new(language) and (dataset := _dataset(workspace, model)) is not None:
+        if model.front_end.is_new(language) and (dataset := _dataset(workspace, model, language)) is not None:
             texts = [clip.text for clip in dataset.clips if clip.language == language]
         known = [text for text in texts if not model.front_end.unknown_characters(text, language)]
         if known:
@@ -239,10 +254,31 @@ def longest_texts(workspace: Workspace, model: TTSModel) -> dict[str, int]:
     return found
 
 
-def _dataset(workspace: Workspace, model: TTSModel) -> manifest.PreparedDataset | None:
-    """The dataset that `model` was trained on, when it is in the workspace."""
+def training_recording(dataset: manifest.PreparedDataset) -> str:
+    """Path of a training clip that serves as a reference recording; empty when there is none.
+
+    The first of 4 to 15 seconds, else the longest.
+    """
+    clips = [clip for clip in dataset.clips if clip.split != manifest.HELD_OUT]
+    good = [clip for clip in clips if _REFERENCE_S[0] <= clip.duration_s <= _REFERENCE_S[1]]
+    clip = good[0] if good else max(clips, key=lambda clip: clip.duration_s, default=None)
+    return str(dataset.audio_path(clip)) if clip else ""
+
+
+def recording_of(workspace: Workspace, model: TTSModel) -> str:
+    """Path of a clip that `model` was trained on, to serve as a reference recording; empty when there is none."""
+    dataset = _dataset(workspace, model)
+    return training_recording(dataset) if dataset else ""
+
+
+def _dataset(workspace: Workspace, model: TTSModel, language: str = "") -> manifest.PreparedDataset | None:
+    """The dataset that `model`, or a `language` that it was taught before, was trained on, when it is in the workspace.
+    """
     kind = model.ref.partition(":")[0]
-    if kind == "run":
+    taught = [one.record.dataset for one in model.taught if one.record.language == language]
+    if taught:
+        name = taught[0]
+    elif kind == "run":
         folder = resolve(workspace, model.ref).folder
         name = records.read_record(folder / records.CHECKPOINT, CheckpointRecord).dataset
     elif kind == "export":

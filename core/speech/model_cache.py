@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from config.schema import SoundOptions, SpeakingPrecision
+from config.schema import EmotionOptions, SoundOptions, SpeakingPrecision, UnknownCharacters
 from core.library import records
 from core.library.catalog import resolve
 from core.library.records import CheckpointRecord, ExtensionRecord
@@ -33,10 +33,11 @@ Key = tuple[str, SpeakingPrecision, str, frozenset[FileState]]
 
 @dataclass(frozen=True)
 class CachedSynthesizer:
-    """A synthesizer for one request, and its precision in words; `cached`: an earlier request loaded its model."""
+    """A synthesizer for one request, its precision and its voice in words; `cached`: its model was loaded before."""
 
     synthesizer: Synthesizer
     precision: str
+    voice: str
     cached: bool
 
 
@@ -47,7 +48,8 @@ class _CachedModel:
     vocoder_key: tuple[object, ...]
     precision: str
     max_text_ids: dict[str, int]
-    voices: dict[tuple[str, frozenset[FileState]], Voice] = field(default_factory=dict)
+    has_voices: bool  # whether the base model comes with voices
+    voices: dict[tuple[str, EmotionOptions, frozenset[FileState]], Voice] = field(default_factory=dict)
 
 
 class ModelCache:
@@ -57,23 +59,30 @@ class ModelCache:
         self._models: dict[Key, _CachedModel] = {}  # least recently used first
 
     def synthesizer(self, ref: str, workspace: Workspace, device: torch.device, precision: SpeakingPrecision,
-                    voice: str, sound: SoundOptions, max_text_ids: dict[str, int] | None = None) -> CachedSynthesizer:
+                    voice: str, sound: SoundOptions, unknown: UnknownCharacters = "refuse",
+                    max_text_ids: dict[str, int] | None = None,
+                    trained_on: TTSModel | None = None) -> CachedSynthesizer:
         """`ref` with `voice`; loaded when it is not cached, or when one of its files is not what was read.
 
-        `max_text_ids` overrides, by language, the longest texts of the model's own training data.
+        `max_text_ids` overrides, by language, the longest texts of the model's own training data. A model without
+        voices speaks in that of a clip that it was trained on, or that `trained_on` was.
         """
         key = (ref, precision, str(device), _file_states(_sources(workspace, ref)))
         cached = self._models.pop(key, None)
         model = cached or self._load(workspace, ref, device, precision)
         self._models[key] = model
-        path = Path(voice).expanduser()
-        voice_key = voice, _file_states([path] if voice and path.is_file() else [])
+        described = voice or "of the model"
+        if not voice and not model.has_voices:
+            voice = evaluation.recording_of(workspace, trained_on or model.model)
+            described = f"of the training clip {Path(voice).name}"
+        recordings = [Path(name).expanduser() for name in (voice, sound.emotion.emotion_clip) if name]
+        voice_key = voice, sound.emotion, _file_states(path for path in recordings if path.is_file())
         if voice_key not in model.voices:
             model.voices.clear()
-            model.voices[voice_key] = find_voice(model.model, voice)
+            model.voices[voice_key] = find_voice(model.model, voice, sound.emotion)
         synthesizer = Synthesizer(model.model, model.voices[voice_key], max_text_ids or model.max_text_ids, sound,
-                                  model.vocoder)
-        return CachedSynthesizer(synthesizer, model.precision, cached is not None)
+                                  model.vocoder, unknown)
+        return CachedSynthesizer(synthesizer, model.precision, described, cached is not None)
 
     def _load(self, workspace: Workspace, ref: str, device: torch.device, precision: SpeakingPrecision) -> _CachedModel:
         """Load after dropping what is out of date, then the least recently used."""
@@ -88,7 +97,8 @@ class ModelCache:
         shared = next((other.vocoder for other in self._models.values() if other.vocoder_key == vocoder_key), None)
         vocoder = shared or model.family.load_vocoder(model.base_folder, device)
         described = apply_synthesis_precision(precision, model, vocoder)
-        return _CachedModel(model, vocoder, vocoder_key, described, evaluation.longest_texts(workspace, model))
+        return _CachedModel(model, vocoder, vocoder_key, described, evaluation.longest_texts(workspace, model),
+                            bool(model.family.load_voices(model.base_folder)))
 
 
 def _sources(workspace: Workspace, ref: str) -> list[Path]:

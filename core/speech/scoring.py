@@ -50,6 +50,10 @@ class Recogniser(Protocol):
         """Compare the transcript of waveform (S,) with `text`."""
         ...
 
+    def normalise(self, text: str, language: str) -> str:
+        """`text` in the letters that transcripts are compared by."""
+        ...
+
 
 class RecogniserChoice(Protocol):
     """What names a recogniser: the options of a training, the record of a checkpoint or of an export."""
@@ -78,6 +82,10 @@ class TranscribingRecogniser:
         transcript = self._transcriber.transcribe([resampled.numpy()])[0].text
         return RecognitionScore.of(scored_letters(text), scored_letters(transcript))
 
+    def normalise(self, text: str, language: str) -> str:
+        """See `Recogniser`."""
+        return scored_letters(text)
+
 
 @dataclass(frozen=True)
 class CompositeRecogniser:
@@ -91,8 +99,14 @@ class CompositeRecogniser:
         return tuple(dict.fromkeys((*self.chosen.languages, *self.own.languages)))
 
     def score(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> RecognitionScore:
-        recogniser = self.chosen if language in self.chosen.languages else self.own
-        return recogniser.score(waveform, sample_rate, text, language)
+        return self._recogniser_of(language).score(waveform, sample_rate, text, language)
+
+    def normalise(self, text: str, language: str) -> str:
+        """See `Recogniser`."""
+        return self._recogniser_of(language).normalise(text, language)
+
+    def _recogniser_of(self, language: str) -> Recogniser:
+        return self.chosen if language in self.chosen.languages else self.own
 
 
 @dataclass(frozen=True)
@@ -110,6 +124,11 @@ class UnavailableRecogniser:
     def score(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> RecognitionScore:
         assert self.own is not None
         return self.own.score(waveform, sample_rate, text, language)
+
+    def normalise(self, text: str, language: str) -> str:
+        """See `Recogniser`."""
+        assert self.own is not None
+        return self.own.normalise(text, language)
 
 
 def scored_letters(text: str) -> str:
@@ -199,7 +218,7 @@ def _load(workspace: Workspace, model: TTSModel, choice: RecogniserChoice) -> Re
 
 def _new_language(model: TTSModel) -> str:
     """The language that a chosen recogniser scores; empty for a model without a new language."""
-    return next((code for code in model.front_end.languages if model.front_end.is_new(code)), "")
+    return next(iter(model.new_languages), "")
 
 
 def _locate_recogniser(workspace: Workspace, record: ExportRecord) -> ExportRecord:

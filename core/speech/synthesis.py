@@ -16,14 +16,17 @@ import numpy as np
 import torch
 
 from config.errors import UserError
-from config.schema import SamplingOptions, SoundOptions
+from config.schema import EmotionOptions, SamplingOptions, SoundOptions, UnknownCharacters
 from core.jobs.events import Progress
 from core.jobs.reporter import ProgressCallback, no_progress
 from core.library import reference_voices
+from core.model.adapters import Adapters
 from core.model.loading import TTSModel
+from data.front_end import name_characters
 from data.loudness import OUTPUT_PEAK
 from data.text_chunking import Boundary, TextChunk, halve, split_for_model
 from models.base import (
+    Emotion,
     Family,
     FinishReason,
     Generated,
@@ -58,8 +61,7 @@ class _GeneratedChunk:
     """The codes of a text chunk, and its share of the time they took."""
 
     chunk: TextChunk
-    codes: np.ndarray  # (U,)
-    finish_reason: FinishReason
+    generated: Generated
     generation_s: float
     last: bool  # of its text
 
@@ -68,14 +70,15 @@ class Synthesizer:
     """One model with one voice. `max_text_ids` is how many text ids it gets at once, by language."""
 
     def __init__(self, model: TTSModel, voice: str | Voice = "", max_text_ids: dict[str, int] | None = None,
-                 sound: SoundOptions | None = None, vocoder: Vocoder | None = None) -> None:
-        self._sound = sound or SoundOptions()
+                 sound: SoundOptions | None = None, vocoder: Vocoder | None = None,
+                 unknown: UnknownCharacters = "refuse") -> None:
+        self._sound, self._unknown = sound or SoundOptions(), unknown
         self.model = model
-        found = find_voice(model, voice) if isinstance(voice, str) else voice
+        found = find_voice(model, voice, emotion=self._sound.emotion) if isinstance(voice, str) else voice
         self.voice = replace(found, emotion=self._sound.exaggeration)
         self.max_text_ids = max_text_ids or {}
         self.vocoder = vocoder or model.family.load_vocoder(model.base_folder, model.device)
-        self._prepared: dict[bool, PreparedVoice] = {}  # with and without adapters
+        self._prepared: dict[Adapters | None, PreparedVoice] = {}  # with and without adapters
 
     @property
     def sample_rate(self) -> int:
@@ -83,16 +86,24 @@ class Synthesizer:
 
     def split(self, text: str, language: str) -> list[TextChunk]:
         """The chunks of `text` that `synthesize` computes one by one; `UserError` when it cannot be synthesized."""
-        max_text_length = self.model.model.max_text_length
-        limit = min(self.max_text_ids.get(language, self.model.model.preferred_max_text_length), max_text_length)
-        return split_for_model(text, language, self.model.front_end, limit, max_text_length)
+        max_text_length = self.model.lm.max_text_length
+        limit = min(self.max_text_ids.get(language, self.model.lm.preferred_max_text_length), max_text_length)
+        return split_for_model(text, language, self.model.front_end, limit, max_text_length, self._unknown)
+
+    def warn_unknown(self, text: str, language: str) -> str:
+        """What becomes of characters that the tokenizer lacks, as a sentence; empty when it lacks none."""
+        front_end = self.model.front_end
+        if self._unknown == "refuse" or not (unknown := front_end.unknown_characters(text, language)):
+            return ""
+        fate = "left out" if self._unknown == "leave_out" else "sent to the model as [UNK]"
+        return f"Outside the vocabulary of {language!r} and {fate}: {name_characters(unknown)}."
 
     def synthesize(self, text: str, language: str, options: SamplingOptions) -> Iterator[SynthesizedChunk]:
         """The chunks of `text`, each as soon as it is computed. The last one has no pause after it.
 
         The first chunk is streamed, where the family can; then batches of two, four and eight chunks follow.
         """
-        sampling = resolve_sampling(options, self.model.family.sampling)
+        sampling = self._sampling(options)
         chunks, batch_size, seed = self.split(text, language), 1, sampling.seed
         if chunks and (stream := self.vocoder.stream(self.voice, self._vocoder_options(seed))) is not None:
             yield from self._stream(chunks[0], language, sampling, stream, last=len(chunks) == 1)
@@ -109,7 +120,7 @@ class Synthesizer:
         """
         if len(texts) == 1:
             return [self.synthesize(texts[0][1], texts[0][0], options)]
-        sampling = resolve_sampling(options, self.model.family.sampling)
+        sampling = self._sampling(options)
         chunks, languages = [self.split(text, language) for language, text in texts], [code for code, _ in texts]
         by_text: list[list[_GeneratedChunk]] = [[] for _ in texts]
         for number, generated in self._generate_in_batches(chunks, languages, sampling, 1, progress):
@@ -137,7 +148,7 @@ class Synthesizer:
                 for (number, whole), parts in zip(batch, found, strict=True):
                     for index, (chunk, generated) in enumerate(parts, 1):
                         last = whole is texts[number][-1] and index == len(parts)
-                        yield number, _GeneratedChunk(chunk, generated.codes, generated.finish_reason, share_s, last)
+                        yield number, _GeneratedChunk(chunk, generated, share_s, last)
                 done += len(batch)
             seed += batch_size
             batch_size = min(2 * batch_size, MAX_BATCH_SIZE)
@@ -146,10 +157,10 @@ class Synthesizer:
     def _stream(self, chunk: TextChunk, language: str, sampling: Sampling, stream: VocoderStream,
                 last: bool) -> Iterator[SynthesizedChunk]:
         """One text chunk in parts; the last part has the pause and the finish reason."""
-        ids, start = self.model.front_end.encode(chunk.text, language), time.perf_counter()
-        voice = self._prepared_voice(language)
+        ids, start = self._text_ids(chunk, language), time.perf_counter()
+        voice = self._prepared_voice(chunk.text, language)
         with self.model.adapters_for(language):
-            for codes in self.model.model.stream(ids, voice, sampling):
+            for codes in self.model.lm.stream(ids, voice, sampling):
                 ended = isinstance(codes, Generated)
                 waveform = stream.finish() if isinstance(codes, Generated) else stream.push(codes)
                 if not ended and not len(waveform):
@@ -165,13 +176,12 @@ class Synthesizer:
     def _generate(self, chunks: Sequence[TextChunk], languages: Sequence[str],
                   sampling: Sampling) -> list[list[tuple[TextChunk, Generated]]]:
         """The codes of each chunk; a chunk that reaches the limit of codes is generated again as two halves."""
-        ids = [self.model.front_end.encode(chunk.text, code) for chunk, code in zip(chunks, languages, strict=True)]
-        voices = [self._prepared_voice(language) for language in languages]
-        with self.model.adapters_for_batch(languages):
-            outputs = self.model.model.generate(ids, voices, sampling)
+        ids = [self._text_ids(chunk, language) for chunk, language in zip(chunks, languages, strict=True)]
+        voices = [self._prepared_voice(chunk.text, language) for chunk, language in zip(chunks, languages, strict=True)]
+        outputs = self.model.generate(ids, languages, voices, sampling)
         found: list[list[tuple[TextChunk, Generated]]] = []
         for chunk, language, generated in zip(chunks, languages, outputs, strict=True):
-            halves = halve(chunk.text) if len(generated.codes) >= self.model.model.max_speech_length else None
+            halves = halve(chunk.text) if len(generated.codes) >= self.model.lm.max_speech_length else None
             if halves is None:
                 found.append([(chunk, generated)])
             else:
@@ -180,20 +190,39 @@ class Synthesizer:
                 found.append(first + second)
         return found
 
-    def _prepared_voice(self, language: str) -> PreparedVoice:
-        uses_adapters = self.model.uses_adapters(language)
-        if uses_adapters not in self._prepared:
+    def _text_ids(self, chunk: TextChunk, language: str) -> np.ndarray:
+        return np.array(chunk.ids) if chunk.ids else self.model.front_end.encode(
+            chunk.text, language, self._unknown)
+
+    def _sampling(self, options: SamplingOptions) -> Sampling:
+        return replace(resolve_sampling(options, self.model.sampling),
+                       position_scheme=self._sound.position_scheme)
+
+    def _prepared_voice(self, text: str, language: str) -> PreparedVoice:
+        """The voice for `text`; one that is to last a certain time is not cached, since few texts have the same."""
+        if duration_s := self._wanted_s(text):
             with self.model.adapters_for(language):
-                self._prepared[uses_adapters] = self.model.model.prepare(self.voice)
-        return self._prepared[uses_adapters]
+                return self.model.lm.prepare(replace(self.voice, duration_s=duration_s))
+        adapters = self.model.adapters_of(language)
+        if adapters not in self._prepared:
+            with self.model.adapters_for(language):
+                self._prepared[adapters] = self.model.lm.prepare(self.voice)
+        return self._prepared[adapters]
+
+    def _wanted_s(self, text: str) -> float:
+        """How long `text` is to last, in seconds; 0 leaves it to the model."""
+        rate = self._sound.speaking_rate
+        return len(text) / rate if rate else self._sound.duration_s or 0.0
 
     def _vocoder_options(self, seed: int) -> VocoderOptions:
         return VocoderOptions(self._sound.flow_steps, self._sound.flow_prompt_s, self._sound.watermark, seed)
 
-    def _vocode(self, generated: _GeneratedChunk, seed: int) -> SynthesizedChunk:
+    def _vocode(self, one: _GeneratedChunk, seed: int) -> SynthesizedChunk:
         """Vocode, fade in and out, limit the peak, and append the pause."""
         start = time.perf_counter()
-        waveform = self.vocoder.decode(generated.codes, self.voice, self._vocoder_options(seed)).float().cpu()
+        options = replace(self._vocoder_options(seed), duration_s=self._wanted_s(one.chunk.text))
+        waveform = self.vocoder.decode(one.generated.codes, self.voice, options,
+                                       one.generated.hidden_states).float().cpu()
         length = min(int(_FADE_S * self.sample_rate), len(waveform) // 2)
         if length:
             ramp = torch.linspace(0, 1, length)
@@ -202,10 +231,10 @@ class Synthesizer:
             waveform[-length:] *= ramp.flip(0)
         peak = float(waveform.abs().max()) if len(waveform) else 0.0
         waveform = waveform * min(1.0, OUTPUT_PEAK / max(peak, 1e-9))
-        pause_s = 0.0 if generated.last else PAUSES_S[generated.chunk.boundary]
+        pause_s = 0.0 if one.last else PAUSES_S[one.chunk.boundary]
         waveform = torch.cat([waveform, torch.zeros(round(pause_s * self.sample_rate))])
-        synthesis_s = generated.generation_s + time.perf_counter() - start
-        return SynthesizedChunk(generated.chunk.text, waveform, synthesis_s, generated.finish_reason)
+        synthesis_s = one.generation_s + time.perf_counter() - start
+        return SynthesizedChunk(one.chunk.text, waveform, synthesis_s, one.generated.finish_reason)
 
 
 def join_chunks(chunks: Sequence[SynthesizedChunk]) -> torch.Tensor:
@@ -225,8 +254,11 @@ def unused_controls(sound: SoundOptions, family: Family) -> list[str]:
             if getattr(sound, name) != getattr(plain, name) and name not in family.sound_options]
 
 
-def find_voice(model: TTSModel, name: str) -> Voice:
-    """The model's voice called `name` (empty: its first one), or that of the recording at the path `name`."""
+def find_voice(model: TTSModel, name: str, emotion: EmotionOptions | None = None) -> Voice:
+    """The model's voice called `name` (empty: its first one), or that of the recording at the path `name`.
+
+    `emotion` changes the voice of a recording.
+    """
     voices = model.family.load_voices(model.base_folder)
     if name in voices:
         return voices[name]
@@ -235,9 +267,15 @@ def find_voice(model: TTSModel, name: str) -> Voice:
     path = Path(name).expanduser()
     if not name or not path.is_file():
         raise UserError(
-            f"{name!r} is neither a voice of the model nor a recording.",
+            f"{name!r} is neither a voice of the model nor a recording." if name else
+            "The model comes without a voice, and no recording was chosen.",
             f"Its voices: {', '.join(voices) or 'none'}. A reference recording is given by its path.",
         )
     reference = reference_voices.read_recording(path)
     waveform = torch.from_numpy(reference.waveform)
-    return model.family.voice_from_recording(model.base_folder, model.device, waveform, reference.sample_rate)
+    wanted = emotion or EmotionOptions()
+    made = Emotion(strength=wanted.emotion_strength, weights=wanted.weights, balanced=wanted.emotion_balanced)
+    if wanted.emotion_clip:
+        clip = reference_voices.read_recording(Path(wanted.emotion_clip))
+        made = replace(made, clip=torch.from_numpy(clip.waveform), sample_rate=clip.sample_rate)
+    return model.family.voice_from_recording(model.base_folder, model.device, waveform, reference.sample_rate, made)

@@ -140,6 +140,8 @@ class _HubModel:
             self.language = self._set_language(language, recogniser_language)
         self.model.eval().requires_grad_(False).to(device)
         self.sample_rate = int(self.extractor.sampling_rate)
+        if not 1000 <= self.sample_rate <= 384_000:
+            raise UserError(f"The recogniser in {folder} takes sound of {self.sample_rate} Hz.", repair_hint(folder))
         blank = self.tokenizer.pad_token_id
         self.blank = int(self.config.pad_token_id if blank is None else blank)
 

@@ -6,6 +6,7 @@ started at once and a failure ends the chain where it happened.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -64,16 +65,13 @@ def create_chain(workspace: Workspace, options: ChainOptions | None = None) -> l
 
 def chain_steps(chosen: ChainOptions) -> list[tuple[str, Options]]:
     """Verb and options of each job of the chain."""
-    model, dataset, extended = {"model": chosen.model}, {"dataset": chosen.dataset}, {"extension": chosen.extended}
-    tokenizer = {"tokenizer": chosen.extended}
-    rules = {"rules": chosen.rules}
-    values: dict[str, dict[str, object]] = {
-        "download": {**model},
+    model, dataset, rules = {"model": chosen.model}, {"dataset": chosen.dataset}, {"rules": chosen.rules}
+    tokenizer, extended = {"tokenizer": chosen.extended}, {"extension": chosen.extended}
+    values: dict[str, Mapping[str, object]] = {
+        "download": {} if chosen.model_present else model,
         "prepare": {**model, **dataset, "source": chosen.source, "language": chosen.language, **rules},
         "tokenizer": {**model, **dataset, **tokenizer, "merges": chosen.merges, **rules},
         "extend": {**model, **tokenizer, **extended},
         "train": {**chosen.train.model_dump(), **dataset, **extended},
     }
-    if chosen.model_present:
-        del values["download"]
-    return [(verb, parse_options(VERBS[verb].options, given)) for verb, given in values.items()]
+    return [(verb, parse_options(VERBS[verb].options, given)) for verb, given in values.items() if given]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
 
     Raises `UserError` for what is not there and not being made, and for what these options are known not to achieve.
     """
+    spoken: tuple[tuple[str, ...], tuple[str, ...]] = (), ()  # languages of the base, and those taught
     match options:
         case ReviseOptions():
             if not review.read_decisions(workspace, options.dataset):
@@ -55,9 +57,12 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
                                 "Choose another name: none is written over.")
         case TrainOptions():
             _check_training(workspace, options)
-        case CompareTokenizersOptions() | TokenizerOptions() if options.model in workspace.list_models():
-            languages.check_new(options.dataset, _language_of(workspace, options.dataset),
-                                model_info.base_languages(workspace, options.model))
+        case CompareTokenizersOptions() | TokenizerOptions():
+            with suppress(UserError):  # what is not there is reported with the other needs
+                model = catalog.resolve_model(workspace, options.model)
+                base = model_info.base_languages(workspace, model_info.base_model_of(workspace, model))
+                spoken = base, model_info.added_languages(workspace, model)
+            languages.check_new(options.dataset, _language_of(workspace, options.dataset), *spoken)
         case ExportOptions():
             catalog.require_run(options.run)
             _check_new_export(workspace, options.export)
@@ -148,6 +153,9 @@ def _find(workspace: Workspace, need: Need, options: Options) -> None:
             raise UserError(f"There is no {need.field.removesuffix('_file')} {name}.",
                             "Give the path of a file or folder on this machine.")
     else:
+        if need.field == "model":  # to build upon
+            catalog.resolve_model(workspace, name)
+            return
         {"model": workspace.model, "tokenizer": workspace.tokenizer, "extension": workspace.extension,
          "segments": workspace.segment_folder, "export": workspace.export}[kind](name)
 
@@ -176,7 +184,8 @@ def _check_training(workspace: Workspace, options: TrainOptions) -> None:
     except UserError:
         return
     if language := _language_of(workspace, options.dataset):
-        languages.check_target(options.dataset, language, record.languages, base)
+        taught = [one.language for one in record.origin.taught]
+        languages.check_target(options.dataset, language, record.languages, base, taught)
     for name in languages.split_names(options.replay_datasets) if options.scope == "full" else ():
         if language := _language_of(workspace, name):
             languages.check_replayed(name, language, base)

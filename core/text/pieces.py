@@ -1,7 +1,9 @@
 """The pieces of a new language: trained on its text, or taken from a tokenizer file of the user.
 
 Texts are normalised already. Pieces stay inside words as the `Whitespace` pre-tokenizer cuts them (runs of word
-characters, or of others), which is the form that Chatterbox publishes.
+characters, or of others), which is the form that Chatterbox publishes. For a base of SentencePiece they stay inside
+words between spaces, with the mark of the space in front, and join what the base's own pieces leave: there the base's
+merges come first in every text.
 
 Pieces of a tokenizer file are matched by their text, never by their ids there, since an id is a row of the table it was
 trained with. Pieces that the base has keep the base's ids, the others are appended after them. Special tokens and
@@ -15,7 +17,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,16 +26,17 @@ import sentencepiece
 from pydantic import TypeAdapter
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from config import foreign
 from config.errors import UserError
-from data.bpe import vocabulary
 from data.durable_files import write_text
-from data.front_end import BASE_FILE, FrontEnd
+from data.front_end import FrontEnd
 
 OWN = "own"  # the algorithm of pieces from a tokenizer file, and the name of that candidate
 _MIN_FREQUENCY = 2  # a piece that occurs once teaches nothing
 _MAX_PIECES = 20_000  # as the option `merges` allows
 _SPECIAL_FORM = re.compile(r"\[.+\]")  # of the base's special tokens and tags, which no piece may become
 _WORD_START = "\u2581"  # SentencePiece's mark of a space
+_PRIVATE = 0xF0000  # start of the larger private use area of Unicode, of 131,068 code points
 _FORMATS_HINT = "Give the JSON file of a BPE or Unigram tokenizer, or a SentencePiece model."
 
 
@@ -59,7 +62,7 @@ class Pieces:
     def load(cls, path: Path) -> Pieces:
         """What `save` wrote; `UserError` when there is nothing of that kind."""
         try:
-            return TypeAdapter(cls).validate_json(path.read_bytes())
+            return TypeAdapter(cls).validate_json(foreign.read_bytes(path))
         except (OSError, ValueError) as error:
             raise UserError(
                 f"No learned pieces could be read from {path}: {error}.",
@@ -78,13 +81,26 @@ def with_all_characters(pieces: Pieces, texts: Sequence[str]) -> Pieces:
     return replace(pieces, characters=(*pieces.characters, *more))
 
 
-def train_pieces(texts: Sequence[str], algorithm: Literal["bpe", "sentencepiece"], merges: int) -> Pieces:
-    """Characters of `texts`, and at most `merges` pieces longer than one character."""
+def train_pieces(texts: Sequence[str], algorithm: Literal["bpe", "sentencepiece"], merges: int,
+                 split_word: Callable[[str], list[str]] = list) -> Pieces:
+    """Characters of `texts`, and at most `merges` pieces longer than one character.
+
+    `split_word` gives the symbols that the first merges join, as `FrontEnd.split_word` does; by default characters.
+    """
     characters = tuple(sorted(characters_of(texts)))
     if merges == 0 or not characters:
         return Pieces(characters, (), algorithm, merges)
+    words = {word: split_word(word) for word in dict.fromkeys(word for text in texts for word in text.split())}
     learner = {"bpe": _learn_bpe, "sentencepiece": _learn_sentencepiece}[algorithm]
-    return Pieces(characters, tuple(learner(texts, characters, merges)), algorithm, merges)
+    if all("".join(symbols) == word and len(symbols) == len(word) for word, symbols in words.items()):
+        return Pieces(characters, tuple(learner(texts, characters, merges)), algorithm, merges)
+    # The trainers join characters, so each symbol is one for them, of a range that no text uses.
+    symbols = sorted({symbol for split in words.values() for symbol in split})
+    code = {symbol: chr(_PRIVATE + number) for number, symbol in enumerate(symbols)}
+    coded = [" ".join("".join(code[symbol] for symbol in words[word]) for word in text.split()) for text in texts]
+    pairs = [["".join(symbols[ord(one) - _PRIVATE] for one in part) for part in pair]
+             for pair in learner(coded, list(code.values()), merges)]
+    return Pieces(characters, tuple((left, right) for left, right in pairs), algorithm, merges)
 
 
 def _learn_bpe(texts: Sequence[str], characters: Sequence[str], merges: int) -> list[tuple[str, str]]:
@@ -116,7 +132,7 @@ def _learn_sentencepiece(texts: Sequence[str], characters: Sequence[str], merges
     return merge_pairs([processor.id_to_piece(one) for one in range(1, processor.get_piece_size())], characters)
 
 
-def merge_pairs(ranked: Sequence[str], characters: Sequence[str]) -> list[tuple[str, str]]:
+def merge_pairs(ranked: Sequence[str], characters: Iterable[str]) -> list[tuple[str, str]]:
     """Every pair of known pieces that gives one of `ranked` (best first), in their order."""
     known = set(characters)
     pairs: list[tuple[str, str]] = []
@@ -145,8 +161,8 @@ class ImportedTokenizer:
 
 def import_pieces(base: FrontEnd, path: str) -> Pieces:
     """The pieces to append to `base`; `UserError` for a file that cannot be read, is too large or only seems to fit."""
-    imported = read_tokenizer(Path(path))
-    known = vocabulary(base.files[BASE_FILE], BASE_FILE)
+    imported = read_tokenizer(Path(path), base.word_start)
+    known = base.base_vocabulary
     moved = [piece for piece in known if piece in imported.ids and known[piece] != imported.ids[piece]]
     missing = [piece for piece in known if piece not in imported.ids]
     if imported.size in (base.prefix_size, base.base_ids) and (moved or missing):
@@ -163,23 +179,27 @@ def import_pieces(base: FrontEnd, path: str) -> Pieces:
     return Pieces(imported.characters, imported.pairs, OWN, len({left + right for left, right in imported.pairs}))
 
 
-def read_tokenizer(path: Path) -> ImportedTokenizer:
-    """A SentencePiece model, or a tokenizer in the JSON form of `tokenizers`; the file itself, or its folder."""
+def read_tokenizer(path: Path, word_start: str = "") -> ImportedTokenizer:
+    """A SentencePiece model, or a tokenizer in the JSON form of `tokenizers`; the file itself, or its folder.
+
+    `word_start` is how the base marks the start of a word; empty where it does not, and then pieces lose that mark.
+    """
     if path.is_dir():
         found = [one for name in ("tokenizer.json", "*.model", "*.json") for one in sorted(path.glob(name))]
         if not found:
             raise UserError(f"{path} holds no tokenizer.", _FORMATS_HINT)
         path = found[0]
     try:
-        content = path.read_bytes()
+        content = foreign.read_bytes(path)
     except OSError as error:
         raise UserError(f"{path} could not be read: {error.strerror}.", _FORMATS_HINT) from error
-    return _from_json(path, content) if content.lstrip()[:1] == b"{" else _from_sentencepiece(path, content)
+    read = _from_json if content.lstrip()[:1] == b"{" else _from_sentencepiece
+    return read(path, content, word_start)
 
 
-def _from_json(path: Path, content: bytes) -> ImportedTokenizer:
+def _from_json(path: Path, content: bytes, word_start: str) -> ImportedTokenizer:
     try:
-        values: dict[str, Any] = json.loads(content)
+        values: dict[str, Any] = foreign.parse_json(content, path)
         model = values["model"]
         if '"ByteLevel"' in json.dumps([values.get("pre_tokenizer"), values.get("decoder")]):
             raise UserError(f"{path} is a tokenizer of bytes: its pieces are parts of letters, which the base's form "
@@ -188,17 +208,17 @@ def _from_json(path: Path, content: bytes) -> ImportedTokenizer:
         if model["type"] == "BPE":
             merges = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]]
             ids = {**model["vocab"], **special}
-            return _without_special(path, ids, special, [(left, right) for left, right in merges], None)
+            return _without_special(path, ids, special, [(left, right) for left, right in merges], None, word_start)
         if model["type"] == "Unigram":
             ids = {piece: number for number, (piece, _) in enumerate(model["vocab"])} | special
             ranked = [piece for piece, _ in sorted(model["vocab"], key=lambda one: -one[1])]
-            return _without_special(path, ids, special, None, ranked)
+            return _without_special(path, ids, special, None, ranked, word_start)
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is no whole tokenizer: {error!r}.", _FORMATS_HINT) from error
     raise UserError(f"{path} is a {model['type']} tokenizer, whose pieces cannot be merged into a BPE.", _FORMATS_HINT)
 
 
-def _from_sentencepiece(path: Path, content: bytes) -> ImportedTokenizer:
+def _from_sentencepiece(path: Path, content: bytes, word_start: str) -> ImportedTokenizer:
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.load_from_serialized_proto(content)
@@ -209,21 +229,25 @@ def _from_sentencepiece(path: Path, content: bytes) -> ImportedTokenizer:
                or processor.is_unknown(number) or processor.is_byte(number) or processor.is_unused(number)}
     scores = {name: processor.get_score(number) for number, name in enumerate(names)}
     ranked = sorted((name for name in names if name not in special), key=lambda name: -scores[name])
-    return _without_special(path, {name: number for number, name in enumerate(names)}, special, None, ranked)
+    ids = {name: number for number, name in enumerate(names)}
+    return _without_special(path, ids, special, None, ranked, word_start)
 
 
 def _without_special(path: Path, ids: Mapping[str, int], special: Mapping[str, int] | set[str],
-                     merges: Sequence[tuple[str, str]] | None, ranked: Sequence[str] | None) -> ImportedTokenizer:
+                     merges: Sequence[tuple[str, str]] | None, ranked: Sequence[str] | None,
+                     word_start: str) -> ImportedTokenizer:
     """Drop special tokens, and keep the pairs whose parts come before them."""
-    plain = [text for piece in ids if piece not in special and (text := piece.replace(_WORD_START, ""))]
-    characters = tuple(sorted({text for text in plain if len(text) == 1 and not text.isspace()}))
+    plain = [text for piece in ids if piece not in special and (text := piece.replace(_WORD_START, word_start))]
+    characters = tuple(sorted({text for text in plain
+                               if len(text) == 1 and not text.isspace() and text != word_start}))
+    known = {*characters, *word_start}
     if ranked is not None:
-        longer = [text for piece in ranked if len(text := piece.replace(_WORD_START, "")) > 1 and " " not in text
-                  and not _SPECIAL_FORM.fullmatch(text)]
-        return ImportedTokenizer(path, ids, tuple(merge_pairs(list(dict.fromkeys(longer)), characters)), characters)
-    known, pairs = set(characters), []
+        longer = [text for piece in ranked if len(text := piece.replace(_WORD_START, word_start)) > 1
+                  and " " not in text.removeprefix(word_start) and not _SPECIAL_FORM.fullmatch(text)]
+        return ImportedTokenizer(path, ids, tuple(merge_pairs(list(dict.fromkeys(longer)), known)), characters)
+    pairs = []
     for left, right in merges or ():
-        pair = left.replace(_WORD_START, ""), right.replace(_WORD_START, "")
+        pair = left.replace(_WORD_START, word_start), right.replace(_WORD_START, word_start)
         if pair[0] in known and pair[1] in known and not _SPECIAL_FORM.fullmatch("".join(pair)):
             pairs.append(pair)
             known.add("".join(pair))

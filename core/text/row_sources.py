@@ -24,18 +24,26 @@ class SpelledRowCounts:
     spelled: Mapping[Initialisation, int]
 
 
-def source_ids(token: NewToken, base: FrontEnd, strategy: Initialisation) -> list[int]:
-    """Ids of the old rows whose mean the new row is; none means all rows, with noise."""
+def source_ids(token: NewToken, base: FrontEnd, strategy: Initialisation, variant_of: str = "") -> list[int]:
+    """Ids of the old rows whose mean the new row is; none means all rows, with noise.
+
+    The tag of a language that is a variant starts from the tag of the language that it is a variant of.
+    """
     if token.kind == "tag":
+        if variant_of and (own := base.tag_id(variant_of)) is not None:
+            return [own]
+        if (own := base.own_tag_id(token.language)) is not None:
+            return [own]
         tags = (base.tag_id(language) for language in base.base_languages)
         return [tag for tag in tags if tag is not None]
     if strategy in AROUND_THE_MEAN or token.kind == "byte":  # the name of a byte spells nothing
         return []
-    ids, unknown = base.spell(token.text if strategy == "neighbours" else romanise(token.text))
+    start = base.word_start if token.text.startswith(base.word_start) else ""
+    letters = token.text.removeprefix(start)
+    ids, unknown = base.spell_piece(start + (letters if strategy == "neighbours" else base.cased(romanise(letters))))
     if strategy == "neighbours" and unknown:
         return []
-    unknown_id = base.special_id("[UNK]")
-    return [token_id for token_id in ids if token_id != unknown_id]
+    return [token_id for token_id in ids if token_id != base.unknown_id]
 
 
 def count_spelled_rows(extended: FrontEnd) -> SpelledRowCounts:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from config import foreign
 from config.errors import UserError
 from config.text_rules import TextRules, parse_rules
 from core.workspace import Workspace, resolve_inside
@@ -145,7 +146,7 @@ def list_rules(workspace: Workspace, *, own: bool = False) -> tuple[RulesInfo, .
 
 
 def numbers_alone() -> tuple[str, ...]:
-    """Codes of languages for which only num2words' numbers are known."""
+    """Codes of languages for which only a library's numbers are known."""
     return tuple(name for name in shipped.rule_names() if name not in shipped.written_by_hand())
 
 
@@ -205,8 +206,8 @@ def find_uses(workspace: Workspace) -> tuple[RulesUse, ...]:
         for path in sorted(workspace.path.glob(pattern)):
             made = path.relative_to(workspace.path).parts[1]
             try:
-                content = path.read_bytes()
-                name = str(json.loads(content)["name"])
+                content = foreign.read_bytes(path)
+                name = str(foreign.parse_json(content, path)["name"])
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # loading it reports a damaged copy
             found[RulesUse(kind, made, name, hashlib.sha256(content).hexdigest())] = None
@@ -240,9 +241,7 @@ def _path(workspace: Workspace, name: str) -> Path:
 
 def _read_file(path: Path) -> str:
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise UserError(f"{path} is larger than {LARGEST_FILE // 1024} KiB.", "These are no text rules.")
-        return path.read_text(encoding="utf-8-sig")
+        return foreign.read_bytes(path, LARGEST_FILE).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} could not be read: {error}.", "Write it as UTF-8 text.") from error
 

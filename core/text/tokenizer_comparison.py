@@ -13,14 +13,16 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
+from config import foreign
 from config.errors import UserError
 from config.text_rules import TextRules
 from core.text.pieces import OWN, Pieces, characters_of, train_pieces, with_all_characters
 from core.text.script_coverage import MIN_OCCURRENCES, RecordingPrompt, ScriptBlock
+from core.text.tokenizer_report import count_tokens
 from data import normalisers
-from data.bpe import BYTES, vocabulary
 from data.durable_files import write_json
-from data.front_end import BASE_FILE, FrontEnd
+from data.front_end import FrontEnd
+from data.segmenters import BYTES
 
 FILE = "lab.json"
 CHARACTERS = "characters"  # the candidate without merges, against which the others are compared
@@ -128,7 +130,7 @@ class TokenizerComparison:
         """What `save` wrote; `UserError` when it is missing or damaged."""
         path = folder / FILE
         try:
-            return TypeAdapter(cls).validate_json(path.read_bytes())
+            return TypeAdapter(cls).validate_json(foreign.read_bytes(path))
         except (OSError, ValueError) as error:
             raise UserError(f"{path} could not be read: {error}.", "Compare the tokenizers again.") from error
 
@@ -155,7 +157,7 @@ def build_candidates(base: FrontEnd, texts: ComparedTexts, sizes: Sequence[int],
     for algorithm in ALGORITHMS:
         seen: set[tuple[tuple[str, str], ...]] = set()
         for size in sorted(set(sizes)):
-            pieces = with_all_characters(train_pieces(bare, algorithm, size), texts.all)
+            pieces = with_all_characters(train_pieces(bare, algorithm, size, base.split_word), texts.all)
             if not pieces.merges or pieces.merges in seen:
                 excluded.append(f"{algorithm}-{size}: the text gives no more pieces than a smaller candidate has")
                 continue
@@ -167,7 +169,7 @@ def build_candidates(base: FrontEnd, texts: ComparedTexts, sizes: Sequence[int],
 
 def why_no_bytes(base: FrontEnd, texts: ComparedTexts) -> str:
     """Why byte fallback is off by default, with the numbers of this text; empty where the base has bytes."""
-    if all(byte in vocabulary(base.files[BASE_FILE], BASE_FILE) for byte in BYTES):
+    if all(byte in base.base_vocabulary for byte in BYTES):
         return ""
     needed = len({byte for character in characters_of(texts.all) for byte in character.encode("utf-8", "replace")})
     return (f"{WITH_BYTES}: byte fallback is off (--byte-fallback compares it). The base has no pieces of bytes, so it "
@@ -181,29 +183,29 @@ def _measure(name: str, front_end: FrontEnd, pieces: Pieces | None, texts: Compa
              limit: int) -> TokenizerCandidate:
     """`pieces` None: the base, which spells the language without a tag."""
 
-    def encode(text: str) -> list[int]:  # the text is normalised already
-        return front_end.ids_of(text, texts.language) if pieces else front_end.spell(text)[0]
+    def encode(text: str) -> tuple[list[int], str]:  # the text is normalised already
+        return front_end.spell(text, texts.language if pieces else "")
 
     train, held_out = [encode(text) for text in texts.train], [encode(text) for text in texts.held_out]
     every = [*train, *held_out]
-    unknown = front_end.special_id("[UNK]")
-    tokens, length = sum(map(len, every)), max(1, sum(map(len, texts.all)))
+    tokens, length = count_tokens(every, front_end.unknown_id), max(1, sum(map(len, texts.all)))
     characters = characters_of(texts.all)
     overhead = front_end.overhead(texts.language) if pieces else 3
-    uses = Counter(token for ids in train for token in ids)
+    uses = Counter(token for ids, _ in train for token in ids)
     added = [token for token in front_end.added_tokens() if token.language == texts.language] if pieces else []
     rare = sorted(((token.text, uses[token.id]) for token in added
                    if token.kind != "tag" and uses[token.id] < MIN_OCCURRENCES), key=lambda one: (one[1], one[0]))
-    given = [token for text in texts.given for token in encode(text)]
+    given = sum(len(encode(text)[1]) for text in texts.given)
     return TokenizerCandidate(
         name=name, algorithm=pieces.algorithm if pieces else "", merges_asked=pieces.merges_asked if pieces else 0,
         merges=pieces.longer_than_one if pieces else 0, tokens_added=len(added), characters=len(characters),
-        characters_covered=sum(unknown not in encode(character) for character in characters),
-        unknown_rate=sum(ids.count(unknown) for ids in every) / length,
-        given_unknown_rate=given.count(unknown) / max(1, sum(map(len, texts.given))) if texts.given else None,
+        characters_covered=sum(not encode(character)[1] for character in characters),
+        unknown_rate=sum(len(unknown) for _, unknown in every) / length,
+        given_unknown_rate=given / max(1, sum(map(len, texts.given))) if texts.given else None,
         tokens_per_character=tokens / length, tokens_per_second=tokens / texts.seconds if texts.seconds else 0.0,
-        longest=max(map(len, every), default=0) + overhead,
-        over_limit=sum(len(ids) + overhead > limit for ids in every), rare=len(rare), rare_pieces=tuple(rare[:_SHOWN]),
+        longest=max((len(ids) for ids, _ in every), default=0) + overhead,
+        over_limit=sum(len(ids) + overhead > limit for ids, _ in every), rare=len(rare),
+        rare_pieces=tuple(rare[:_SHOWN]),
     )
 
 

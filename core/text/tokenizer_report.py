@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from config import foreign
 from config.errors import UserError
 from core.text import text_rules
 from core.text.pieces import characters_of
@@ -78,6 +79,7 @@ class TokenizerReport:
     unprepared: tuple[str, ...] = ()  # base languages proven without the package or file that their text needs
     rules: str = ""  # name and hash of the rules that write the text out
     texts_written_out: int = 0  # texts that the rules change, but for spaces
+    shared_file: tuple[BaseProof, ...] = ()  # the same for the one file of all languages that some programs load
 
     @property
     def base_unchanged(self) -> bool:
@@ -86,7 +88,10 @@ class TokenizerReport:
 
     def save(self, folder: Path) -> None:
         """Write `report.json` into `folder`."""
-        content = json.dumps({**asdict(self), "base_unchanged": self.base_unchanged}, ensure_ascii=False, indent=1)
+        values = {**asdict(self), "base_unchanged": self.base_unchanged}
+        if not self.shared_file:
+            del values["shared_file"]
+        content = json.dumps(values, ensure_ascii=False, indent=1)
         (folder / REPORT_FILE).write_text(content + "\n", encoding="utf-8")
 
     @classmethod
@@ -94,7 +99,7 @@ class TokenizerReport:
         """The report beside a merged tokenizer."""
         path = folder / REPORT_FILE
         try:
-            return TypeAdapter(cls).validate_json(path.read_bytes())
+            return TypeAdapter(cls).validate_json(foreign.read_bytes(path))
         except (OSError, ValueError) as error:
             raise UserError(f"{path} could not be read: {error}.", "Make the tokenizer again.") from error
 
@@ -121,16 +126,15 @@ def measure(base: FrontEnd, extended: FrontEnd, dataset: PreparedDataset, traini
     language = dataset.card.language
     normal = {clip.id: extended.normalise(clip.text, language) for clip in dataset.clips}
     length = max(1, sum(map(len, normal.values())))  # characters, spaces included
-    before = [token for text in normal.values() for token in base.spell(text)[0]]
-    after = [token for clip in dataset.clips for token in extended.body(clip.text, language)]
-    unknown_id = base.special_id("[UNK]")
+    before = [base.spell(text) for text in normal.values()]
+    after = [extended.spell(text, language) for text in normal.values()]
     dropped: Counter[str] = Counter()
     for clip in dataset.clips:
         dropped.update(extended.dropped(clip.text, language))
     train, held_out = (characters_of([normal[clip.id] for clip in dataset.split(part)]) for part in (TRAIN, HELD_OUT))
     every = train | held_out
-    unknown = {c for clip in dataset.clips for c in extended.unknown_characters(clip.text, language)}
-    added = {token.text for token in extended.added_tokens() if token.language == language}
+    unknown = {character for _, unknown in after for character in unknown}
+    added = {token.text for token in extended.added_to(base)}
     proofs = prove(base, extended, sentences, every_piece=True)
     proven = [proof.language for proof in proofs]
     return TokenizerReport(
@@ -138,22 +142,34 @@ def measure(base: FrontEnd, extended: FrontEnd, dataset: PreparedDataset, traini
         tokens_added=len(added), characters=len(every), characters_covered=len(every - unknown),
         characters_added=tuple(sorted(every & added)), characters_reused=tuple(sorted(every - added - unknown)),
         characters_held_out_only=tuple(sorted(held_out - train)),
-        unknown_rate_before=before.count(unknown_id) / length, unknown_rate=after.count(unknown_id) / length,
-        tokens_per_character_before=len(before) / length, tokens_per_character=len(after) / length,
-        dropped=dict(sorted(dropped.items())), prefix_size=extended.prefix_size, size=extended.size,
+        unknown_rate_before=_count_unknown(before) / length, unknown_rate=_count_unknown(after) / length,
+        tokens_per_character_before=count_tokens(before, base.unknown_id) / length,
+        tokens_per_character=count_tokens(after, base.unknown_id) / length,
+        dropped=dict(sorted(dropped.items())), prefix_size=base.size, size=extended.size,
         fingerprint=extended.fingerprint, probe_source=probe_source, proofs=proofs,
         unproven=tuple(code for code in base.base_languages if code not in proven),
         unprepared=tuple(code for code in proven if base.unready(code)),
         rules=text_rules.label(extended.writer(language)),
         texts_written_out=sum(extended.verbalize(clip.text, language).split() != clip.text.split()
                               for clip in dataset.clips),
+        shared_file=prove_shared_file(base, extended, sentences),
     )
+
+
+def count_tokens(encoded: Sequence[tuple[list[int], str]], unknown_id: int) -> int:
+    """Tokens of what `FrontEnd.spell` gave, an unknown character counted as one."""
+    return sum(len(ids) - ids.count(unknown_id) + len(unknown) for ids, unknown in encoded)
+
+
+def _count_unknown(encoded: Sequence[tuple[list[int], str]]) -> int:
+    return sum(len(unknown) for _, unknown in encoded)
 
 
 def prove(base: FrontEnd, extended: FrontEnd, sentences: Sequence[tuple[str, str]], *,
           every_piece: bool = False) -> tuple[BaseProof, ...]:
-    """Encode (language, text) pairs of the base languages by both front-ends, or also `every_piece` that either has.
+    """Encode (language, text) pairs of the base's languages by both front-ends, or also `every_piece` that either has.
 
+    Languages that the base was taught before are among them; where no sentence of one is here, its pieces alone.
     Sentences may not contain a new piece that a base language would use, so `every_piece` tests all pieces.
     Where a package or file is missing that a language needs, both tokenizers get its text unprepared.
     Characters that the base does not know are allowed.
@@ -164,9 +180,9 @@ def prove(base: FrontEnd, extended: FrontEnd, sentences: Sequence[tuple[str, str
         pieces = (*base.pieces, *(token.text for token in extended.added_tokens() if token.kind != "tag"))
     piece_texts = [" ".join(pieces[start:start + _PIECES_PER_TEXT])
                    for start in range(0, len(pieces), _PIECES_PER_TEXT)]
-    for language in base.base_languages:
+    for language in base.languages:
         texts = [text for code, text in sentences if code == language]
-        if not texts:
+        if not texts and not (every_piece and base.is_new(language)):
             continue
         before, after = (_encoded(one, [*texts, *piece_texts], language) for one in (base, extended))
         lines = tuple(
@@ -177,9 +193,32 @@ def prove(base: FrontEnd, extended: FrontEnd, sentences: Sequence[tuple[str, str
     return tuple(proofs)
 
 
+def prove_shared_file(base: FrontEnd, extended: FrontEnd,
+                      sentences: Sequence[tuple[str, str]]) -> tuple[BaseProof, ...]:
+    """Encode `sentences` and every base piece by the base's file and by the shared one; none where there is no such.
+
+    In the shared file a new language's pieces may join what a base language of the same script has apart.
+    """
+    shared = extended.shared_file()
+    if shared is None:
+        return ()
+    piece_texts = [" ".join(base.pieces[start:start + _PIECES_PER_TEXT])
+                   for start in range(0, len(base.pieces), _PIECES_PER_TEXT)]
+    proofs = []
+    for language in base.base_languages:
+        texts = [text for code, text in sentences if code == language]
+        normal = [base.normalise_for_comparison(text, language) for text in texts]
+        before = [base.spell(text)[0] for text in (*normal, *piece_texts)]
+        after = [shared.encode(text)[0] for text in (*normal, *piece_texts)]
+        lines = tuple(ProofSentence(text, len(old), len(new), old == new)
+                      for text, old, new in zip(texts, before, after, strict=False))
+        proofs.append(BaseProof(language, _hash(before), _hash(after), before == after, lines, len(base.pieces)))
+    return tuple(proofs)
+
+
 def _encoded(front_end: FrontEnd, texts: Sequence[str], language: str) -> list[list[int]]:
     if front_end.unready(language):
-        return [front_end.spell(text)[0] for text in texts]
+        return [front_end.spell(front_end.normalise_for_comparison(text, language))[0] for text in texts]
     return [front_end.comparable(text, language) for text in texts]
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 import yaml
 
+from config import foreign
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.jobs import checkpoint_names
@@ -26,7 +27,7 @@ from core.jobs.reporter import size_text
 from core.library import records
 from core.library.records import CheckpointRecord
 from core.model import tensor_files
-from core.model.loading import TTSModel
+from core.model.loading import TTSModel, write_taught
 from core.model.prefix import is_of_base, new_rows
 from core.training import fsdp
 from core.training.memory_plan import MicrobatchPlan
@@ -47,14 +48,20 @@ class EarlyStopping:
     best_step: int = 0
     best: float = math.inf
     validations_without_improvement: int = 0
+    reference: float = math.inf  # the last value that counted as an improvement
 
-    def after(self, step: int, value: float) -> EarlyStopping:
-        """This after `step` was worth `value` (lower is better); a step counts once."""
+    def after(self, step: int, value: float, min_improvement: float = 0.0) -> EarlyStopping:
+        """This after `step` was worth `value` (lower is better); a step counts once.
+
+        A value counts as an improvement where it is below the last one that did by more than `min_improvement`, so
+        many small steps add up. The best value is the lowest, however little better it is.
+        """
         if step <= self.step:
             return self
-        if value < self.best:
-            return EarlyStopping(step, step, value)
-        return EarlyStopping(step, self.best_step, self.best, self.validations_without_improvement + 1)
+        improved = value < self.reference - min_improvement
+        best_step, best = (step, value) if value < self.best else (self.best_step, self.best)
+        return EarlyStopping(step, best_step, best, 0 if improved else self.validations_without_improvement + 1,
+                             value if improved else self.reference)
 
     def should_stop(self, patience: int) -> bool:
         """Whether `patience` validations in a row brought no improvement; a patience of 0 never stops."""
@@ -121,9 +128,9 @@ def quarantine_damaged(run_dir: Path, warn: Callable[[str], None]) -> int | None
     return steps[-1 - len(faults)] if steps else None
 
 
-def check_free_space(run_dir: Path, voice: TTSModel, state: TrainerState) -> None:
+def check_free_space(run_dir: Path, tts: TTSModel, state: TrainerState) -> None:
     """Raise `UserError` with both numbers when the disk will not hold the next checkpoint."""
-    wanted, free = _wanted_bytes(run_dir, voice, state), shutil.disk_usage(run_dir).free
+    wanted, free = _wanted_bytes(run_dir, tts, state), shutil.disk_usage(run_dir).free
     if free < wanted:
         raise UserError(
             f"The checkpoint of step {state.step} was not written: {run_dir / FOLDER} has {size_text(free)} "
@@ -133,16 +140,16 @@ def check_free_space(run_dir: Path, voice: TTSModel, state: TrainerState) -> Non
         )
 
 
-def save(run_dir: Path, record: CheckpointRecord, voice: TTSModel, options: TrainOptions,
+def save(run_dir: Path, record: CheckpointRecord, tts: TTSModel, options: TrainOptions,
          state: TrainerState) -> Path:
     """Write a checkpoint; its folder. A full disk raises `UserError` and leaves the earlier ones as they are."""
-    check_free_space(run_dir, voice, state)
+    check_free_space(run_dir, tts, state)
     target = folder_of(run_dir, state.step)
     writing = target.with_name(f"{_WRITING}{target.name}")
     try:
         shutil.rmtree(writing, ignore_errors=True)
         writing.mkdir(parents=True)
-        _write_model(writing, voice)
+        _write_model(writing, tts)
         tensor_files.write(writing / _TENSORS, state.tensors)
         numbers = {name: value for name, value in asdict(replace(state, tensors={})).items() if name != "tensors"}
         (writing / _NUMBERS).write_text(json.dumps(numbers), encoding="utf-8")
@@ -161,14 +168,14 @@ def save(run_dir: Path, record: CheckpointRecord, voice: TTSModel, options: Trai
     except OSError as error:
         shutil.rmtree(writing, ignore_errors=True)
         _restore_replaced(run_dir)
-        raise _save_error(run_dir, voice, state, error) from error
+        raise _save_error(run_dir, tts, state, error) from error
     return target
 
 
 def load_state(run_dir: Path, step: int) -> TrainerState:
     """The trainer's part of a checkpoint; its files are verified by `core.model.loading`."""
     folder = folder_of(run_dir, step)
-    numbers = json.loads((folder / _NUMBERS).read_text(encoding="utf-8"))
+    numbers = foreign.read_json(folder / _NUMBERS)
     tensors = tensor_files.read(folder / _TENSORS, "Delete it and continue from the one before.")
     return TrainerState(**{
         **numbers, "tensors": tensors, "order": SamplerState(**numbers["order"]),
@@ -179,7 +186,7 @@ def load_state(run_dir: Path, step: int) -> TrainerState:
 
 def processes(run_dir: Path, step: int) -> int:
     """How many processes shared the steps up to this checkpoint."""
-    return int(json.loads((folder_of(run_dir, step) / _NUMBERS).read_text(encoding="utf-8"))["processes"])
+    return int(foreign.read_json(folder_of(run_dir, step) / _NUMBERS)["processes"])
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dict[str, torch.Tensor]:
@@ -190,7 +197,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dic
 
 
 def _flat_tensors(entry: Mapping[str, object]) -> dict[str, torch.Tensor]:
-    """Tensors alone: bitsandbytes counts steps in an int, and holds what is in 8 bits in a mapping of its own."""
+    """Tensors alone: bitsandbytes counts steps in an int, and holds what is in 8 bits in a separate mapping."""
     tensors: dict[str, torch.Tensor] = {}
     for key, value in entry.items():
         if isinstance(value, Mapping):
@@ -216,21 +223,23 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def _write_model(folder: Path, voice: TTSModel) -> None:
-    tensor_files.write(folder / records.ROWS, new_rows(voice.model.module, voice.model.text_tables))
-    voice.front_end.save(folder / records.FRONT_END)
-    if voice.adapters:
-        voice.adapters.save(folder / records.ADAPTER)
-    changed = {name: value for name, value in voice.model.module.named_parameters()
+def _write_model(folder: Path, tts: TTSModel) -> None:
+    tensor_files.write(folder / records.ROWS, new_rows(tts.lm.module, tts.lm.text_tables))
+    tts.front_end.save(folder / records.FRONT_END)
+    write_taught(folder, tts)
+    if tts.adapters:
+        tts.adapters.save(folder / records.ADAPTER)
+    changed = {name: value for name, value in tts.lm.module.named_parameters()
                if value.requires_grad and is_of_base(name)}
     if changed:
         tensor_files.write(folder / records.CHANGED, changed)
 
 
-def _wanted_bytes(run_dir: Path, voice: TTSModel, state: TrainerState) -> int:
+def _wanted_bytes(run_dir: Path, tts: TTSModel, state: TrainerState) -> int:
     """Bytes that the next checkpoint takes, and some for the journal and the samples beside it."""
-    trained = [value for value in voice.model.module.parameters() if value.requires_grad]
+    trained = [value for value in tts.lm.module.parameters() if value.requires_grad]
     tensors = sum(value.nbytes for value in (*state.tensors.values(), *trained))
+    tensors += sum(len(content) for one in tts.taught for content in one.files.values())
     steps = checkpoint_names.checkpoint_steps(run_dir)
     before = folder_of(run_dir, steps[-1]).rglob("*") if steps else ()
     return max(tensors, sum(path.stat().st_size for path in before if path.is_file())) + _OTHER_FILES
@@ -241,9 +250,9 @@ def _describe_last_checkpoint(run_dir: Path) -> str:
     return f"The checkpoint of step {steps[-1]} is intact." if steps else "There is no earlier checkpoint."
 
 
-def _save_error(run_dir: Path, voice: TTSModel, state: TrainerState, error: OSError) -> UserError:
+def _save_error(run_dir: Path, tts: TTSModel, state: TrainerState, error: OSError) -> UserError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    free, wanted = shutil.disk_usage(run_dir).free, _wanted_bytes(run_dir, voice, state)
+    free, wanted = shutil.disk_usage(run_dir).free, _wanted_bytes(run_dir, tts, state)
     return UserError(
         f"The checkpoint of step {state.step} could not be saved in {run_dir / FOLDER}: {error.strerror}"
         f"{f' (about {size_text(wanted)} needed, {size_text(free)} free)' if full else ''}. "
@@ -285,7 +294,7 @@ def read_ranking(run_dir: Path) -> Ranking:
     if not path.is_file():
         return Ranking()
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = foreign.read_json(path)
         by_step = {int(step): float(value) for step, value in values["values"].items()}
         return Ranking(str(values["metric"]), values["best"], by_step)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

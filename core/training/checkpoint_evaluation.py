@@ -93,10 +93,12 @@ class TrainingRun:
         state = replace(self.trainer.state_dict(), early_stopping=self.early_stopping)
 
         def write() -> None:
-            scored = tuple(sentence.text for sentence in self._sentences())
+            by_loss = self.metric == SPEECH_LOSS  # which is that of every held-out clip
+            scored = tuple(sentence.text for sentence in (self.trainer.data.sentences if by_loss else
+                                                          self._sentences()))
             record = replace(self.record, step=state.step, scored=scored,
                              frozen_hash=self.trainer.compute_frozen_hash())
-            checkpoint.save(self.directory, record, self.trainer.voice, self.options, state)
+            checkpoint.save(self.directory, record, self.trainer.tts, self.options, state)
             best = checkpoint.read_ranking(self.directory).best
             checkpoint.prune_checkpoints(self.directory, self.options.keep_last, best)
 
@@ -118,8 +120,8 @@ class TrainingRun:
         """Before the first step in `full`: measure and synthesize what later steps are compared with."""
         def measure() -> None:
             self.reporter.emit(_evaluated_event(0, self.trainer.data.language, self._validation_losses(), None))
-            with self._fork_rng(), self._base_weights() as voice:
-                self._synthesize_base(voice, progress_callback(self.reporter))
+            with self._fork_rng(), self._base_weights() as tts:
+                self._synthesize_base(tts, progress_callback(self.reporter))
 
         if self.options.scope == "full":
             self.trainer.group.run_on_rank0(measure)
@@ -132,7 +134,7 @@ class TrainingRun:
         step, group = self.trainer.step, self.trainer.group
         values: dict[int, float] = group.run_on_rank0(lambda: checkpoint.read_ranking(self.directory).values)
         if step in values:  # it was evaluated after it was saved
-            self.early_stopping = self.early_stopping.after(step, values[step])
+            self.early_stopping = self.early_stopping.after(step, values[step], self.options.min_improvement)
         elif checkpoint_due:
             self.evaluate_checkpoint()
         elif self.validation_due():
@@ -159,7 +161,7 @@ class TrainingRun:
             value: float | None = group.run_on_rank0(measure)
         if value is None:
             return
-        self.early_stopping = self.early_stopping.after(step, value)
+        self.early_stopping = self.early_stopping.after(step, value, self.options.min_improvement)
         if self.early_stopping.best_step == step or self.should_stop():
             self.save()
             group.run_on_rank0(lambda: self._rank(value))
@@ -171,7 +173,7 @@ class TrainingRun:
         def measure() -> float:
             losses = self._validation_losses()
             error = self._synthesize(language)
-            self._synthesize_base(self.trainer.voice, self._on_progress)
+            self._synthesize_base(self.trainer.tts, self._on_progress)
             self.reporter.emit(_evaluated_event(step, language, losses, error))
             value = error if error is not None and self.metric == CER else losses[language].speech_loss
             self._rank(value)
@@ -179,11 +181,11 @@ class TrainingRun:
 
         with self._fork_rng(), self.trainer.ema_weights():
             value: float = self.trainer.group.run_on_rank0(measure)
-        self.early_stopping = self.early_stopping.after(step, value)
+        self.early_stopping = self.early_stopping.after(step, value, self.options.min_improvement)
 
     def _fork_rng(self) -> AbstractContextManager[None]:
         """Context that leaves the random numbers of training as they are; even to load a model draws some."""
-        device = self.trainer.voice.device
+        device = self.trainer.tts.device
         return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
     def _validation_losses(self) -> dict[str, ValidationLosses]:
@@ -191,9 +193,9 @@ class TrainingRun:
         trainer = self.trainer
         with self._fork_rng():
             if not self._samples:
-                self._samples = validation_samples(trainer.voice, trainer.data, trainer.drift_clips)
+                self._samples = validation_samples(trainer.tts, trainer.data, trainer.drift_clips)
             size = trainer.microbatch_plan.size(self.options.batch_size)
-            measured = measure_losses(trainer.voice, self._samples, size, trainer.precision)
+            measured = measure_losses(trainer.tts, self._samples, size, trainer.precision)
             if trainer.step == 0:
                 before = measured
                 if self.options.init_from:  # whose weights may have drifted already
@@ -210,11 +212,11 @@ class TrainingRun:
 
     def _base_losses(self, measured: Mapping[str, ValidationLosses]) -> dict[str, float]:
         return {language: losses.speech_loss for language, losses in measured.items()
-                if not self.trainer.voice.front_end.is_new(language)}
+                if not self.trainer.tts.front_end.is_new(language)}
 
     def _base_weights(self) -> AbstractContextManager[TTSModel]:
-        """Context in which the model has the weights of the base before any training; its voice."""
-        return self.trainer.base_weights() if self.options.init_from else nullcontext(self.trainer.voice)
+        """Context in which the model has the weights of the base before any training; that model."""
+        return self.trainer.base_weights() if self.options.init_from else nullcontext(self.trainer.tts)
 
     def _rank(self, value: float) -> None:
         """Rank the present step, which is saved; checkpoints that are no longer needed are deleted."""
@@ -229,8 +231,8 @@ class TrainingRun:
         options = self.options
         if options.evaluation_sentences == 0:
             return None
-        sampling = replace(self.trainer.voice.family.sampling, seed=options.seed)
-        score, sentences = evaluation.evaluate_language(self.speech_evaluator, self.trainer.voice, language,
+        sampling = replace(self.trainer.tts.sampling, seed=options.seed)
+        score, sentences = evaluation.evaluate_language(self.speech_evaluator, self.trainer.tts, language,
                                                         self._sentences(),
                                                         sampling, self._on_progress)
         for index, item in enumerate(sentences):
@@ -241,7 +243,7 @@ class TrainingRun:
             raise UserError("None of the held-out sentences can be read by the model.", "Prepare the dataset again.")
         return score.error
 
-    def _synthesize_base(self, voice: TTSModel, progress: ProgressCallback) -> None:
+    def _synthesize_base(self, tts: TTSModel, progress: ProgressCallback) -> None:
         """In `full`, synthesize a held-out sentence of a few base languages, to make drift audible; it ranks nothing.
 
         They are at most half as many as are scored, so none in a trial. In the other scopes the base cannot change.
@@ -251,8 +253,8 @@ class TrainingRun:
         for clip in self.trainer.drift_clips:
             if len(chosen) < most:
                 chosen.setdefault(clip.language, [HeldOutSentence(clip.text, None)])
-        sampling = replace(voice.family.sampling, seed=self.options.seed)
-        by_language = evaluation.evaluate_languages(self.speech_evaluator, voice, chosen, sampling, progress)
+        sampling = replace(tts.sampling, seed=self.options.seed)
+        by_language = evaluation.evaluate_languages(self.speech_evaluator, tts, chosen, sampling, progress)
         for _, sentences in by_language.values():
             for index, item in enumerate(sentences):
                 self._save_sample(index, item)
@@ -300,32 +302,31 @@ class ValidationLosses:
     accuracy: float
 
 
-def validation_samples(voice: TTSModel, data: TrainingData, drift_clips: Sequence[Utterance]
+def validation_samples(tts: TTSModel, data: TrainingData, drift_clips: Sequence[Utterance]
                        ) -> dict[str, list[Sample]]:
     """What is validated on, by language, the new one first; `drift_clips` of base languages in `full`.
 
     In the other scopes the base languages cannot change.
     """
-    length = voice.model.max_prompt_length
-    samples = {data.language: dataloader.validation_pairs(data.held_out, data.train, length)}
-    if voice.scope == "full":
-        for item in replay.probes(drift_clips, length):
+    samples = {data.language: dataloader.validation_pairs(data.held_out, data.train, tts.lm)}
+    if tts.scope == "full":
+        for item in replay.probes(drift_clips, tts.lm):
             samples.setdefault(item.language, []).append(item.sample)
     return samples
 
 
 @torch.no_grad()
-def measure_losses(voice: TTSModel, samples: Mapping[str, Sequence[Sample]], batch_size: int,
+def measure_losses(tts: TTSModel, samples: Mapping[str, Sequence[Sample]], batch_size: int,
                    precision: Precision) -> dict[str, ValidationLosses]:
     """The losses by language, each with its adapters as texts of it need them, without input dropout."""
     losses_by_language = {}
     for language, some in samples.items():
-        sums = torch.zeros(3, device=voice.device)
+        sums = torch.zeros(3, device=tts.device)
         by_length = sorted(some, key=lambda sample: len(sample.speech_codes))
-        with voice.adapters_for(language):
+        with tts.adapters_for(language):
             for start in range(0, len(by_length), batch_size):
                 with precision.autocast():
-                    losses = voice.model.losses(by_length[start:start + batch_size], LossOptions(count_top1=True))
+                    losses = tts.lm.losses(by_length[start:start + batch_size], LossOptions(count_top1=True))
                 assert losses.speech_top1 is not None
                 sums = sums + torch.stack([losses.speech_sum, losses.text_sum, losses.speech_top1.float()])
         speech, text, hits = sums.tolist()

@@ -41,8 +41,7 @@ class Utterance:
     speaker: str
     text_ids: np.ndarray  # (T,) int64
     speech_codes: np.ndarray  # (U,) uint16
-    speaker_embedding: np.ndarray  # (D,) float32
-    prompt_codes: np.ndarray  # (P,) uint16
+    conditioning: Mapping[str, np.ndarray]  # of this clip, see `models.base.Features`
 
     @property
     def order_clip(self) -> BatchClip:
@@ -66,19 +65,20 @@ class TrainingData:
 
     @cached_property
     def content_hash(self) -> str:
-        """sha256 over the clips as the model sees them: ids, codes, embeddings, in their order."""
+        """sha256 over the clips as the model sees them: ids, codes, conditioning, in their order."""
         digest = hashlib.sha256()
         augmented = (one for item in self.train for one in self.variants.get(item.id, ()))
         for item in (*self.train, *self.held_out, *augmented):
             digest.update(f"{item.id} {item.speaker} {len(item.text_ids)} {len(item.speech_codes)}\n".encode())
-            for values in (item.text_ids, item.speech_codes, item.speaker_embedding, item.prompt_codes):
+            conditioning = (item.conditioning[name] for name in sorted(item.conditioning))
+            for values in (item.text_ids, item.speech_codes, *conditioning):
                 digest.update(np.ascontiguousarray(values).tobytes())
         return digest.hexdigest()
 
 
-def load_training_data(workspace: Workspace, name: str, voice: TTSModel, disjoint_by: str = "source", *,
+def load_training_data(workspace: Workspace, name: str, tts: TTSModel, disjoint_by: str = "source", *,
                        augmented: bool = False) -> TrainingData:
-    """The dataset `name` as `voice` sees it; `UserError` when nothing is left to train or to measure on.
+    """The dataset `name` as `tts` sees it; `UserError` when nothing is left to train or to measure on.
 
     No held-out clip shares its source, nor its speaker where `disjoint_by` is `speaker`, with a training clip; one
     that does is left out.
@@ -86,9 +86,10 @@ def load_training_data(workspace: Workspace, name: str, voice: TTSModel, disjoin
     """
     dataset = manifest.load(workspace.dataset(name))
     language = dataset.card.language
-    _check_language(name, language, voice.front_end)
-    cache = FeatureCache(workspace.cache, voice.family.extractor_fingerprint(voice.base_folder))
-    reader = _UtteranceReader(voice, cache, cache.load_pack(dataset.card.fingerprint))
+    languages.check_target(name, language, tts.new_languages, tts.front_end.base_languages,
+                           [one.record.language for one in tts.taught])
+    cache = FeatureCache(workspace.cache, tts.family.extractor_fingerprint(tts.base_folder))
+    reader = _UtteranceReader(tts, cache, cache.load_pack(dataset.card.fingerprint))
     train = reader.utterances([clip for clip in dataset.split(TRAIN) if reader.in_language(clip, language)])
     disjoint = reader.disjoint(dataset.split(HELD_OUT), dataset.split(TRAIN), disjoint_by)
     held_out = reader.utterances([clip for clip in disjoint if reader.in_language(clip, language)])
@@ -102,48 +103,46 @@ def load_training_data(workspace: Workspace, name: str, voice: TTSModel, disjoin
                         _HINTS[_SHARED] if why else "Prepare it with a held-out share above 0.")
     variants = reader.variants(dataset, train, augmentation.require(dataset.folder)) if augmented else {}
     paths = {clip.id: dataset.audio_path(clip) for clip in dataset.clips}
-    verbalize = voice.front_end.verbalize  # a recogniser writes words, no digits
+    verbalize = tts.front_end.verbalize  # a recogniser writes words, no digits
     sentences = tuple(HeldOutSentence(verbalize(item.text, language), paths[item.id]) for item in held_out)
     seconds = {clip.id: clip.duration_s for clip in dataset.clips}
     return TrainingData(language, dataset.card.fingerprint, train, held_out, sentences, reader.notes(),
                         sum(seconds[item.id] for item in train), variants)
 
 
-def make_sample(target: Utterance, prompt: Utterance, max_prompt_length: int) -> Sample:
-    """`target` to learn in the voice of another clip."""
-    return Sample(target.text_ids, target.speech_codes.astype(np.int64), prompt.speaker_embedding,
-                  prompt.prompt_codes[:max_prompt_length].astype(np.int64))
+def make_sample(target: Utterance, prompt: Utterance, lm: SpeechModel, seed: str = "") -> Sample:
+    """`target` to learn in the voice of another clip; `seed` and the clip decide what is random about the sample."""
+    conditioning = lm.sample_conditioning(target.conditioning, prompt.conditioning,
+                                          random.Random(f"{seed}/{target.id}"))
+    return Sample(target.text_ids, target.speech_codes.astype(np.int64), conditioning)
 
 
-def make_samples(pairs: Sequence[TargetPromptPair], clips: Sequence[Utterance], max_prompt_length: int) -> list[Sample]:
+def make_samples(pairs: Sequence[TargetPromptPair], clips: Sequence[Utterance], lm: SpeechModel,
+                 seed: str = "") -> list[Sample]:
     """The samples of a batch, of clips as they were recorded."""
-    return [make_sample(clips[pair.target], clips[pair.prompt], max_prompt_length) for pair in pairs]
+    return [make_sample(clips[pair.target], clips[pair.prompt], lm, seed) for pair in pairs]
 
 
-def validation_pairs(held_out: Sequence[Utterance], train: Sequence[Utterance], max_prompt_length: int) -> list[Sample]:
+def validation_pairs(held_out: Sequence[Utterance], train: Sequence[Utterance], lm: SpeechModel) -> list[Sample]:
     """Held-out samples, each prompted by the first training clip of its speaker, or of the nearest one."""
     of_speaker: dict[str, Utterance] = {}
     for item in train:
         of_speaker.setdefault(item.speaker, item)
-    return [make_sample(item, of_speaker.get(item.speaker) or nearest_speaker(item, train),
-                        max_prompt_length) for item in held_out]
+    return [make_sample(item, of_speaker.get(item.speaker) or nearest_speaker(item, train, lm), lm)
+            for item in held_out]
 
 
-def nearest_speaker(item: Utterance, others: Sequence[Utterance]) -> Utterance:
-    """The clip of `others` whose speaker embedding points most like that of `item`."""
-    return max(others, key=lambda other: float(item.speaker_embedding @ other.speaker_embedding))
-
-
-def _check_language(name: str, language: str, front_end: FrontEnd) -> None:
-    base = front_end.base_languages
-    languages.check_target(name, language, [code for code in front_end.languages if code not in base], base)
+def nearest_speaker(item: Utterance, others: Sequence[Utterance], lm: SpeechModel) -> Utterance:
+    """The clip of `others` whose speaker sounds most like that of `item`."""
+    own = lm.speaker_vector(item.conditioning)
+    return max(others, key=lambda other: float(own @ lm.speaker_vector(other.conditioning)))
 
 
 def make_utterance(name: str, text: str, language: str, speaker: str, features: Features,
                    front_end: FrontEnd) -> Utterance:
     """`text` and the features of its recording, ready for the model."""
     return Utterance(name, text, language, speaker, front_end.encode(text, language), features.speech_codes,
-                     features.speaker_embedding.astype(np.float32, copy=False), features.prompt_codes)
+                     features.conditioning)
 
 
 _SHOWN_CHARACTERS = 12
@@ -166,8 +165,8 @@ _HINTS = {
 class _UtteranceReader:
     """Makes utterances of clips, and counts those left out."""
 
-    def __init__(self, voice: TTSModel, cache: FeatureCache, pack: FeaturePack) -> None:
-        self._front_end, self._model, self._cache, self._pack = voice.front_end, voice.model, cache, pack
+    def __init__(self, tts: TTSModel, cache: FeatureCache, pack: FeaturePack) -> None:
+        self._front_end, self._model, self._cache, self._pack = tts.front_end, tts.lm, cache, pack
         self._left_out: dict[str, list[str]] = {}
         self._unknown = Counter[str]()
 
@@ -213,8 +212,7 @@ class _UtteranceReader:
             if (features := self._features(key)) is None:
                 self._leave_out("no features", item.id)
                 continue
-            one = replace(item, speech_codes=features.speech_codes, prompt_codes=features.prompt_codes,
-                          speaker_embedding=features.speaker_embedding.astype(np.float32, copy=False))
+            one = replace(item, speech_codes=features.speech_codes, conditioning=features.conditioning)
             if _fits(one, self._model):
                 variants[item.id] = (*variants.get(item.id, ()), one)
             else:
@@ -265,8 +263,8 @@ class _UtteranceReader:
 
     def _features(self, sha256: str) -> Features | None:
         if sha256 in self._pack:
-            return Features(**self._pack.arrays(sha256))
-        return Features(**self._cache.load(sha256)) if self._cache.has(sha256) else None
+            return Features.of(self._pack.arrays(sha256))
+        return Features.of(self._cache.load(sha256)) if self._cache.has(sha256) else None
 
     def _leave_out(self, reason: str, name: str) -> None:
         self._left_out.setdefault(reason, []).append(name)
@@ -317,9 +315,9 @@ class TrainLoader:
     of where it stands.
     """
 
-    def __init__(self, options: TrainOptions, data: TrainingData, replayed: Sequence[Utterance], max_prompt_length: int,
+    def __init__(self, options: TrainOptions, data: TrainingData, replayed: Sequence[Utterance], lm: SpeechModel,
                  processes: int = 1) -> None:
-        self._options, self._data, self._replayed, self._prompt_length = options, data, replayed, max_prompt_length
+        self._options, self._data, self._replayed, self._lm = options, data, replayed, lm
         size = options.batch_size * processes
         replayed_size = min(round(options.replay * size), size - 1) if replayed and options.scope == "full" else 0
         self._order = LengthBucketedBatchSampler([item.order_clip for item in data.train], size - replayed_size,
@@ -347,12 +345,14 @@ class TrainLoader:
         targets = [choose_variant(self._data, pair.target, self._options, self._order.position.epoch)
                    for pair in pairs]
         prompts = [self._data.train[pair.prompt] for pair in pairs]
-        batches = [TrainBatch([make_sample(target, prompt, self._prompt_length)
+        seed = f"conditioning/{self._options.seed}/{self._order.position.epoch}"
+        batches = [TrainBatch([make_sample(target, prompt, self._lm, seed)
                                for target, prompt in zip(targets, prompts, strict=True)],
                               [target.id for target in targets])]
         if self._replay_order:
             pairs = self._replay_order.next()
-            batches.append(TrainBatch(make_samples(pairs, self._replayed, self._prompt_length),
+            seed = f"conditioning/{self._options.seed}/{self._replay_order.position.epoch}"
+            batches.append(TrainBatch(make_samples(pairs, self._replayed, self._lm, seed),
                                       [self._replayed[pair.target].id for pair in pairs], replayed=True))
         return batches
 
@@ -366,7 +366,7 @@ class TrainLoader:
 
     def trial_samples(self, pairs: Sequence[TargetPromptPair]) -> list[Sample]:
         """Samples of these clips, each in its longest variant."""
-        return [make_sample(self._longest_variant(pair.target), self._full_data.train[pair.prompt], self._prompt_length)
+        return [make_sample(self._longest_variant(pair.target), self._full_data.train[pair.prompt], self._lm)
                 for pair in pairs]
 
     @property
@@ -383,7 +383,7 @@ def split_microbatches(batches: Sequence[TrainBatch], clips: int, rank: int = 0,
     """The share of `rank` of `size` ranks of the batches, in micro-batches of at most `clips`.
 
     `same_count`: every rank gets as many micro-batches as the one with the largest share. What a rank lacks is filled
-    with a clip of its own at weight 0.
+    with a separate clip at weight 0.
     """
     micro_batches = []
     for batch in batches:

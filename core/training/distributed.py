@@ -208,7 +208,7 @@ def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iter
 
 
 def init_process_group(address: str, rank: int, size: int, device: torch.device) -> None:
-    """Join the other ranks; on CUDA each rank of a machine has a device of its own."""
+    """Join the other ranks; on CUDA each rank of a machine has a separate device."""
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -235,7 +235,7 @@ def _start_ranks(processes: int, device: torch.device,
     for rank in range(1, processes):
         environment = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes),
                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": str(threads),
-                       "LISAN_DEVICE": device.type}
+                       "LISAN_DEVICE": device.type, "LISAN_WORKER": str(os.getpid())}
         started.append(subprocess.Popen([sys.executable, *command], cwd=_ROOT, env=environment,
                                         stdin=subprocess.DEVNULL))
     return started, f"tcp://127.0.0.1:{port}"

@@ -44,16 +44,16 @@ class ShardedModel(nn.Module):
         return self._model.predictions(*given, **named)
 
 
-def shard_model(voice: TTSModel, mesh: DeviceMesh, *, guided: bool,
+def shard_model(tts: TTSModel, mesh: DeviceMesh, *, guided: bool,
                 keep_whole: bool) -> tuple[TTSModel, ShardedModel]:
-    """`voice` sharded over `mesh`, and the passes over it; `guided`: with the loss on attention.
+    """`tts` sharded over `mesh`, and the passes over it; `guided`: with the loss on attention.
 
-    What is trained is sharded, the rest stays whole. `keep_whole`: `voice` stays as it is, and a copy is sharded, which
+    What is trained is sharded, the rest stays whole. `keep_whole`: `tts` stays as it is, and a copy is sharded, which
     shares what is frozen.
     """
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method  # it takes seconds to load
 
-    model = copy.copy(voice.model)
+    model = copy.copy(tts.lm)
     frozen = {value for value in model.module.parameters() if not value.requires_grad}
     if keep_whole:
         shared = (*frozen, *model.module.buffers())
@@ -65,7 +65,7 @@ def shard_model(voice: TTSModel, mesh: DeviceMesh, *, guided: bool,
     # Also the outermost frees its weights after each pass: those gathered for a teacher's pass have other values.
     fully_shard(passes, mesh=mesh, reshard_after_forward=True, ignored_params=frozen)
     register_fsdp_forward_method(passes, "predictions")
-    return replace(voice, model=model), passes
+    return replace(tts, lm=model), passes
 
 
 def local_bytes(tensors: Iterable[torch.Tensor]) -> int:

@@ -1,4 +1,4 @@
-"""Memory: what a computation takes at its peak, what is free, and how a step is split so that it fits.
+"""Memory: what a computation takes at its peak, and how a step is split so that it fits.
 
 On CUDA the allocator counts. On a processor every tensor that an operation makes is counted
 while it lives; what an operation needs inside is not.
@@ -18,22 +18,13 @@ from torch.utils._pytree import tree_leaves
 from config.errors import UserError
 from config.schema import TrainOptions
 
-_MEMINFO, _STATUS, _CGROUP = Path("/proc/meminfo"), Path("/proc/self/status"), Path("/sys/fs/cgroup")
+_STATUS = Path("/proc/self/status")
 _GIB = 2**30
 
 
 def format_bytes(size: float) -> str:
     """Such as `5.1 GiB`, and in MiB below a tenth of one."""
     return f"{size / _GIB:.1f} GiB" if size >= 0.1 * _GIB else f"{size / 2**20:.0f} MiB"
-
-
-def free_bytes(device: torch.device) -> int | None:
-    """Bytes that this process may still take on `device`; None where that cannot be known."""
-    if device.type == "cuda":
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + unused
-    known = [size for size in (_free_in_system(), _free_in_container()) if size is not None]
-    return min(known, default=None)
 
 
 def peak_bytes(device: torch.device, work: Callable[[], object]) -> int:
@@ -98,26 +89,6 @@ def _process_peak() -> int | None:
         return None
     lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines() if ":" in line)
     return int(lines["VmHWM"].split()[0]) * 1024 if "VmHWM" in lines else None
-
-
-def _free_in_system() -> int | None:
-    """Linux's own estimate of what can be taken without swapping."""
-    if not _MEMINFO.is_file():
-        return None
-    lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines() if ":" in line)
-    return int(lines["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in lines else None
-
-
-def _free_in_container() -> int | None:
-    """What a control group of version 2 leaves, files that it only caches not counted; None without a limit."""
-    files = [_CGROUP / name for name in ("memory.max", "memory.current", "memory.stat")]
-    if not all(path.is_file() for path in files):
-        return None
-    most, used, numbers = (path.read_text().strip() for path in files)
-    if most == "max":
-        return None
-    cached = dict(line.split() for line in numbers.splitlines()).get("inactive_file", "0")
-    return max(0, int(most) - int(used) + int(cached))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import nn
 
 from config.schema import TrainOptions
 from core.model.loading import TTSModel
-from core.model.prefix import is_of_base, new_rows
+from core.model.prefix import is_of_base, is_taught, parameter_name, whole_table
 from models.base import SpeechModel
 
 ROWS, ADAPTERS, MAGNITUDES, EMBEDDINGS, HEADS = "rows", "adapters", "magnitudes", "embeddings", "heads"
@@ -68,14 +68,14 @@ def changed_parts(options: TrainOptions) -> tuple[str, ...]:
     return _CHANGED.get(options.full_trainable, ()) if options.scope == "full" else ()
 
 
-def unfreeze_trainables(voice: TTSModel, options: TrainOptions) -> Trainables:
+def unfreeze_trainables(tts: TTSModel, options: TrainOptions) -> Trainables:
     """Set `requires_grad` on the parameters that the scope trains; the others of the module stay frozen."""
-    module = voice.model.module
-    rows = {f"{name}.new": rows for name, rows in new_rows(module, voice.model.text_tables).items()}
+    module = tts.lm.module
+    rows = {name: module.get_parameter(name) for name in map(parameter_name, tts.lm.text_tables)}
     trained_parts = changed_parts(options)
     base = {name: value for name, value in module.named_parameters()
-            if is_of_base(name) and voice.model.parameter_group(name)[0] in trained_parts}
-    trainables = Trainables(rows, voice.adapters.parameters() if voice.adapters else {}, base)
+            if is_of_base(name) and not is_taught(name) and tts.lm.parameter_group(name)[0] in trained_parts}
+    trainables = Trainables(rows, tts.adapters.parameters() if tts.adapters else {}, base)
     for parameter in trainables.named.values():
         parameter.requires_grad_(True)
     open_names = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
@@ -140,11 +140,12 @@ class ParameterCounts:
     changed_parameters: int = 0  # of the base, in `full`
 
 
-def count_parameters(voice: TTSModel, trainables: Trainables) -> ParameterCounts:
+def count_parameters(tts: TTSModel, trainables: Trainables) -> ParameterCounts:
     """The plan in numbers."""
-    module, tables = voice.model.module, voice.model.text_tables
+    module, tables = tts.lm.module, tts.lm.text_tables
     rows, adapters, base = (sum(value.numel() for value in part.values())
                             for part in (trainables.rows, trainables.adapters, trainables.base))
     everything = sum(value.numel() for value in module.state_dict().values())
-    new, old = len(next(iter(trainables.rows.values()))), len(module.get_buffer(f"{tables[0]}.weight"))
+    new = len(next(iter(trainables.rows.values())))
+    old = len(whole_table(module, tables[0])) - new
     return ParameterCounts(new, old, rows, adapters, everything - rows - adapters - base, base)

@@ -3,8 +3,8 @@
 They are recordings that a person prepared, clips that come with the model, or sentences that the base
 synthesizes before the first step; these are kept in the run's folder, because a resumed run has another
 model. Of the last two, every second clip is a drift clip and is never trained on, so that drift is not measured
-on what was replayed. A model that has no clips is probed with sentences of its languages over the
-codes of its own voice: whether logits are equal to the bit can be seen on any codes.
+on what was replayed. A model that has no clips is probed with sentences of its languages over
+`SpeechModel.probe_features`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from config import foreign
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.dataset import languages
@@ -32,10 +33,11 @@ from core.workspace import Workspace
 from data import manifest
 from data.feature_cache import FeatureCache, FeaturePack
 from data.manifest import HELD_OUT, ManifestClip, PreparedDataset
-from models.base import Features, Sample, Voice
+from models.base import Features, Sample, SpeechModel, Voice
 
 SPOKEN_CLIPS = "spoken"  # .json and .safetensors, in the run's folder
 _BATCH = 16  # sentences synthesized together
+_PROBES = 16  # sentences over generated features, shared by the base languages
 
 
 @dataclass(frozen=True)
@@ -55,14 +57,14 @@ class ProbeSample:
     sample: Sample
 
 
-def load(voice: TTSModel, voices: Mapping[str, Voice]) -> Replay:
-    """The clips that came with the base of `voice`; the speaker of a clip is the nearest of the model's voices."""
+def load(tts: TTSModel, voices: Mapping[str, Voice]) -> Replay:
+    """The clips that came with the base of `tts`; the speaker of a clip is the nearest of the model's voices."""
     clips: list[Utterance] = []
-    for index, (language, text, features) in enumerate(voice.family.load_replay_clips(voice.base_folder)):
-        if language in voice.front_end.base_languages:
-            speaker = f"{language} {_nearest_voice(features.speaker_embedding, voices)}"
-            clips.append(make_utterance(f"replay-{index}", text, language, speaker, features, voice.front_end))
-    return split_clips(clips) if clips else Replay((), _over_own_voice(voice, voices))
+    for index, (language, text, features) in enumerate(tts.family.load_replay_clips(tts.base_folder)):
+        if language in tts.front_end.base_languages:
+            speaker = f"{language} {_nearest_voice(features, voices, tts.lm)}"
+            clips.append(make_utterance(f"replay-{index}", text, language, speaker, features, tts.front_end))
+    return split_clips(clips) if clips else Replay((), _probe_clips(tts, voices))
 
 
 def split_clips(clips: Sequence[Utterance]) -> Replay:
@@ -76,32 +78,38 @@ def split_clips(clips: Sequence[Utterance]) -> Replay:
     return Replay(with_prompt_clips(replayed), tuple(drift_clips))
 
 
-def probes(clips: Sequence[Utterance], max_prompt_length: int) -> list[ProbeSample]:
+def probes(clips: Sequence[Utterance], lm: SpeechModel) -> list[ProbeSample]:
     """The sample of each drift clip, prompted by the clip of its language with the nearest voice."""
     samples = []
     for item in clips:
         others = [other for other in clips if other is not item and other.language == item.language]
-        prompt = nearest_speaker(item, others or [item])
-        samples.append(ProbeSample(item.language, item.text, make_sample(item, prompt, max_prompt_length)))
+        prompt = nearest_speaker(item, others or [item], lm)
+        samples.append(ProbeSample(item.language, item.text, make_sample(item, prompt, lm)))
     return samples
 
 
-def _over_own_voice(voice: TTSModel, voices: Mapping[str, Voice]) -> tuple[Utterance, ...]:
-    """A sentence of each base language over the first voice's codes; one whose text cannot be read is left out."""
-    by_language: dict[str, Utterance] = {}
-    for first_voice in list(voices.values())[:1]:
-        codes = first_voice.prompt_codes.astype(np.uint16)
-        features = Features(codes, first_voice.speaker_embedding, codes)
-        for language, text in probe_sentences(voice.base_folder)[1]:
-            if language in voice.front_end.base_languages and language not in by_language:
-                with suppress(UserError):  # a package for the language is missing; the certificate names what it probed
-                    by_language[language] = make_utterance(f"probe-{language}", text, language, "", features,
-                                                           voice.front_end)
-    return tuple(by_language.values())
+def _probe_clips(tts: TTSModel, voices: Mapping[str, Voice]) -> tuple[Utterance, ...]:
+    """Sentences of each base language over the same features; one that cannot be read, or is too long, is left out.
+
+    A model of many languages gets one of each, a model of few gets several.
+    """
+    features = tts.lm.probe_features(next(iter(voices.values()), None))
+    base_languages, clips = tts.front_end.base_languages, list[Utterance]()
+    most = max(1, _PROBES // len(base_languages))
+    for language, text in probe_sentences(tts.base_folder)[1]:
+        number = sum(clip.language == language for clip in clips)
+        if language in base_languages and number < most:
+            with suppress(UserError):  # a package for the language is missing; the certificate names what it probed
+                name = f"probe-{language}" + (f"-{number}" if number else "")
+                clip = make_utterance(name, text, language, "", features, tts.front_end)
+                if len(clip.text_ids) <= tts.lm.max_text_length:
+                    clips.append(clip)
+    return tuple(clips)
 
 
-def _nearest_voice(speaker_embedding: np.ndarray, voices: Mapping[str, Voice]) -> str:
-    return max(voices, key=lambda name: float(speaker_embedding @ voices[name].speaker_embedding), default="")
+def _nearest_voice(features: Features, voices: Mapping[str, Voice], lm: SpeechModel) -> str:
+    own = lm.speaker_vector(features.conditioning)
+    return max(voices, key=lambda name: float(own @ lm.speaker_vector(voices[name].conditioning)), default="")
 
 
 def with_prompt_clips(clips: Sequence[Utterance]) -> tuple[Utterance, ...]:
@@ -110,7 +118,7 @@ def with_prompt_clips(clips: Sequence[Utterance]) -> tuple[Utterance, ...]:
     return tuple(item for item in clips if speakers.count(item.speaker) > 1)
 
 
-def gather_replay_clips(options: TrainOptions, workspace: Workspace, voice: TTSModel, voices: Mapping[str, Voice],
+def gather_replay_clips(options: TrainOptions, workspace: Workspace, tts: TTSModel, voices: Mapping[str, Voice],
                         run_dir: Path, warn: Callable[[str], None], progress: ProgressCallback = no_progress,
                         most: int | None = None) -> Replay:
     """The clips to replay and to measure drift on; none outside of `full`. `progress` may end the synthesis.
@@ -121,11 +129,11 @@ def gather_replay_clips(options: TrainOptions, workspace: Workspace, voice: TTSM
     if options.scope != "full":
         return Replay((), ())
     if options.replay_datasets.strip():
-        replay_clips = _from_datasets(options, workspace, voice, warn)
-    elif voice.family.load_replay_clips(voice.base_folder) and not options.replay_texts.strip():
-        replay_clips = load(voice, voices)
+        replay_clips = _from_datasets(options, workspace, tts, warn)
+    elif tts.family.load_replay_clips(tts.base_folder) and not options.replay_texts.strip():
+        replay_clips = load(tts, voices)
     elif voices:
-        replay_clips = split_clips(_synthesized_clips(options, voice, voices, run_dir, warn, progress, most))
+        replay_clips = split_clips(_synthesized_clips(options, tts, voices, run_dir, warn, progress, most))
     else:
         warn("The base model has neither clips nor a voice to speak them with: nothing is replayed.")
         return Replay((), ())
@@ -137,7 +145,7 @@ def gather_replay_clips(options: TrainOptions, workspace: Workspace, voice: TTSM
     return replay_clips
 
 
-def _from_datasets(options: TrainOptions, workspace: Workspace, voice: TTSModel,
+def _from_datasets(options: TrainOptions, workspace: Workspace, tts: TTSModel,
                    warn: Callable[[str], None]) -> Replay:
     """The prepared datasets of base languages: training clips are replayed, held-out ones are drift clips."""
     replayed: list[Utterance] = []
@@ -146,14 +154,14 @@ def _from_datasets(options: TrainOptions, workspace: Workspace, voice: TTSModel,
     for name in languages.split_names(options.replay_datasets):
         dataset = manifest.load(workspace.dataset(name))
         language = dataset.card.language
-        languages.check_replayed(name, language, voice.front_end.base_languages)
-        if missing := voice.front_end.unready(language):
+        languages.check_replayed(name, language, tts.front_end.base_languages)
+        if missing := tts.front_end.unready(language):
             raise UserError(f"The texts of the dataset {name!r} cannot be read: {missing}",
                             "Install what is missing, or leave the dataset out of those to replay.")
-        cache = FeatureCache(workspace.cache, voice.family.extractor_fingerprint(voice.base_folder))
+        cache = FeatureCache(workspace.cache, tts.family.extractor_fingerprint(tts.base_folder))
         pack = cache.load_pack(dataset.card.fingerprint)
         for clip in dataset.clips:
-            item = _usable_clip(clip, dataset, voice, cache, pack)
+            item = _usable_clip(clip, dataset, tts, cache, pack)
             if isinstance(item, str):
                 left_out[item] += 1
             else:
@@ -167,17 +175,17 @@ def _from_datasets(options: TrainOptions, workspace: Workspace, voice: TTSModel,
     return Replay(prompted, tuple(drift_clips))
 
 
-def _usable_clip(clip: ManifestClip, dataset: PreparedDataset, voice: TTSModel, cache: FeatureCache,
+def _usable_clip(clip: ManifestClip, dataset: PreparedDataset, tts: TTSModel, cache: FeatureCache,
                  pack: FeaturePack) -> Utterance | str:
     """The clip as the model sees it, or why it cannot be used, as the end of a sentence on it."""
-    language, front_end, model = dataset.card.language, voice.front_end, voice.model
+    language, front_end, model = dataset.card.language, tts.front_end, tts.lm
     if clip.language != language:
         return f"are not in {language!r}"
     if clip.sha256 not in pack and not cache.has(clip.sha256):
-        return f"have no features of this model: prepare them again with --model {voice.origin.model}"
+        return f"have no features of this model: prepare them again with --model {tts.origin.model}"
     arrays = pack.arrays(clip.sha256) if clip.sha256 in pack else cache.load(clip.sha256)
     try:
-        item = make_utterance(clip.id, clip.text, language, f"{dataset.card.name} {clip.speaker}", Features(**arrays),
+        item = make_utterance(clip.id, clip.text, language, f"{dataset.card.name} {clip.speaker}", Features.of(arrays),
                              front_end)
     except UserError:
         if not front_end.unknown_characters(clip.text, language):
@@ -187,10 +195,10 @@ def _usable_clip(clip: ManifestClip, dataset: PreparedDataset, voice: TTSModel, 
     return item if fits else "are longer than the model takes"
 
 
-def sentences(options: TrainOptions, voice: TTSModel) -> list[tuple[str, str]]:
+def sentences(options: TrainOptions, tts: TTSModel) -> list[tuple[str, str]]:
     """Language and text of the sentences to synthesize: those of the user's file, or those that come with the app."""
     if not options.replay_texts.strip():
-        pairs = list(probe_sentences(voice.base_folder)[1])
+        pairs = list(probe_sentences(tts.base_folder)[1])
     else:
         path = Path(options.replay_texts).expanduser()
         try:
@@ -201,61 +209,61 @@ def sentences(options: TrainOptions, voice: TTSModel) -> list[tuple[str, str]]:
         pairs = []
         for number, line in enumerate(lines, 1):
             language, tab, text = line.partition("\t")
-            if line.strip() and (not tab or language not in voice.front_end.base_languages or not text.strip()):
+            if line.strip() and (not tab or language not in tts.front_end.base_languages or not text.strip()):
                 raise UserError(f"Line {number} of {path} is not a base language, a tab and a sentence: {line[:60]!r}.",
-                                f"The base model's languages: {', '.join(voice.front_end.base_languages)}.")
+                                f"The base model's languages: {', '.join(tts.front_end.base_languages)}.")
             pairs += [(language, text.strip())] if line.strip() else []
-    return [(language, text) for language, text in pairs if language in voice.front_end.base_languages]
+    return [(language, text) for language, text in pairs if language in tts.front_end.base_languages]
 
 
-def _synthesized_clips(options: TrainOptions, voice: TTSModel, voices: Mapping[str, Voice], run_dir: Path,
+def _synthesized_clips(options: TrainOptions, tts: TTSModel, voices: Mapping[str, Voice], run_dir: Path,
                        warn: Callable[[str], None], progress: ProgressCallback, most: int | None) -> list[Utterance]:
     """The clips that the base synthesized for this run; they are synthesized now if they are not there."""
     texts, codes = run_dir / f"{SPOKEN_CLIPS}.json", run_dir / f"{SPOKEN_CLIPS}.safetensors"
     if not texts.is_file():
-        if voice.changed:
+        if tts.changed:
             raise UserError(f"{texts} is missing: what the base spoke before this run began.",
                             f"Put it back, or start a new run on its weights: --init-from run:{run_dir.name}.")
-        synthesized = _synthesize(options, voice, voices, warn, progress, most)
+        synthesized = _synthesize(options, tts, voices, warn, progress, most)
         tensor_files.write(codes, {str(index): torch.from_numpy(item.astype(np.int32))
                                    for index, (*_, item) in enumerate(synthesized)})
         texts.write_text(json.dumps([part[:3] for part in synthesized], ensure_ascii=False), encoding="utf-8")
-    rows = json.loads(texts.read_text(encoding="utf-8"))
+    rows = foreign.read_json(texts)
     stored = tensor_files.read(codes, "Delete it and its .json, and start a new run.")
     utterances = []
     for index, (language, text, name) in enumerate(rows):
-        features = Features(stored[str(index)].numpy().astype(np.uint16), voices[name].speaker_embedding,
-                            voices[name].prompt_codes.astype(np.uint16))
+        features = Features(stored[str(index)].numpy().astype(np.uint16), voices[name].conditioning)
         utterances.append(make_utterance(f"spoken-{index}", text, language, f"{language} {name}", features,
-                                         voice.front_end))
+                                         tts.front_end))
     return utterances
 
 
-def _synthesize(options: TrainOptions, voice: TTSModel, voices: Mapping[str, Voice], warn: Callable[[str], None],
+def _synthesize(options: TrainOptions, tts: TTSModel, voices: Mapping[str, Voice], warn: Callable[[str], None],
                 progress: ProgressCallback, most: int | None) -> list[tuple[str, str, str, np.ndarray]]:
     """Language, text, voice and codes of the sentences that the base synthesized to their end."""
-    wanted, names = sentences(options, voice), list(voices)
+    wanted, names = sentences(options, tts), list(voices)
     readable: list[tuple[str, str, str, np.ndarray]] = []
     for index, (language, text) in enumerate(wanted):
         name = names[index // 2 % len(names)]  # in pairs, because a clip is prompted by another one of its speaker
         with suppress(UserError):  # what its text needs is not installed; the plan says which languages are measured
-            readable.append((language, text, name, voice.front_end.encode(text, language)))
+            readable.append((language, text, name, tts.front_end.encode(text, language)))
     if most is not None:  # of one language and one voice, or so few would have no clip to prompt them
         readable = [(language, text, names[0], ids) for language, text, _, ids in readable
                     if language == readable[0][0]][:most]
 
-    sampling = replace(voice.family.sampling, seed=options.seed)
+    sampling = replace(tts.sampling, seed=options.seed)
     completed: list[tuple[str, str, str, np.ndarray]] = []
-    with voice.adapters.enabled(False) if voice.adapters else nullcontext():
-        prepared = {name: voice.model.prepare(reference) for name, reference in voices.items()}
+    with tts.adapters.enabled(False) if tts.adapters else nullcontext():
+        prepared = {name: tts.lm.prepare(reference) for name, reference in voices.items()}
         for start in range(0, len(readable), _BATCH):
             progress(Progress(start, len(readable), "sentences", "spoken by the base, for replay"))
             part = readable[start:start + _BATCH]
             speakers = [prepared[name] for _, _, name, _ in part]
-            outputs = voice.model.generate([ids for *_, ids in part], speakers, sampling)
+            outputs = tts.lm.generate([ids for *_, ids in part], speakers, sampling)
             completed += [(language, text, name, output.codes)
                           for (language, text, name, _), output in zip(part, outputs, strict=True)
                           if len(output.codes) and (output.finish_reason == "stop" or most is not None)]
+    tts.lm.free_buffers()
     if most is None:
         left_out = len(wanted) - len(completed)
         warn(f"The base model spoke {len(completed)} of {len(wanted)} sentences for replay and drift"

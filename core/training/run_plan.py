@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from config.schema import TrainOptions
+from core import compute
 from core.jobs.events import Plan
 from core.jobs.reporter import size_text
 from core.library import model_info
@@ -60,8 +61,8 @@ def estimate(trainer: Trainer) -> Estimate:
 
     A sharded run has one plan, and too little memory for the longest clips ends it. All its ranks call this.
     """
-    options, device = trainer.options, trainer.voice.device
-    free = memory_plan.free_bytes(device)
+    options, device = trainer.options, trainer.tts.device
+    free = compute.free_bytes(device)
     if trainer.sharded:
         longest, needed = trainer.loader.by_length()[-trainer.microbatch_plan.size(options.batch_size):], None
         try:
@@ -74,16 +75,11 @@ def estimate(trainer: Trainer) -> Estimate:
             memory_plan.plan_after_out_of_memory(trainer.microbatch_plan, options, trainer.step + 1, sharded=True)
         return Estimate(trainer.microbatch_plan, needed, free, _time_step(trainer))
 
-    peaks: dict[bool, tuple[int, int] | None] = {}
     while True:
         plan = trainer.microbatch_plan
-        if plan.activation_checkpointing not in peaks:
-            peaks[plan.activation_checkpointing] = _measure_peaks(trainer)
-        needed = None
-        if (measured := peaks[plan.activation_checkpointing]) is not None:
-            one, two = measured
-            needed = one + max(0, two - one) * (plan.size(options.batch_size) - 1) + trainer.optimizer_bytes
-        found = Estimate(plan, needed, free)
+        peak = peak_of_longest(trainer, plan.size(options.batch_size),
+                               None if free is None else free - trainer.optimizer_bytes)
+        found = Estimate(plan, None if peak is None else peak + trainer.optimizer_bytes, free)
         if found.fits:
             return replace(found, seconds_a_step=_time_step(trainer))
         if options.activation_checkpointing == "auto" and not plan.activation_checkpointing:
@@ -94,16 +90,32 @@ def estimate(trainer: Trainer) -> Estimate:
             return found
 
 
-def _measure_peaks(trainer: Trainer) -> tuple[int, int] | None:
-    """Bytes at the peak for the longest clip, and for the two longest together; None where these do not fit."""
-    longest = trainer.loader.by_length()[-2:]
-    try:
-        one, two = (memory_plan.peak_bytes(trainer.voice.device,
-                                           lambda clips=clips: trainer.profile_forward_backward(clips))  # type: ignore[misc]
-                    for clips in (longest[-1:], longest))
-    except torch.OutOfMemoryError:
-        return None
-    return one, two
+def peak_of_longest(trainer: Trainer, count: int, free: int | None) -> int | None:
+    """Bytes at the peak of a pass over the `count` longest clips; None where fewer of them ran out of memory.
+
+    A pass of one clip, then one of all, as long as these fit into `free` bytes even should each take as much as the
+    one, or what the last two passes tell. Few clips alone do not tell: while the gradients of the base take more than
+    activations, a second clip takes nothing.
+    """
+    longest, sizes, peaks = trainer.loader.by_length(), list[int](), list[int]()
+    size = 1
+    while True:
+        try:
+            peaks.append(memory_plan.peak_bytes(
+                trainer.tts.device, lambda: trainer.profile_forward_backward(longest[-size:])))  # noqa: B023
+        except torch.OutOfMemoryError:
+            return None
+        sizes.append(size)
+        if size >= count:
+            return peaks[-1]
+        a_clip = peaks[-1] / size
+        if len(sizes) > 1:
+            a_clip = (peaks[-1] - peaks[-2]) / (sizes[-1] - sizes[-2])
+        expected = peaks[-1] + (count - size) * a_clip
+        sure = count if free is None or expected <= free else size * free // max(1, peaks[-1])
+        if sure <= size:
+            return round(expected)
+        size = min(count, sure)
 
 
 def _time_step(trainer: Trainer) -> tuple[float, float]:
@@ -260,7 +272,7 @@ def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
 
 
 def _rates(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
-    preset = model_info.preset(trainer.voice.family.name, "train", TrainOptions)
+    preset = model_info.preset(trainer.tts.family.name, "train", TrainOptions)
     for name, what in _trained(options).items():
         asked, usual = float(getattr(options, name)), float(getattr(preset, name))
         if not usual / MAX_LR_RATIO <= asked <= usual * MAX_LR_RATIO:
@@ -268,7 +280,7 @@ def _rates(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
             ratio = f"{many:.3g} times" if many > 1 else f"1/{1 / many:.3g} of"
             danger = "it may diverge" if many > 1 else "it may learn nothing"
             yield (f"The learning rate of the {what} is {asked:g}, {ratio} that of the preset for "
-                   f"{trainer.voice.family.name} ({usual:g}): {danger}.")
+                   f"{trainer.tts.family.name} ({usual:g}): {danger}.")
     if options.warmup >= options.steps:
         yield (f"The warmup of {options.warmup} steps is not over when the {options.steps} steps of the training are: "
                f"its rates end at {options.steps / options.warmup:.3g} times those asked for, and never fall. Ask for "

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-import yaml
 
+from config import foreign
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import TrainOptions
@@ -23,9 +22,9 @@ from core.model import precision, tensor_files
 from core.model.adapters import SETTINGS, WEIGHTS, Adapters, adapter_scale, plan_adapters
 from core.model.loading import TTSModel, load_changed_tensors, load_checkpoint, load_extension
 from core.model.precision import Precision
-from core.model.prefix import new_rows
+from core.model.prefix import new_rows, rows_name
 from core.sources.recognisers import BUILT_IN
-from core.speech import scoring
+from core.speech import evaluation, scoring
 from core.speech.evaluation import SpeechEvaluator
 from core.speech.scoring import Recogniser
 from core.training import checkpoint, dataloader, parameter_groups, replay
@@ -35,6 +34,7 @@ from core.training.dataloader import TrainingData
 from core.training.distributed import ONE_PROCESS, Ranks
 from core.training.trainer import Trainer
 from core.workspace import Workspace
+from data import manifest
 from data.front_end import FrontEnd
 
 
@@ -50,18 +50,18 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
     checkpoint.recover_interrupted_save(run_dir)
     saved = checkpoint.quarantine_damaged(run_dir, warn)
     if saved is None:
-        state, voice = None, new_voice(options, workspace, device)
+        state, tts = None, new_model(options, workspace, device)
         if options.init_from:
-            voice = init_from(workspace, options.init_from, voice, warn, parameter_groups.changed_parts(options))
+            tts = init_from(workspace, options.init_from, tts, warn, parameter_groups.changed_parts(options))
     else:
         state = checkpoint.load_state(run_dir, saved)
         check_options(run_dir, saved, options, group.size)
         check_vocabulary(run_dir, saved, workspace, options.extension)
         keep_base = bool(options.distillation or options.l2_sp or options.ewc or options.init_from)
-        voice = load_checkpoint(workspace, checkpoint.folder_of(run_dir, saved), device, keep_base=keep_base)
+        tts = load_checkpoint(workspace, checkpoint.folder_of(run_dir, saved), device, keep_base=keep_base)
 
     # The data: clips of the new language, and in `full` replayed clips of the base languages.
-    data = dataloader.load_training_data(workspace, options.dataset, voice, options.validation_disjoint_by,
+    data = dataloader.load_training_data(workspace, options.dataset, tts, options.validation_disjoint_by,
                                          augmented=options.augmentation > 0)
     if max_clips is not None:
         data = dataloader.subset(data, max_clips)
@@ -69,17 +69,18 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
         warn(note)
     recogniser = None
     if group.rank == 0:
-        recogniser = _load_recogniser(options, workspace, reporter, voice, data.language, state)
-    speech_evaluator = SpeechEvaluator.of(voice, recogniser)
-    clips = replay.gather_replay_clips(options, workspace, voice, speech_evaluator.voices, run_dir, warn,
+        recogniser = _load_recogniser(options, workspace, reporter, tts, data.language, state)
+    recording = evaluation.training_recording(manifest.load(workspace.dataset(options.dataset)))
+    speech_evaluator = SpeechEvaluator.of(tts, recogniser, recording=recording)
+    clips = replay.gather_replay_clips(options, workspace, tts, speech_evaluator.voices, run_dir, warn,
                                        progress_callback(reporter),
                                        None if max_clips is None else max_clips // 2)
 
     # The trainer, where its checkpoint left it.
-    trainer = Trainer(options, voice, data, clips.replayed, precision.decide(options.precision, device), warn, group)
+    trainer = Trainer(options, tts, data, clips.replayed, precision.decide(options.precision, device), warn, group)
     trainer.drift_clips = clips.drift_clips
     if options.compile == "on":
-        voice.model.compile()
+        tts.lm.compile()
     early_stopping = EarlyStopping()
     if state is not None:
         check_data(run_dir, options, state, data)
@@ -93,7 +94,7 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
     path = workspace.extensions / options.extension / records.EXTENSION
     rows_hash = records.read_record(path, records.ExtensionRecord).rows_hash if path.is_file() else ""
     record = CheckpointRecord(run_dir.name, 0, options.scope, options.extension, options.dataset, rows_hash, "",
-                              voice.origin, options.adapter_rank if voice.adapters else None, options.recogniser,
+                              tts.origin, options.adapter_rank if tts.adapters else None, options.recogniser,
                               options.recogniser_language)
     training_run = TrainingRun(trainer, speech_evaluator, record, reporter, early_stopping)
     if group.rank == 0:  # which alone has the recogniser
@@ -101,7 +102,7 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
     return training_run
 
 
-def _load_recogniser(options: TrainOptions, workspace: Workspace, reporter: Reporter, voice: TTSModel, language: str,
+def _load_recogniser(options: TrainOptions, workspace: Workspace, reporter: Reporter, tts: TTSModel, language: str,
            state: TrainerState | None) -> Recogniser | None:
     """The recogniser; `UserError` where one that was chosen cannot be had.
 
@@ -109,7 +110,7 @@ def _load_recogniser(options: TrainOptions, workspace: Workspace, reporter: Repo
     """
     try:
         scoring.download_recogniser(options, language, workspace, reporter)
-        return scoring.load_recogniser(workspace, voice, options)
+        return scoring.load_recogniser(workspace, tts, options)
     except UserError as error:
         if state is None:
             raise
@@ -117,7 +118,7 @@ def _load_recogniser(options: TrainOptions, workspace: Workspace, reporter: Repo
         if _may_rank_by_cer(options, state, run_dir):
             raise UserError(error.message,
                             _restore_hint(options.recogniser, error.hint, run_dir, state.step)) from error
-        return scoring.replace_unavailable(workspace, voice, lambda message: reporter.emit(WarningRaised(message)),
+        return scoring.replace_unavailable(workspace, tts, lambda message: reporter.emit(WarningRaised(message)),
                                            options, error)
 
 
@@ -136,17 +137,21 @@ def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run_dir: Path) 
     if state.step not in values:
         return True
     ended = state.step >= options.steps or 0 < options.max_minutes * 60 <= state.seconds
-    return not ended and not state.early_stopping.after(state.step, values[state.step]).should_stop(options.patience)
+    stopping = state.early_stopping.after(state.step, values[state.step], options.min_improvement)
+    return not ended and not stopping.should_stop(options.patience)
 
 
-def new_voice(options: TrainOptions, workspace: Workspace, device: torch.device) -> TTSModel:
+def new_model(options: TrainOptions, workspace: Workspace, device: torch.device) -> TTSModel:
     """The untrained extension, with fresh adapters where the scope has them."""
-    voice = load_extension(workspace, options.extension, device)
+    tts = load_extension(workspace, options.extension, device)
+    if options.scope == "full" and tts.taught:
+        raise UserError(f"The scope 'full' changes the base, and with it {tts.taught[-1].record.language}, which this "
+                        "model was taught before.", "Choose the scope `gated` or `rows`.")
     if not parameter_groups.has_adapters(options):
-        return replace(voice, scope=options.scope)
-    adapters = Adapters.fresh(voice.model.module, plan_adapters(options, voice.model.adapter_targets), options.seed)
-    voice.model.module.to(device)
-    return replace(voice, adapters=adapters, scope=options.scope)
+        return replace(tts, scope=options.scope)
+    adapters = Adapters.fresh(tts.lm.module, plan_adapters(options, tts.lm.adapter_targets), options.seed)
+    tts.lm.module.to(device)
+    return replace(tts, adapters=adapters, scope=options.scope)
 
 
 _CHANGEABLE_ON_RESUME = (
@@ -178,11 +183,13 @@ def check_options(run_dir: Path, step: int, options: TrainOptions, processes: in
     `processes`: as many as truly share the steps, also where torchrun started them and the options do not say so.
     """
     path = checkpoint.folder_of(run_dir, step) / records.CONFIG
-    saved = parse_options(TrainOptions, yaml.safe_load(path.read_text(encoding="utf-8"))["options"])
+    saved = parse_options(TrainOptions, foreign.read_yaml(path)["options"])
     saved_processes = checkpoint.processes(run_dir, step)
     same_batches = _same_batches(options, processes, saved, saved_processes)
+    changeable = (*_CHANGEABLE_ON_RESUME, *(  # 0 would rank the checkpoints by another metric
+        ["evaluation_sentences"] if options.evaluation_sentences and saved.evaluation_sentences else []))
     changed = [name for name in TrainOptions.model_fields
-               if name not in _CHANGEABLE_ON_RESUME and getattr(options, name) != getattr(saved, name)
+               if name not in changeable and getattr(options, name) != getattr(saved, name)
                and not (name in _GLOBAL_BATCH_OPTIONS and same_batches)]
     if changed:
         differences = "; ".join(f"{name} {getattr(options, name)}, wanted {getattr(saved, name)} ({_reason(name)})"
@@ -236,6 +243,11 @@ def check_vocabulary(run_dir: Path, step: int, workspace: Workspace, extension: 
     if now.base_hash != then.base_hash:
         raise UserError(f"The extension {extension!r} was made again for another base model: {now.base_hash[:12]} "
                         f"there, {then.base_hash[:12]} in the checkpoint of step {step}.", hint)
+    if now.taught != then.taught:
+        raise UserError(f"The extension {extension!r} was made again on another model: "
+                        f"{', '.join(one.source for one in now.taught) or 'the base alone'} there, "
+                        f"{', '.join(one.source for one in then.taught) or 'the base alone'} in the checkpoint of step "
+                        f"{step}.", hint)
     if now.fingerprint != then.fingerprint:
         raise UserError(f"The extension {extension!r} was made again since this run started: "
                         f"{_describe_difference(path.parent, checkpoint.folder_of(run_dir, step), now, then)}.", hint)
@@ -297,9 +309,9 @@ _PEFT_PREFIX = "base_model.model."
 _SHOWN_TOKENS = 5
 
 
-def init_from(workspace: Workspace, reference: str, voice: TTSModel, warn: Callable[[str], None],
+def init_from(workspace: Workspace, reference: str, tts: TTSModel, warn: Callable[[str], None],
               changing: Sequence[str] = parameter_groups.PARTS) -> TTSModel:
-    """The untrained `voice` with what `reference` (`run:ID` or `run:ID@STEP`) trained, copied into it in place.
+    """The untrained `tts` with what `reference` (`run:ID` or `run:ID@STEP`) trained, copied into it in place.
 
     `changing`: the parts of the base that the run is to train. Of a run with an EMA, the averages are copied.
     """
@@ -309,54 +321,60 @@ def init_from(workspace: Workspace, reference: str, voice: TTSModel, warn: Calla
     if (fault := records.find_damage(found.folder)) is not None:
         raise UserError(fault, "Initialise from another checkpoint of the run.")
     record = records.read_record(found.folder / records.CHECKPOINT, CheckpointRecord)
-    if record.origin.base_hash != voice.base_hash:
+    if record.origin.base_hash != tts.base_hash:
         raise UserError(
             f"{reference} was trained on another base model: {record.origin.model} ({record.origin.base_hash[:12]}), "
-            f"this run trains {voice.name} ({voice.base_hash[:12]}).",
+            f"this run trains {tts.name} ({tts.base_hash[:12]}).",
             "Weights can be copied on the same base alone; choose the extension that was made for it.")
-    voice, changes = _copy_changes(found.folder, voice, reference, changing)
-    copied = [_copy_rows(found.folder, voice, reference), _copy_adapters(found.folder, voice, record), changes]
-    ema = float(yaml.safe_load((found.folder / records.CONFIG).read_text(encoding="utf-8"))["options"]["ema"])
+    tts, changes = _copy_changes(found.folder, tts, reference, changing)
+    copied = [_copy_rows(found.folder, tts, reference, record.origin.first_new_row),
+              _copy_adapters(found.folder, tts, record), changes]
+    ema = float(foreign.read_yaml(found.folder / records.CONFIG)["options"]["ema"])
     average = f", the EMA of its training ({ema:g})" if ema else ""
     warn(f"The run starts from the weights of {found.reference} (step {record.step}){average}, with a fresh optimizer, "
          f"schedule and order: {' '.join(filter(None, copied))}")
-    return voice
+    return tts
 
 
-def _copy_changes(folder: Path, voice: TTSModel, reference: str,
+def _copy_changes(folder: Path, tts: TTSModel, reference: str,
                   changing: Sequence[str]) -> tuple[TTSModel, str]:
     """Copy what a run in `full` changed of the base, if this run may change it; what was done."""
     if not (folder / records.CHANGED).is_file():
-        return voice, ""
-    if voice.scope != "full":
-        return voice, (f"The tensors of the base that it changed are not copied: scope {voice.scope!r} "
-                       "changes none. Its rows were trained beside them; only `full` takes both.")
-    voice = load_changed_tensors(voice, folder, keep_base=True)
-    parts = {voice.model.parameter_group(name)[0] for name in voice.changed}
+        return tts, ""
+    if tts.scope != "full":
+        return tts, (f"The tensors of the base that it changed are not copied: scope {tts.scope!r} "
+                     "changes none. Its rows were trained beside them; only `full` takes both.")
+    tts = load_changed_tensors(tts, folder, keep_base=True)
+    parts = {tts.lm.parameter_group(name)[0] for name in tts.changed}
     if untrained := sorted(parts - set(changing)):
         raise UserError(
             f"{reference} changed {', '.join(untrained)} of the base; this run trains "
             f"{', '.join(changing) or 'none of it'} "
             "and would keep no trace of the rest.", "Train with full_trainable `everything`, or as that run did.")
     taken = ", ".join(sorted(parts))
-    return voice, f"The {len(voice.changed)} tensors of the base that it changed are copied ({taken})."
+    return tts, f"The {len(tts.changed)} tensors of the base that it changed are copied ({taken})."
 
 
 @torch.no_grad()
-def _copy_rows(folder: Path, voice: TTSModel, reference: str) -> str:
+def _copy_rows(folder: Path, tts: TTSModel, reference: str, first_new_row: int) -> str:
     """Copy the rows of the tokens that both have; what was done."""
     source = FrontEnd.load(folder / records.FRONT_END)
     rows = tensor_files.read(folder / records.ROWS, "Initialise from another checkpoint.")
-    available = {(token.text, token.language): token.id - source.prefix_size for token in source.added_tokens()}
-    wanted = {(token.text, token.language): token.id - voice.front_end.prefix_size
-              for token in voice.front_end.added_tokens()}
+    new = [token for token in tts.front_end.added_tokens() if token.language in tts.new_languages]
+    tokens = [token for token in source.added_tokens() if token.id >= first_new_row]
+    available, wanted = ({(token.text, token.language): token.id - some[0].id for token in some}
+                         for some in (tokens, new))
     pairs = [(row, available[key]) for key, row in wanted.items() if key in available]
     if not pairs:
         raise UserError(f"{reference} and this extension have no new token in common.",
                         "Initialise from a checkpoint of the same language, or train the extension without init_from.")
-    target_rows, source_rows = (torch.tensor(indices) for indices in zip(*pairs, strict=True))
-    for table, parameter in new_rows(voice.model.module, voice.model.text_tables).items():
-        parameter[target_rows.to(parameter.device)] = rows[table][source_rows].to(parameter)
+    for table, parameter in new_rows(tts.lm.module, tts.lm.text_tables).items():
+        there, here = ([(token.text, token.language) for token in some
+                        if table != rows_name(tts.lm.language_table) or token.kind == "tag"]
+                       for some in (tokens, new))
+        for row, key in enumerate(here):
+            if key in there:
+                parameter[row] = rows[table][there.index(key)].to(parameter)
     missing = [text for text, language in wanted if (text, language) not in available]
     if not missing and len(available) == len(wanted):
         return f"all {len(pairs)} new rows are copied."
@@ -366,16 +384,16 @@ def _copy_rows(folder: Path, voice: TTSModel, reference: str) -> str:
             f"{others}, {len(available) - len(pairs)} of its own are not used.")
 
 
-def _copy_adapters(folder: Path, voice: TTSModel, record: CheckpointRecord) -> str:
+def _copy_adapters(folder: Path, tts: TTSModel, record: CheckpointRecord) -> str:
     """Copy the adapters where both have them; what was done."""
     has_adapters = (folder / records.ADAPTER / WEIGHTS).is_file()
-    if voice.adapters is None:
+    if tts.adapters is None:
         return "Its adapters are not used, beside which those rows were trained." if has_adapters else ""
     if not has_adapters:
-        return f"It has none of the adapters of scope {voice.scope!r}: these are fresh."
+        return f"It has none of the adapters of scope {tts.scope!r}: these are fresh."
     stored = tensor_files.read(folder / records.ADAPTER / WEIGHTS, "Initialise from another checkpoint.")
     tensors = {name.removeprefix(_PEFT_PREFIX): value for name, value in stored.items()}
-    target = voice.adapters.tensors()
+    target = tts.adapters.tensors()
     if shapes(target) != shapes(tensors):
         differing = sorted(set(shapes(target).items()) ^ set(shapes(tensors).items()))[0]
         raise UserError(
@@ -383,17 +401,17 @@ def _copy_adapters(folder: Path, voice: TTSModel, record: CheckpointRecord) -> s
             f"{len(tensors)} tensors (rank {record.adapter_rank}), {len(target)} are wanted; such as {differing[0]} "
             f"{list(differing[1])}.",
             "Ask for adapters of the same kind and rank as that run, or take the scope `rows`.")
-    ratio = _saved_scale(folder) / voice.adapters.scale
+    ratio = _saved_scale(folder) / tts.adapters.scale
     with torch.no_grad():
         for name, value in target.items():
-            value.copy_(tensors[name] * ratio if voice.adapters.carries_scale(name) else tensors[name])
+            value.copy_(tensors[name] * ratio if tts.adapters.carries_scale(name) else tensors[name])
     scaled = f", scaled by {ratio:g} so that they act as before at this run's adapter_scale" if ratio != 1 else ""
     return f"Its adapters are copied, trained in scope {record.scope!r}{scaled}."
 
 
 def _saved_scale(folder: Path) -> float:
     """Alpha over rank of a checkpoint's adapters."""
-    return adapter_scale(json.loads((folder / records.ADAPTER / SETTINGS).read_text(encoding="utf-8")))
+    return adapter_scale(foreign.read_json(folder / records.ADAPTER / SETTINGS))
 
 
 def shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:

@@ -65,50 +65,50 @@ class Diverged(UserError):
 
 
 class Trainer:
-    """Trains `voice` on `data`, and in `full` also on `replayed` clips of the base languages; `warn` takes warnings.
+    """Trains `tts` on `data`, and in `full` also on `replayed` clips of the base languages; `warn` takes warnings.
 
-    The frozen tensors of `voice` are cast to the precision, so it must not be exported or certified afterwards.
+    The frozen tensors of `tts` are cast to the precision, so it must not be exported or certified afterwards.
     """
 
-    def __init__(self, options: TrainOptions, voice: TTSModel, data: TrainingData, replayed: tuple[Utterance, ...],
+    def __init__(self, options: TrainOptions, tts: TTSModel, data: TrainingData, replayed: tuple[Utterance, ...],
                  precision: Precision, warn: Callable[[str], None] = lambda message: None,
                  group: Ranks = ONE_PROCESS) -> None:
-        self.options, self.voice, self.data, self.precision, self.group = options, voice, data, precision, group
+        self.options, self.tts, self.data, self.precision, self.group = options, tts, data, precision, group
         self.step, self.seconds, self.step_seconds, self.learning_rate = 0, 0.0, 0.0, 0.0
         self.skipped = 0  # batches that were not finite
         self.drift_clips: tuple[Utterance, ...] = ()  # clips of base languages that measure the drift
         self.base_losses: dict[str, float] = {}  # of base languages before the first step, in nats a code
         self._warn = warn
-        if voice.adapters:
-            voice.adapters.switch(True)  # parameters are open to training only while the adapters act
+        if tts.adapters:
+            tts.adapters.switch(True)  # parameters are open to training only while the adapters act
         # With FSDP, `train_model` is the sharded copy that takes the steps, with the parameters `trainables`. In rank 0
-        # `voice`, with `full_trainables`, is a full copy for evaluation and saving. Without FSDP both are one model.
-        self.train_model = voice
-        self.trainables = self.full_trainables = parameter_groups.unfreeze_trainables(voice, options)
+        # `tts`, with `full_trainables`, is a full copy for evaluation and saving. Without FSDP both are one model.
+        self.train_model = tts
+        self.trainables = self.full_trainables = parameter_groups.unfreeze_trainables(tts, options)
         self.fsdp_model: ShardedModel | None = None
-        precision.cast(voice.model.module, self.trainables.named)
+        precision.cast(tts.lm.module, self.trainables.named)
         self._initial_frozen_hash = hash_tensors(self._frozen_tensors())
         if options.sharding == "full":
             self._shard()
-        self.groups = parameter_groups.make_parameter_groups(self.trainables, options, voice.model)
+        self.groups = parameter_groups.make_parameter_groups(self.trainables, options, tts.lm)
         self._names = [name for param_group in self.groups for name in param_group.parameters]
-        self.optimizer = make_optimizer(self.groups, options, voice.device)
+        self.optimizer = make_optimizer(self.groups, options, tts.device)
         self.scaler = precision.scaler()
         self.ema = ExponentialMovingAverage(self.trainables.named, options.ema) if options.ema else None
         regularized = self.trainables.base and (options.distillation or options.l2_sp or options.ewc)
-        self.regularizer = WeightRegularizer(self.trainables.base, voice.base_values) if regularized else None
+        self.regularizer = WeightRegularizer(self.trainables.base, tts.base_values) if regularized else None
         self._seeds_rng = torch.Generator().manual_seed(options.seed)
         torch.manual_seed(options.seed + group.rank)  # each rank drops out other activations
-        self.loader = TrainLoader(options, data, replayed, voice.model.max_prompt_length, group.size)
+        self.loader = TrainLoader(options, data, replayed, tts.lm, group.size)
         if options.ewc and self.regularizer:
-            self.regularizer.estimate_importance(voice.model, precision, replayed[:options.fisher_clips])
+            self.regularizer.estimate_importance(tts.lm, precision, replayed[:options.fisher_clips])
         self.set_microbatch_plan(memory_plan.first_plan(options, sharded=self.sharded))
 
     def _shard(self) -> None:
-        """Shard the trainable parameters over the ranks; rank 0 keeps a full copy in `voice`."""
+        """Shard the trainable parameters over the ranks; rank 0 keeps a full copy in `tts`."""
         sharding_checks.check(self.options, self.group.size, in_float16=self.precision.dtype is torch.float16)
         self.train_model, self.fsdp_model = fsdp.shard_model(
-            self.voice, self.group.mesh(self.voice.device), guided=self.options.guided_attention_weight > 0,
+            self.tts, self.group.mesh(self.tts.device), guided=self.options.guided_attention_weight > 0,
             keep_whole=self.group.rank == 0)
         self.trainables = parameter_groups.unfreeze_trainables(self.train_model, self.options)
         if self.group.rank:
@@ -122,12 +122,12 @@ class Trainer:
     def set_microbatch_plan(self, microbatch_plan: MicrobatchPlan) -> None:
         """Compute the next steps by this plan."""
         self.microbatch_plan = microbatch_plan
-        self.train_model.model.set_activation_checkpointing(microbatch_plan.activation_checkpointing)
+        self.train_model.lm.set_activation_checkpointing(microbatch_plan.activation_checkpointing)
 
     def train_step(self) -> StepLosses:
         """Take one optimizer step, and raise `Diverged` where several batches in a row are not finite."""
         start, options, group = time.monotonic(), self.options, self.group
-        self.train_model.model.module.train()
+        self.train_model.lm.module.train()
         for param_group in self.optimizer.param_groups:
             param_group["lr"] = param_group[_INITIAL_LR] * learning_rate_factor(self.step, options)
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
@@ -151,7 +151,7 @@ class Trainer:
 
                 # Forward and backward; the losses stay on the device until the end of the step.
                 self.optimizer.zero_grad(set_to_none=True)
-                loss_sums, out_of_memory = torch.zeros(2, device=self.voice.device), False
+                loss_sums, out_of_memory = torch.zeros(2, device=self.tts.device), False
                 try:
                     with group.reporting_dead_ranks() if self.sharded else nullcontext():
                         for index, micro_batch in enumerate(micro_batches):
@@ -210,7 +210,7 @@ class Trainer:
                 self._allocation.follow(self.step + 1)
         if self.ema is not None:
             self.ema.update()
-        self.train_model.model.module.eval()
+        self.train_model.lm.module.eval()
         self.step += 1
         self.step_seconds = time.monotonic() - start
         self.seconds += self.step_seconds
@@ -223,7 +223,7 @@ class Trainer:
         `adalora_penalty`: with AdaLoRA's orthogonality penalty, which is added once a step.
         """
         options = self.options
-        model = self.fsdp_model or self.train_model.model
+        model = self.fsdp_model or self.train_model.lm
         loss_options = LossOptions(options.text_dropout, options.code_dropout,
                                    attention=options.guided_attention_weight > 0)
         keep_casts = not self.sharded  # a sharded model frees its layers, and casts of them with them
@@ -260,7 +260,7 @@ class Trainer:
     def _use_smaller_micro_batches(self) -> None:
         """After a step ran out of memory: take the smaller memory plan; `UserError` where there is none."""
         self.optimizer.zero_grad(set_to_none=True)
-        if self.voice.device.type == "cuda":
+        if self.tts.device.type == "cuda":
             torch.cuda.empty_cache()
         smaller, message = memory_plan.plan_after_out_of_memory(self.microbatch_plan, self.options, self.step + 1,
                                                                 sharded=self.sharded)
@@ -287,7 +287,7 @@ class Trainer:
         speech_tokens = sum(sample.speech_targets for sample in samples)
         text_tokens = sum(sample.text_targets for sample in samples)
         rng_state = self._rng_state()
-        self.train_model.model.module.train()
+        self.train_model.lm.module.train()
         try:
             with self._language_adapters(), self.group.reporting_dead_ranks():
                 loss, detached = self._loss(MicroBatch(samples, range(len(samples))), speech_tokens, text_tokens,
@@ -295,16 +295,16 @@ class Trainer:
                 loss.backward()
                 detached.tolist()  # waits for the device
         finally:
-            self.train_model.model.module.eval()
+            self.train_model.lm.module.eval()
             self.optimizer.zero_grad(set_to_none=True)
             self._restore_rng(rng_state)
 
     @contextmanager
     def _language_adapters(self) -> Iterator[None]:
         """Context of training passes: the adapters of the language are on, and leave casting to autocast."""
-        adapters = self.voice.adapters
+        adapters = self.tts.adapters
         cast = adapters.uncast() if adapters and self.precision.dtype is not torch.float32 else nullcontext()
-        with self.voice.adapters_for(self.data.language), cast:
+        with self.tts.adapters_for(self.data.language), cast:
             yield
 
     def initial_weights(self) -> AbstractContextManager[object]:
@@ -312,27 +312,27 @@ class Trainer:
         stack = ExitStack()
         if self.regularizer is not None:
             stack.enter_context(self.regularizer.initial_weights())
-        if self.voice.adapters is not None:
-            stack.enter_context(self.voice.adapters.enabled(False))
+        if self.tts.adapters is not None:
+            stack.enter_context(self.tts.adapters.enabled(False))
         return stack
 
     @contextmanager
     def base_weights(self) -> Iterator[TTSModel]:
-        """Context in which `voice` has the weights of the base model, and its adapters are off; that voice.
+        """Context in which `tts` has the weights of the base model, and its adapters are off; that model.
 
         They differ from `initial_weights` in a run that starts from the weights of another one (`init_from`).
         """
         named = self.full_trainables.base
-        values = {name: value.to(named[name]) for name, value in self.voice.base_values.items()}
-        adapters = self.voice.adapters
+        values = {name: value.to(named[name]) for name, value in self.tts.base_values.items()}
+        adapters = self.tts.adapters
         with swap_weights({name: named[name] for name in values}, values), \
                 adapters.enabled(False) if adapters else nullcontext():
-            yield replace(self.voice, adapters=None)
+            yield replace(self.tts, adapters=None)
 
     def ema_weights(self) -> AbstractContextManager[None]:
-        """Context in which `voice` has the weights that are evaluated and saved: the EMA, where there is one.
+        """Context in which `tts` has the weights that are evaluated and saved: the EMA, where there is one.
 
-        All ranks enter it: with FSDP they gather these weights into the `voice` of rank 0, which keeps them.
+        All ranks enter it: with FSDP they gather these weights into the `tts` of rank 0, which keeps them.
         """
         if self.sharded:
             fsdp.copy_full_tensors(self.ema.values if self.ema else self.trainables.named,
@@ -343,16 +343,16 @@ class Trainer:
     @property
     def counts(self) -> ParameterCounts:
         """The numbers of trainable and frozen parameters."""
-        return parameter_groups.count_parameters(self.voice, self.trainables)
+        return parameter_groups.count_parameters(self.tts, self.trainables)
 
     def compute_frozen_hash(self) -> str:
         """The base's hash while every frozen tensor is bit for bit what it was after casting, else another one."""
         frozen_hash = hash_tensors(self._frozen_tensors())
-        return self.voice.base_hash if frozen_hash == self._initial_frozen_hash else frozen_hash
+        return self.tts.frozen_hash if frozen_hash == self._initial_frozen_hash else frozen_hash
 
     def _frozen_tensors(self) -> dict[str, torch.Tensor]:
         """The base's tensors that this run does not train."""
-        return {name: value for name, value in base_tensors(self.voice.model.module).items()
+        return {name: value for name, value in base_tensors(self.tts.lm.module).items()
                 if name not in self.trainables.base}
 
     @property
@@ -362,7 +362,7 @@ class Trainer:
 
     @property
     def _allocation(self) -> RankAllocation | None:
-        return self.voice.adapters.allocation if self.voice.adapters else None
+        return self.tts.adapters.allocation if self.tts.adapters else None
 
     def state_dict(self) -> TrainerState:
         """Everything the next step depends on, beside the rows and adapters themselves; whole in rank 0 alone."""
@@ -380,7 +380,7 @@ class Trainer:
         plan = MicrobatchPlan() if self.sharded else self.microbatch_plan  # a run may resume without sharding
         return TrainerState(self.step, self.seconds, *self.loader.positions, self.data.fingerprint, tensors, plan,
                             self.group.size, self.precision.name,
-                            compute.numeric_environment(self.voice.device), self.data.content_hash)
+                            compute.numeric_environment(self.tts.device), self.data.content_hash)
 
     def load_state_dict(self, state: TrainerState) -> None:
         """Continue from where `state` was taken; rows and adapters are those of its checkpoint already."""
@@ -403,15 +403,15 @@ class Trainer:
     def _rng_state(self) -> dict[str, torch.Tensor]:
         """The generators that a step draws from: one for the samples' seeds, and torch's for dropout."""
         states = {_SEEDS_RNG: self._seeds_rng.get_state(), _TORCH_RNG: torch.get_rng_state()}
-        if self.voice.device.type == "cuda":
-            states[_CUDA_RNG] = torch.cuda.get_rng_state(self.voice.device)
+        if self.tts.device.type == "cuda":
+            states[_CUDA_RNG] = torch.cuda.get_rng_state(self.tts.device)
         return states
 
     def _restore_rng(self, states: Mapping[str, torch.Tensor]) -> None:
         self._seeds_rng.set_state(states[_SEEDS_RNG])
         torch.set_rng_state(states[_TORCH_RNG])
-        if self.voice.device.type == "cuda" and _CUDA_RNG in states:
-            torch.cuda.set_rng_state(states[_CUDA_RNG], self.voice.device)
+        if self.tts.device.type == "cuda" and _CUDA_RNG in states:
+            torch.cuda.set_rng_state(states[_CUDA_RNG], self.tts.device)
 
     def _scaler_state(self) -> dict[str, torch.Tensor]:
         """The scale of the loss, where it has one."""

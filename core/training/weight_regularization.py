@@ -69,7 +69,7 @@ class WeightRegularizer:
         with self.initial_weights():
             for item in clips:
                 with precision.autocast():
-                    losses = model.losses([dataloader.make_sample(item, item, model.max_prompt_length)], LossOptions())
+                    losses = model.losses([dataloader.make_sample(item, item, model)], LossOptions())
                 gradients = torch.autograd.grad(losses.speech_sum / losses.speech_count,
                                                 list(self._parameters.values()), allow_unused=True)
                 for name, gradient in zip(sums, gradients, strict=True):

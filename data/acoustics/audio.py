@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 import numpy as np
 import soundfile
+import soxr
 import torch
 import torch.nn.functional as F
 import torchaudio.compliance.kaldi as kaldi
@@ -70,9 +71,23 @@ def to_numpy(waveform: torch.Tensor) -> np.ndarray:
 
 
 def resample(waveform: torch.Tensor, source_rate: int, target_rate: int) -> torch.Tensor:
-    """Band-limited resampling of (..., S) from `source_rate` to `target_rate`, both in Hz."""
+    """Resampling of (S,) as by librosa: soxr, quality HQ, to ceil(S * target_rate / source_rate) samples.
+
+    Chatterbox and IndexTTS2 read every clip so. A tone at 1.05 times the new Nyquist frequency is 130 dB lower.
+    """
     if source_rate == target_rate:
         return waveform
+    resampled = torch.from_numpy(soxr.resample(waveform.cpu().numpy(), source_rate, target_rate, quality="HQ"))
+    wanted = -(-len(waveform) * target_rate // source_rate)
+    return F.pad(resampled, (0, max(0, wanted - len(resampled))))[:wanted].to(waveform.device)
+
+
+def resample_windowed_sinc(waveform: torch.Tensor, source_rate: int, target_rate: int) -> torch.Tensor:
+    """Resampling of (..., S) by torchaudio's default filter, of six zero crossings under a Hann window.
+
+    A tone just above the new Nyquist frequency comes back at -10 dB. Only for the steps that the published code takes
+    with it: 24 to 16 kHz in S3Gen, 22.05 to 16 kHz in IndexTTS2.
+    """
     return AF.resample(waveform, source_rate, target_rate)
 
 
@@ -204,17 +219,19 @@ def mel_power(waveform: torch.Tensor, filters: torch.Tensor, window: torch.Tenso
     return torch.cat([filters @ piece.abs().square() for piece in _spectra(padded, window, hop_length)], dim=-1)
 
 
-def prompt_mel(waveform: torch.Tensor) -> torch.Tensor:
-    """Natural logarithm of the mel amplitude of (B, S) at 24 kHz: (B, 80, F), F = S // 480, 50 frames a second.
+def prompt_mel(waveform: torch.Tensor, sample_rate: int = 24000, n_fft: int = 1920, hop_length: int = 480,
+               f_max: float = 8000.0) -> torch.Tensor:
+    """Natural logarithm of the mel amplitude of (B, S): (B, 80, F), F = S // hop_length.
 
-    What CosyVoice 2's flow takes and HiFT makes (Matcha-TTS, `mel_spectrogram`): windows of 1920, 0 to 8000 Hz.
+    The mel of HiFi-GAN and Matcha-TTS (`mel_spectrogram`). The defaults are what CosyVoice 2's flow takes and HiFT
+    makes: 24 kHz, 50 frames a second, 0 to 8000 Hz.
     """
-    n_fft, hop_length = 1920, 480
+    edge = (n_fft - hop_length) // 2
     for row in waveform:
-        require_samples(row, (n_fft - hop_length) // 2 + 1, 24000)
-    filters = slaney_filters(24000, n_fft, 80, 8000.0).to(waveform.device)
+        require_samples(row, edge + 1, sample_rate)
+    filters = slaney_filters(sample_rate, n_fft, 80, f_max).to(waveform.device)
     window = torch.hann_window(n_fft, device=waveform.device)
-    padded = F.pad(waveform, ((n_fft - hop_length) // 2, (n_fft - hop_length) // 2), mode="reflect")
+    padded = F.pad(waveform, (edge, edge), mode="reflect")
     pieces = [filters @ (piece.abs().square() + 1e-9).sqrt() for piece in _spectra(padded, window, hop_length)]
     return torch.cat(pieces, dim=-1).clamp(min=1e-5).log()
 

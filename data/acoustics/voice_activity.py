@@ -9,6 +9,7 @@ block, so a recording of any length needs the memory of one block.
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +27,7 @@ from data.sound_files import VOICE_RATE, read_resampled
 SecondsCallback = Callable[[float], None]
 """Gets how many seconds of a recording are done."""
 _NOISE_S = 5.0  # of noise that is kept at most
+_VOICE = 0.5  # probability from which a frame holds voice
 _NO_VOICE = 0.1  # probability below which a frame holds no voice
 FRAME = 512  # samples
 FRAME_S = FRAME / VOICE_RATE
@@ -113,6 +115,15 @@ class VoiceTrack:
     levels: np.ndarray  # (N,) root mean square
     total_s: float
     noise: np.ndarray  # (S,) float32 at 16 kHz, at most 5 s; empty without pauses
+
+    @property
+    def signal_to_noise_db(self) -> float | None:
+        """How far the voice is above the noise; None where no voice was detected, or no pause."""
+        voiced = np.square(self.levels[self.probabilities >= _VOICE])
+        noise = float(np.square(self.noise).mean()) if len(self.noise) else 0.0
+        if not len(voiced) or noise == 0:
+            return None
+        return 10 * math.log10(max(float(voiced.mean()) - noise, 1e-3 * noise) / noise)
 
 
 def detect_voice(path: Path, progress: SecondsCallback = lambda seconds: None) -> VoiceTrack:

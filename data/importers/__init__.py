@@ -6,10 +6,11 @@ opened here. `KNOWN_FORMS` lists the formats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from config.errors import UserError
+from config.foreign import reading
 from data.importers.recognise import KNOWN_FORMS, TABLE_NAMES, recognise
 from data.importers.rows import (
     AUDIO_SUFFIXES,
@@ -17,6 +18,7 @@ from data.importers.rows import (
     SOUND_SUFFIXES,
     ImportedSource,
     RecordingLookup,
+    Reread,
     SkippedRow,
     SourceEntry,
     SourceRow,
@@ -27,18 +29,7 @@ from data.importers.rows import (
 )
 
 __all__ = ["AUDIO_SUFFIXES", "FILM_SUFFIXES", "KNOWN_FORMS", "SOUND_SUFFIXES", "TABLE_NAMES", "ImportedSource",
-           "SkippedRow",
-           "SourceEntry", "SourceRow", "import_source", "is_audio", "safe_id", "unused_id"]
-
-
-class _Reread:
-    """Entries that are read again on each pass."""
-
-    def __init__(self, read: Callable[[], Iterator[SourceEntry]]) -> None:
-        self._read = read
-
-    def __iter__(self) -> Iterator[SourceEntry]:
-        return self._read()
+           "Reread", "SkippedRow", "SourceEntry", "SourceRow", "import_source", "is_audio", "safe_id", "unused_id"]
 
 
 def import_source(source: Path, language: str = "", *, foreign: bool = False) -> ImportedSource:
@@ -46,13 +37,23 @@ def import_source(source: Path, language: str = "", *, foreign: bool = False) ->
 
     `language` selects among subtitles. `foreign`: the source was downloaded, so it may not name absolute paths.
     """
+    with reading(source, "Look at the file; if it is damaged, get it again."):
+        return _import(source, language, foreign)
+
+
+def _import(source: Path, language: str, foreign: bool) -> ImportedSource:
     folder, forms = recognise(source, language)
     form, others = forms[0], forms[1:]
     notes = [f"Recognised as {form.title}: {form.what}."]
     if others:
         also = "; ".join(f"{other.title} ({other.what})" for other in others)
         notes.append(f"It could be read as {also} too. {form.title} was taken, because {form.why}.")
-    entries = _Reread(lambda: resolve_rows(form.read(), RecordingLookup(folder, foreign=foreign)))
+
+    def read() -> Iterator[SourceEntry]:
+        with reading(source, "Look at the file; if it is damaged, get it again."):
+            yield from resolve_rows(form.read(), RecordingLookup(folder, foreign=foreign))
+
+    entries = Reread(read)
     if next(iter(entries), None) is None:
         raise UserError(f"{source} has no rows.", "Write one recording a line: its audio file and its text.")
     return ImportedSource(entries, form.title, tuple(notes))

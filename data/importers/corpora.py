@@ -1,10 +1,10 @@
-"""The folder layouts of Kaldi, LibriSpeech and Common Voice.
+"""The folder layouts of Kaldi, LibriSpeech and Common Voice; more are in `public_corpora`.
 
 Kaldi (https://kaldi-asr.org/doc/data_prep.html): `wav.scp`, `text`, and optionally `segments` and `utt2spk`. Commands
 in `wav.scp` (lines that end in a bar) are never run; one that only decodes a file, as in LibriSpeech's recipe, stands
 for that file.
 LibriSpeech (Panayotov et al. 2015): `READER/CHAPTER/READER-CHAPTER.trans.txt`, one recording a line, its name and its
-text. Multilingual LibriSpeech has a `transcripts.txt` and is read as a table.
+text.
 Mozilla Common Voice: `validated.tsv` beside `clips/`, without quoting: a quotation mark at the start of a sentence
 belongs to it.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from data.disk_collections import DiskDict
 from data.importers import sidecars, tables, text_files
-from data.importers.rows import SPLIT_NAMES, ParsedItem, ParsedUtterance, SkippedRow, is_audio
+from data.importers.rows import ParsedItem, ParsedUtterance, SkippedRow, is_audio, split_of_folders
 
 _FORMAT = {"-t": True, "-r": True, "-b": True, "-e": True, "-c": True}
 _DECODERS: dict[str, dict[str, bool]] = {  # options that do not change the sound, and whether a value follows
@@ -59,13 +59,13 @@ def _utterance(where: str, name: str, words: str, span: list[str], recordings: D
     begin_s, end_s = 0.0, None
     if len(span) not in (1, 3):
         return SkippedRow(where, f"segments has {' '.join(span)[:60]!r} for {name[:60]!r}, not a recording, begin and "
-                                 f"end")
+                          "end")
     if len(span) == 3:
         try:
             begin_s, end_s = float(span[1]), float(span[2])
         except ValueError:
-            return SkippedRow(where,
-                              f"segments has {' '.join(span[1:])[:60]!r} for {name[:60]!r}, which are not seconds")
+            return SkippedRow(where, f"segments has {' '.join(span[1:])[:60]!r} for {name[:60]!r}, which are not "
+                              "seconds")
         end_s = None if end_s < 0 else end_s  # -1 is the end of the recording
     path = recordings.get(span[0])
     if path is None:
@@ -120,11 +120,14 @@ def librispeech_transcripts(folder: Path) -> list[Path]:
 
 def read_librispeech(folder: Path, found: list[Path]) -> Iterator[ParsedItem]:
     """The utterances of the transcripts `found` with their readers, and their splits where one is for training."""
-    sides = {path: _split(path.relative_to(folder)) for path in found}
+    sides = {path: split_of_folders(path.relative_to(folder).parts[:-1]) for path in found}
     named = "train" in sides.values() and len(set(sides.values())) > 1
     for path in found:
         by_stem = {Path(name.name).stem: name for name in sorted(path.parent.iterdir()) if is_audio(name.name)}
         place = path.relative_to(folder)
+        # the start of the transcript's name where a folder has that name too, else its folder
+        first = place.name.partition("-")[0]
+        reader = first if first in place.parts[:-1] else place.parent.name or first
         for number, line in text_files.lines(path):
             where = f"{place}:{number}"
             name, _, words = line.strip().partition(" ")
@@ -135,24 +138,8 @@ def read_librispeech(folder: Path, found: list[Path]) -> Iterator[ParsedItem]:
             elif not words.strip():
                 yield SkippedRow(where, f"{name} has no text")
             else:
-                yield ParsedUtterance(where, str(by_stem[name].relative_to(folder)), words.strip(), name,
-                                      _reader(place),
+                yield ParsedUtterance(where, str(by_stem[name].relative_to(folder)), words.strip(), name, reader,
                                       sides[path] if named else "")
-
-
-def _reader(place: Path) -> str:
-    """The reader of a transcript: the start of its name where a folder has that name too; else its folder."""
-    first = place.name.partition("-")[0]
-    return first if first in place.parts[:-1] else place.parent.name or first
-
-
-def _split(place: Path) -> str:
-    """The split that a folder such as `train-clean-100` or `dev-other` names; empty for none."""
-    for part in place.parts[:-1]:
-        name = part.lower().partition("-")[0]
-        if name in SPLIT_NAMES:
-            return name
-    return ""
 
 
 def common_voice_tables(folder: Path) -> list[Path]:
@@ -172,14 +159,12 @@ def read_common_voice(paths: list[Path]) -> Iterator[ParsedItem]:
     """Every clip of the tables; with its split where the tables are splits."""
     for path in paths:
         split = "" if path.name == _TABLES[0] else path.stem
-        names: list[str] | None = None
-        for number, cells in tables.table_records(text_files.lines(path), "\t", False):
-            where = f"{path.name} line {number}"
-            if names is None:
-                names = [cell.strip().lower() for cell in cells]
-            elif len(cells) != len(names):
-                yield SkippedRow(where, tables.wrong_field_count(list(cells), len(names), "\t"))
+        header = tables.header_of(text_files.head(path))
+        assert header is not None
+        for row in tables.table_rows(path, "\t", False, len(header[1]), header=True):
+            if isinstance(row, SkippedRow):
+                yield row
             else:
-                values = dict(zip(names, cells, strict=True))
-                yield ParsedUtterance(where, values["path"], values["sentence"], speaker=values["client_id"],
+                values = dict(zip(header[1], row[1], strict=True))
+                yield ParsedUtterance(row[0], values["path"], values["sentence"], speaker=values["client_id"],
                                       split=split)

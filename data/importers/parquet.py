@@ -1,4 +1,4 @@
-"""Parquet tables of the hub with audio inside: written as files and JSON lines, a few rows at a time.
+"""Parquet and Arrow tables of the hub with audio inside: written as files and JSON lines, a few rows at a time.
 
 The audio column is the hub's `Audio` feature: a struct of `bytes` and `path`
 (https://huggingface.co/docs/datasets/about_dataset_features).
@@ -33,21 +33,49 @@ def count_rows(table: Path | io.RawIOBase, name: str) -> int:
         return int(file.metadata.num_rows)
 
 
-def write_out(table: Path | io.RawIOBase, name: str, folder: Path, split: str, ids: DiskDict) -> Iterator[int]:
+def write_out(table: Path | io.RawIOBase, name: str, folder: Path, split: str, ids: DiskDict, *,
+              keep_paths: bool = False) -> Iterator[int]:
     """Write the recordings of the table `name` into `folder` and a line of `manifest.jsonl` for each.
 
     Yields the size in bytes of each row once it is written. `ids` holds the names in use. Only the needed columns are
-    read, and few more rows than are consumed.
+    read, and few more rows than are consumed. `keep_paths`: a recording that is only named keeps its path.
     """
-    with _opened(table, name) as file:
-        columns = _columns(file.schema_arrow, name)
-        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        with open(folder / MANIFEST, "a", encoding="utf-8") as lines:
+    (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+    with open(folder / MANIFEST, "a", encoding="utf-8") as lines:
+        for columns, batch in _batches(table, name):
+            for record in batch.to_pylist():
+                values = {meaning: record[column] for meaning, column in columns.items()}
+                yield _row(values, folder, split, ids, lines, keep_paths)
+
+
+def _batches(table: Path | io.RawIOBase, name: str) -> Iterator[tuple[dict[str, str], Any]]:
+    """The columns by their meanings, and a few rows at a time."""
+    if not name.lower().endswith(".arrow"):
+        with _opened(table, name) as file:
+            columns = _columns(file.schema_arrow, name)
             for batch in file.iter_batches(batch_size=_ROWS, columns=list(dict.fromkeys(columns.values())),
                                            use_threads=False):
-                for record in batch.to_pylist():
-                    values = {meaning: record[column] for meaning, column in columns.items()}
-                    yield _row(values, folder, split, ids, lines)
+                yield columns, batch
+        return
+    import pyarrow
+    import pyarrow.ipc
+
+    with pyarrow.memory_map(str(table)) as source:
+        try:
+            try:  # what the datasets library writes
+                reader = pyarrow.ipc.open_stream(source)
+                found: Iterator[Any] = iter(reader)
+            except pyarrow.ArrowInvalid:
+                source.seek(0)
+                reader = pyarrow.ipc.open_file(source)
+                found = map(reader.get_batch, range(reader.num_record_batches))
+            columns = _columns(reader.schema, name)
+            for whole in found:
+                for start in range(0, whole.num_rows, _ROWS):
+                    yield columns, whole.slice(start, _ROWS)
+        except pyarrow.ArrowException as error:
+            raise UserError(f"{name} could not be read as an Arrow table: {str(error)[:200]}.",
+                            "It may be cut off: fetch it again.") from error
 
 
 @contextmanager
@@ -82,7 +110,7 @@ def _columns(schema: Any, name: str) -> dict[str, str]:
     return found
 
 
-def _row(record: dict[str, Any], folder: Path, split: str, ids: DiskDict, lines: Any) -> int:
+def _row(record: dict[str, Any], folder: Path, split: str, ids: DiskDict, lines: Any, keep_paths: bool) -> int:
     held = record["audio"] or {}
     content = held.get("bytes") or b""
     given = Path(str(held.get("path") or record.get("id") or "clip"))
@@ -92,6 +120,8 @@ def _row(record: dict[str, Any], folder: Path, split: str, ids: DiskDict, lines:
         stem = unused_id(safe_id(given.stem), "", ids)
         name = f"{FOLDER}/{stem}.{safe_id(suffix.lstrip('.')) if suffix else 'wav'}"
         (folder / name).write_bytes(content)
+    elif keep_paths:
+        name = str(held.get("path") or "")
     line = {"audio": name, "text": str(record["text"] or ""), "speaker": str(record.get("speaker") or ""),
             "split": split, "bytes": len(content)}
     lines.write(json.dumps(line, ensure_ascii=False) + "\n")

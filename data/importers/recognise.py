@@ -6,23 +6,49 @@ file names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from config.errors import UserError
-from data.importers import corpora, sidecars, tables, text_files
+from data.importers import corpora, public_corpora, sidecars, tables, text_files
 from data.importers.rows import COLUMNS, SPLIT_NAMES, ParsedItem, ParsedUtterance, RecordingLookup, is_audio
 
-KNOWN_FORMS = ("a table (CSV, TSV, JSON, JSONL) of audio and text; LJSpeech, Common Voice, LibriSpeech or Kaldi; "
-               "recordings with a text, subtitles (SRT, VTT), lyrics (LRC) or Audacity labels of the same name beside "
-               "each")
+KNOWN_FORMS = ("a table (CSV, TSV, JSON, JSONL, Parquet, Arrow) of audio and text; LJSpeech, Common Voice, "
+               "LibriSpeech, Kaldi, " + ", ".join(layout.title for layout in public_corpora.LAYOUTS) + "; recordings "
+               "with a text, JSON, subtitles (SRT, VTT), lyrics (LRC), Audacity labels, a TextGrid or an ELAN document "
+               "of the same name beside each")
 TABLE_NAMES = ("manifest.jsonl", "metadata.jsonl", "metadata.csv", "metadata.tsv", "metadata.txt", "metadata.json")
 _TABLE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".psv", ".list", ".txt")
 LONG = "Long recordings on the Data tab, or python -m scripts.segment and scripts.transcribe"
-_SURE_TABLES = (".csv", ".tsv", ".psv", ".jsonl", ".ndjson", ".json")  # the likelier ones first
+_SURE_TABLES = (".csv", ".tsv", ".psv", ".jsonl", ".ndjson")  # the likelier ones first
 _MAX_CANDIDATES = 60  # files that are opened to find a table
+
+_TO_SRT = "Convert it to SRT, with ffmpeg for example, and put that beside its recording"
+_TO_TABLE = "Write a table of audio and text from it (CSV or JSON lines)"
+_TO_FILES = "Write its recordings as sound files, and a table of audio and text"
+_UNREAD = {  # formats that are told by the suffix: what it is, and what helps
+    ".ass": ("subtitles of SubStation Alpha", _TO_SRT), ".ssa": ("subtitles of SubStation Alpha", _TO_SRT),
+    ".sbv": ("YouTube's SBV subtitles", _TO_SRT), ".ttml": ("TTML subtitles", _TO_SRT),
+    ".dfxp": ("TTML subtitles", _TO_SRT), ".stl": ("EBU subtitles", _TO_SRT),
+    ".trs": ("a transcript of Transcriber", "Export it from ELAN (.eaf) or as a TextGrid"),
+    ".exb": ("a transcript of EXMARaLDA", "Export it from ELAN (.eaf) or as a TextGrid"),
+    ".cha": ("a transcript in CHAT (CHILDES, TalkBank)", "Convert it by CLAN's chat2elan or chat2praat"),
+    ".mlf": ("a master label file of HTK", _TO_TABLE), ".ctm": ("NIST's CTM, words with times", _TO_TABLE),
+    ".trn": ("a transcript of THCHS-30, KsponSpeech or SCTK", _TO_TABLE),
+    ".xlsx": ("a spreadsheet", "Save it as CSV (UTF-8)"), ".xls": ("a spreadsheet", "Save it as CSV (UTF-8)"),
+    ".ods": ("a spreadsheet", "Save it as CSV (UTF-8)"), ".docx": ("a document of Word", _TO_TABLE),
+    ".tfrecord": ("TensorFlow's TFRecord", _TO_FILES), ".tfrecords": ("TensorFlow's TFRecord", _TO_FILES),
+    ".h5": ("HDF5", _TO_FILES), ".hdf5": ("HDF5", _TO_FILES), ".mdb": ("a database of LMDB", _TO_FILES),
+    ".ark": ("an archive of Kaldi", _TO_FILES), ".npy": ("an array of NumPy", _TO_FILES),
+    ".npz": ("an array of NumPy", _TO_FILES), ".pkl": ("a pickle, which may run code", _TO_FILES),
+    ".pcm": ("raw samples without a header", "Convert it to WAV: sox or ffmpeg, with its rate and sample format"),
+    ".7z": ("an archive of 7-Zip", "Unpack it and give the folder"), ".rar": ("an archive of RAR",
+                                                                             "Unpack it and give the folder"),
+}
 
 Reader = Callable[[], Iterator[ParsedItem]]
 
@@ -47,7 +73,13 @@ def recognise(source: Path, language: str) -> tuple[Path, list[SourceForm]]:
         return folder, found
     if not source.is_file():
         raise UserError(f"There is no dataset at {source}.", f"Lisan knows {KNOWN_FORMS}.")
-    return source.parent, [_of_file(source, language)]
+    if is_audio(source.name) or source.suffix.lower() in sidecars.TIMED_SUFFIXES or (
+            source.suffix.lower() == ".txt" and sidecars.kind_of(source).timed):
+        return source.parent, [_pair(source, language)]
+    if layout := public_corpora.layout_of(source.parent, source):
+        return source.parent, [SourceForm(layout.title, source.name, "it is what was given",
+                                          partial(layout.read, source.parent, [source]))]
+    return source.parent, [_required(source)]
 
 
 def _only_folder(folder: Path) -> Path:
@@ -69,6 +101,9 @@ def forms_of(folder: Path, language: str) -> Iterator[SourceForm]:
         yield SourceForm("LibriSpeech", f"{len(transcripts)} transcripts {corpora.TRANSCRIPT_SUFFIX}",
                          "it names recordings and readers",
                          lambda: corpora.read_librispeech(folder, transcripts))
+    for layout, found in public_corpora.find_layouts(folder):
+        yield SourceForm(layout.title, _shown(folder, found), "it names recordings and their texts",
+                         partial(layout.read, folder, found))
     if splits := corpora.common_voice_tables(folder):
         names = " and ".join(path.name for path in splits)
         yield SourceForm("Common Voice", names, f"{names} is what Common Voice says of its clips",
@@ -80,6 +115,11 @@ def forms_of(folder: Path, language: str) -> Iterator[SourceForm]:
         voices_of = f", whose {len(speakers)} folders are taken for speakers" if speakers else ""
         yield SourceForm(kind.title, folder.name + voices_of, "texts stand beside recordings of the same name",
                          lambda: sidecars.read_sidecars(folder, language, speakers))
+
+
+def _shown(folder: Path, found: list[Path]) -> str:
+    first = str(found[0].relative_to(folder))
+    return first if len(found) == 1 else f"{first} and {len(found) - 1} more"
 
 
 def _tables_in(folder: Path) -> Iterator[SourceForm]:
@@ -98,14 +138,20 @@ def _tables_in(folder: Path) -> Iterator[SourceForm]:
     if len(splits) > 1:
         yield _joined([(path.name.lower(), _below(path.name, form)) for path, form in splits])
     yield from (_below(path.name, form) for path, form in splits if len(splits) == 1)  # one is no split
-    known = [folder / name for name in TABLE_NAMES if (folder / name).is_file()]
-    yield from (_required(path) for path in known)
-    others = [path for path in files if path not in known and path.stem not in stems][:_MAX_CANDIDATES]
+    named_tables = [folder / name for name in TABLE_NAMES if (folder / name).is_file()]
+    yield from (_required(path) for path in named_tables)
+    others = [path for path in files if path not in named_tables and path.stem not in stems][:_MAX_CANDIDATES]
     fitting = [(path, form) for path in others if (form := _table(path)) is not None and _names_one(form, lookup)]
-    named = [(path.stem.lower(), form) for path, form in fitting if path.stem.lower() in SPLIT_NAMES]
+    named = [(split, form) for path, form in fitting if (split := _split_in_name(path.stem))]
     if len(named) > 1:
         yield _joined(named)
-    yield from (form for path, form in fitting if len(named) == 1 or path.stem.lower() not in SPLIT_NAMES)
+    yield from (form for path, form in fitting if len(named) == 1 or not _split_in_name(path.stem))
+
+
+def _split_in_name(stem: str) -> str:
+    """The split that a table is named after, as `dev` and `metadata_train` are; empty for none."""
+    last = re.split(r"[._-]", stem.lower())[-1]
+    return stem.lower() if stem.lower() in SPLIT_NAMES else last if last in SPLIT_NAMES else ""
 
 
 def _joined(parts: list[tuple[str, SourceForm]]) -> SourceForm:
@@ -132,8 +178,8 @@ def _below(place: str, form: SourceForm) -> SourceForm:
 
 def _names_one(form: SourceForm, lookup: RecordingLookup) -> bool:
     """Whether one of the first entries names an existing recording."""
-    return any(isinstance(item, ParsedUtterance) and lookup.has(item.audio or item.id) for item in islice(form.read(),
-                                                                                                          20))
+    return any(isinstance(item, ParsedUtterance) and lookup.has(item.audio or item.id)
+               for item in islice(form.read(), 20))
 
 
 def _table(path: Path) -> SourceForm | None:
@@ -147,16 +193,26 @@ def _table(path: Path) -> SourceForm | None:
         if tables.is_json_lines(start) or (path.suffix.lower() != ".json" and not start.lstrip().startswith("[")):
             return SourceForm("JSON lines", path.name, why, lambda: tables.read_json_lines(path))
         return SourceForm("JSON", path.name, why, lambda: tables.read_json(path))
-    if tables.ljspeech_delimiter(start) and sidecars.kind_of(path) is sidecars.PLAIN:
-        return SourceForm("LJSpeech", path.name, why, lambda: tables.read_ljspeech(path))
-    if (delimiter := tables.pair_delimiter(start,
-                                           RecordingLookup(path.parent).has)) and not sidecars.kind_of(path).timed:
+    lookup = RecordingLookup(path.parent)
+    if (bar := tables.ljspeech_delimiter(start)) and sidecars.kind_of(path) is sidecars.PLAIN:
+        try:
+            columns = tables.list_columns(path)
+        except UserError:
+            if any(lookup.has(line.split(bar)[0]) for line in start.splitlines()[:20]):
+                raise
+            return None
+        what = f"{path.name}; {columns.note}" if columns.note else path.name
+        return SourceForm(columns.title, what, why, lambda: tables.read_ljspeech(path))
+    delimiter = tables.pair_delimiter(start, lookup.has)
+    if delimiter and not sidecars.kind_of(path).timed:
         return SourceForm("CSV without a header", path.name, why, lambda: tables.read_pairs(path, delimiter))
     return None
 
 
 def _required(path: Path) -> SourceForm:
     """The table at `path`; `UserError` for another file."""
+    if (unread := _unread([path])) is not None:
+        raise unread
     form = _table(path)
     if form is not None:
         return form
@@ -182,14 +238,6 @@ def _companion(folder: Path) -> sidecars.SidecarKind | None:
             if mine := sidecars.matching_sidecars(name, by_stem, recordings, texts, ""):
                 return sidecars.kind_of(place / mine[0])
     return None
-
-
-def _of_file(path: Path, language: str) -> SourceForm:
-    """A single file: a table, or one half of a recording and its text."""
-    if is_audio(path.name) or path.suffix.lower() in sidecars.TIMED_SUFFIXES or (
-            path.suffix.lower() == ".txt" and sidecars.kind_of(path).timed):
-        return _pair(path, language)
-    return _required(path)
 
 
 def _pair(path: Path, language: str) -> SourceForm:
@@ -220,11 +268,20 @@ def _pair(path: Path, language: str) -> SourceForm:
                       lambda: kind.read(words, audio))
 
 
+def _unread(paths: Iterable[Path]) -> UserError | None:
+    """What the first file of a known format is that Lisan does not read; None without one."""
+    for path in paths:
+        if (known := _UNREAD.get(path.suffix.lower())) is not None:
+            return UserError(f"{path} is {known[0]}, which Lisan does not read.", f"{known[1]}.")
+    return None
+
+
 def _nothing(folder: Path) -> UserError:
-    recordings = 0
-    for _, names in sidecars.walk_folders(folder):
-        recordings += sum(is_audio(name) for name in names)
-    if recordings and (fault := _unused_table(folder)) is not None:
+    recordings = sum(is_audio(name) for _, names in sidecars.walk_folders(folder) for name in names)
+    there = (place / name for place, names in sidecars.walk_folders(folder) for name in names)
+    fault = _unused_table(folder, _SURE_TABLES) if recordings else None
+    fault = fault or _unread(there) or (_unused_table(folder, (".json",)) if recordings else None)
+    if fault is not None:
         return fault
     if recordings:
         return UserError(
@@ -238,9 +295,9 @@ def _nothing(folder: Path) -> UserError:
     )
 
 
-def _unused_table(folder: Path) -> UserError | None:
+def _unused_table(folder: Path, suffixes: Sequence[str]) -> UserError | None:
     """Why the first table in `folder`, by its suffix, cannot be used; None without one."""
-    there = [path for suffix in _SURE_TABLES for path in sorted(folder.iterdir())
+    there = [path for suffix in suffixes for path in sorted(folder.iterdir())
              if path.suffix.lower() == suffix and path.is_file() and not path.name.startswith(".")]
     if not there:
         return None

@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 
@@ -27,13 +26,16 @@ FILM_SUFFIXES = (".m4a", ".mp4", ".m4b", ".m4v", ".mov", ".mkv", ".mka", ".webm"
                  ".wma", ".wmv", ".mpg", ".mpeg", ".ts", ".flv")
 """The audio track is extracted by ffmpeg."""
 AUDIO_SUFFIXES = SOUND_SUFFIXES + FILM_SUFFIXES
-AUDIO_FOLDERS = ("", "wavs", "audio", "clips", "wav", "mp3", "recordings")
+TEXT_SUFFIXES = (".txt", ".lab", ".srt", ".vtt", ".lrc", ".textgrid", ".eaf", ".csv", ".tsv", ".psv", ".list", ".json",
+                 ".jsonl", ".ndjson", ".jsonl.gz", ".scp", ".stm", ".data")
+"""Texts and tables that a reader knows; archives and repositories have others too."""
+AUDIO_FOLDERS = ("", "wavs", "audio", "clips", "wav", "mp3", "recordings", "audios")
 _LONGEST_NAME = 240  # bytes in one part of a path; longer ones are texts in the wrong column
 COLUMNS = {  # names of columns and keys by meaning
     "audio": ("audio", "audio_path", "audio_file", "audio_filepath", "audio_filename", "path", "file", "file_name",
-              "filename", "file_path", "filepath", "wav", "wav_path", "wav_file", "mp3", "clip"),
+              "filename", "file_path", "filepath", "wav", "wav_path", "wav_file", "wav_filename", "mp3", "clip"),
     "text": ("text", "sentence", "transcript", "transcription", "normalized_text", "text_normalized",
-             "raw_transcription", "text_original", "original_text"),
+             "raw_transcription", "text_original", "original_text", "wrd"),
     "spelled": ("normalized", "normalised", "normalized_transcription", "normalized transcription",
                 "normalized_text", "text_normalized"),
     "id": ("id", "utterance_id", "utt_id", "segment_id", "index"),
@@ -47,6 +49,12 @@ SPLIT_NAMES = {
     "train": TRAIN, "training": TRAIN, "held_out": HELD_OUT, "held-out": HELD_OUT, "heldout": HELD_OUT,
     "test": HELD_OUT, "validation": HELD_OUT, "valid": HELD_OUT, "dev": HELD_OUT, "val": HELD_OUT, "eval": HELD_OUT,
 }
+
+
+def split_of_folders(folders: Iterable[str]) -> str:
+    """The name of `SPLIT_NAMES` that a folder such as `train-clean-100` or `dev_other` begins with; empty for none."""
+    names = (re.split(r"[-_]", folder.lower())[0] for folder in folders)
+    return next((name for name in names if name in SPLIT_NAMES), "")
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,16 @@ SourceEntry = SourceRow | SkippedRow
 
 
 @dataclass(frozen=True)
+class Reread:
+    """Entries that are read again on each pass."""
+
+    read: Callable[[], Iterator[SourceEntry]]
+
+    def __iter__(self) -> Iterator[SourceEntry]:
+        return self.read()
+
+
+@dataclass(frozen=True)
 class ImportedSource:
     """Every row of a source, usable or skipped, read again on each pass; and the recognised format."""
 
@@ -138,13 +156,15 @@ def _row(item: ParsedUtterance, path: Path, folder: Path, raw_ids: DiskDict, ids
         return SkippedRow(item.where, f"the split {split[:40]!r} is not one of {', '.join(SPLIT_NAMES)}")
     if not 0 <= item.begin_s < (item.end_s if item.end_s is not None else float("inf")):
         return SkippedRow(item.where, f"it goes from {item.begin_s:g} s to {item.end_s or 0:g} s, which is not a valid "
-                                      f"span")
+                          "span")
     name = item.id.strip() or _of_audio(item, path, folder)
     if (before := raw_ids.put(name, item.where)) is not None:
         return SkippedRow(item.where, f"the id {safe_id(name)!r} was already used at {before}")
     text = re.sub(r"[\t\r\n]+", " ", item.text).strip()
-    return SourceRow(unused_id(safe_id(name), item.where, ids), path, text, item.where,
-                     _speaker(item.speaker) or DEFAULT_SPEAKER, SPLIT_NAMES.get(split, ""), item.begin_s, item.end_s)
+    # without control characters and lone surrogates, which no file can hold
+    speaker = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", item.speaker).strip() or DEFAULT_SPEAKER
+    return SourceRow(unused_id(safe_id(name), item.where, ids), path, text, item.where, speaker,
+                     SPLIT_NAMES.get(split, ""), item.begin_s, item.end_s)
 
 
 def printable(name: str) -> str:
@@ -182,11 +202,6 @@ def _of_audio(item: ParsedUtterance, path: Path, folder: Path) -> str:
     return f"{stem}-{round(item.begin_s * 1000):07d}-{end}"
 
 
-def _speaker(name: str) -> str:
-    """Without control characters and lone surrogates, which no file can hold."""
-    return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", name).strip()
-
-
 class RecordingNotFound(Exception):
     """The recording does not exist or may not be read; the message says why."""
 
@@ -206,6 +221,7 @@ class RecordingLookup:
         self.folder = folder
         self._foreign = foreign
         self._real = os.path.realpath(folder)
+        self._places = [f"{path}/" for place in AUDIO_FOLDERS if os.path.isdir(path := os.path.join(folder, place))]
 
     def find(self, name: str) -> Path:
         """The file called `name`, with or without suffix, also in one of `AUDIO_FOLDERS`; else `RecordingNotFound`."""
@@ -233,22 +249,17 @@ class RecordingLookup:
             if not self._foreign:
                 yield name
         else:
-            for place in self._locations:
+            for place in self._places:
                 yield f"{place}{pure}"
                 if not is_audio(name):
                     yield from (f"{place}{pure}{suffix}" for suffix in AUDIO_SUFFIXES)
         parts = [part for part in pure.parts if part not in ("/", "..") and not part.endswith(":")]
         if ".." not in pure.parts:
-            for first in range(0 if pure.is_absolute() else 1,
-                               len(parts)):  # the table may have been written in another folder
+            # the table may have been written in another folder
+            for first in range(0 if pure.is_absolute() else 1, len(parts)):
                 rest = "/".join(parts[first:])
                 yield f"{self.folder}/{rest}"
                 yield f"{self.folder}/{AUDIO_FOLDERS[1]}/{rest}"
-
-    @cached_property
-    def _locations(self) -> list[str]:
-        """The existing ones of `AUDIO_FOLDERS`, each with a separator at its end."""
-        return [f"{path}/" for place in AUDIO_FOLDERS if os.path.isdir(path := os.path.join(self.folder, place))]
 
     def _checked(self, path: Path, name: str) -> Path:
         whole = os.path.isabs(name) and path == Path(name) and not self._foreign
@@ -258,17 +269,13 @@ class RecordingLookup:
         if ".." in path.parts:
             raise RecordingNotFound(f"{name[:60]!r} leads out of {self.folder}; what lies outside is not read")
         raise RecordingNotFound(f"{name[:60]!r} is a link to {real!r}, outside of {self.folder}; put the file itself "
-                                f"there")
-
-
-def has_column(names: Collection[str], meaning: str) -> bool:
-    """Whether one of `names` has this meaning."""
-    return any(name in COLUMNS[meaning] for name in names)
+                                "there")
 
 
 def has_clip_columns(names: Collection[str]) -> bool:
     """Whether these columns are enough for a table of recordings."""
-    return has_column(names, "text") and (has_column(names, "audio") or has_column(names, "id"))
+    meanings = {meaning for meaning, known in COLUMNS.items() if not set(known).isdisjoint(names)}
+    return "text" in meanings and bool(meanings & {"audio", "id"})
 
 
 def standard_values(record: Mapping[str, object]) -> dict[str, str]:

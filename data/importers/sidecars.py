@@ -7,18 +7,28 @@ language, as in `film.am.srt`.
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from config.errors import UserError
-from data.importers import subtitles, text_files
-from data.importers.rows import AUDIO_FOLDERS, SPLIT_NAMES, ParsedItem, ParsedUtterance, SkippedRow, is_audio
+from data.importers import annotation_files, subtitles, text_files
+from data.importers.rows import (
+    AUDIO_FOLDERS,
+    ParsedItem,
+    ParsedUtterance,
+    SkippedRow,
+    is_audio,
+    split_of_folders,
+)
 
-TIMED_SUFFIXES = (".srt", ".vtt", ".lrc")
-SUFFIXES = (*TIMED_SUFFIXES, ".txt", ".lab")
+TIMED_SUFFIXES = (".srt", ".vtt", ".lrc", ".textgrid", ".eaf")
+SUFFIXES = (*TIMED_SUFFIXES, ".txt", ".lab", ".json")
 _LONGEST_TEXT = 20_000  # characters of one recording's plain text
+_TIMIT = re.compile(r"\s*0\s+\d{4,7}\s+(\D.*)")  # its first and last sample stand before the text
+_HTK = re.compile(r"\s*\d+\s+\d+\s+\S")
 _LONGEST_LANGUAGE = 12  # letters of a language in a file's name
 
 
@@ -37,6 +47,12 @@ def _plain(path: Path, audio: str) -> Iterator[ParsedItem]:
     except UserError as error:
         yield SkippedRow(audio, error.message)
         return
+    lines = [line for line in words.splitlines() if line.strip()]
+    if len(lines) == 1 and (timit := _TIMIT.fullmatch(lines[0])):
+        words = timit[1]
+    elif len(lines) > 1 and all(map(_HTK.match, lines)):
+        yield SkippedRow(audio, f"{path.name} beside it holds labels with times (HTK), which are no text to speak")
+        return
     if spoken := " ".join(words.split()):
         yield ParsedUtterance(audio, audio, spoken)
     else:
@@ -47,6 +63,9 @@ SRT = SidecarKind("subtitles (SRT)", subtitles.read_subtitles)
 VTT = SidecarKind("subtitles (WebVTT)", subtitles.read_subtitles)
 LRC = SidecarKind("lyrics (LRC)", subtitles.read_lrc)
 LABELS = SidecarKind("Audacity labels", subtitles.read_labels)
+TEXTGRID = SidecarKind("TextGrid (Praat)", annotation_files.read_textgrid)
+ELAN = SidecarKind("ELAN", annotation_files.read_elan)
+JSON = SidecarKind("JSON beside each recording", annotation_files.read_json)
 PLAIN = SidecarKind("a text beside each recording", _plain, timed=False)
 
 
@@ -55,6 +74,9 @@ def kind_of(path: Path) -> SidecarKind:
     start = text_files.head(path)
     if start.startswith("WEBVTT"):
         return VTT
+    named = {".textgrid": TEXTGRID, ".eaf": ELAN, ".json": JSON}.get(path.suffix.lower())
+    if named is not None:
+        return named
     if subtitles.looks_like_subtitles(start):
         return SRT
     if subtitles.looks_like_lrc(start):
@@ -82,15 +104,21 @@ def speaker_folders(folder: Path) -> frozenset[str]:
         parts = place.relative_to(folder).parts
         counts[parts[0] if parts else ""] += sum(map(is_audio, names))
     found = {name for name, count in counts.items() if count}
-    unlike = any(name == "" or name.lower() in (*SPLIT_NAMES, *AUDIO_FOLDERS) or counts[name] < 2 for name in found)
+    unlike = any(name == "" or name.lower() in AUDIO_FOLDERS or split_of_folders([name]) or counts[name] < 2
+                 for name in found)
     return frozenset() if unlike or len(found) < 2 else frozenset(found)
 
 
 def read_sidecars(folder: Path, language: str = "", speakers: Collection[str] = ()) -> Iterator[ParsedItem]:
     """The utterances of every recording with a sidecar; files without a partner are skipped. `speakers`: folders."""
+    tops = {split_of_folders([path.name]) for path in folder.iterdir() if path.is_dir()}
+    named = "train" in tops and len(tops - {""}) > 1
     for item in _read_sidecars(folder, language):
-        first = Path(item.audio).parts[0] if isinstance(item, ParsedUtterance) else ""
-        yield replace(item, speaker=first) if isinstance(item, ParsedUtterance) and first in speakers else item
+        if isinstance(item, ParsedUtterance):
+            first, *inside = Path(item.audio).parts
+            item = replace(item, speaker=item.speaker or (first if first in speakers else ""),
+                           split=split_of_folders([first]) if named and inside else "")
+        yield item
 
 
 def _read_sidecars(folder: Path, language: str) -> Iterator[ParsedItem]:
@@ -106,8 +134,12 @@ def _read_sidecars(folder: Path, language: str) -> Iterator[ParsedItem]:
                 yield SkippedRow(where, f"there is no {os.path.splitext(name)[0]}.txt beside it")
                 continue
             taken.update(mine)
-            yield from kind_of(place / mine[0]).read(place / mine[0], where)
-            for other in mine[1:]:
+            beside = [other for other in mine[1:] if other.lower().endswith(".json")]
+            speaker = annotation_files.speaker_of(place / beside[0]) if beside else ""
+            for item in kind_of(place / mine[0]).read(place / mine[0], where):
+                more = speaker and isinstance(item, ParsedUtterance) and not item.speaker
+                yield replace(item, speaker=speaker) if more and isinstance(item, ParsedUtterance) else item
+            for other in (name for name in mine[1:] if name not in beside):
                 yield SkippedRow(str((place / other).relative_to(folder)), f"{mine[0]} was taken for {name}")
         for name in texts:
             if name not in taken:
@@ -119,8 +151,10 @@ def by_stems(texts: Sequence[str]) -> dict[str, list[str]]:
     """Texts by the possible names of their recording."""
     found: dict[str, list[str]] = {}
     for name in texts:
-        for stem in _stems(name):
-            found.setdefault(stem, []).append(name)
+        stem = os.path.splitext(name)[0].casefold()
+        shorter, _, tag = stem.rpartition(".")  # without its language
+        for each in [stem, shorter] if shorter and len(tag) <= _LONGEST_LANGUAGE else [stem]:
+            found.setdefault(each, []).append(name)
     return found
 
 
@@ -130,14 +164,8 @@ def matching_sidecars(recording: str, by_stem: dict[str, list[str]], recordings:
     found = by_stem.get(os.path.splitext(recording)[0].casefold(), [])
     if not found and len(recordings) == len(texts) == 1 and texts[0].lower().endswith((*TIMED_SUFFIXES, ".txt")):
         found = list(texts)
-    return sorted(found, key=lambda name: (_other_language(name, recording, language), _order(name), name))
-
-
-def _stems(name: str) -> list[str]:
-    """Possible names of the recording of the text `name`: with and without its language."""
-    stem = os.path.splitext(name)[0].casefold()
-    shorter, _, tag = stem.rpartition(".")
-    return [stem, shorter] if shorter and len(tag) <= _LONGEST_LANGUAGE else [stem]
+    return sorted(found, key=lambda name: (_other_language(name, recording, language), next(
+        index for index, suffix in enumerate(SUFFIXES) if name.lower().endswith(suffix)), name))
 
 
 def _other_language(name: str, recording: str, language: str) -> int:
@@ -146,7 +174,3 @@ def _other_language(name: str, recording: str, language: str) -> int:
     if not tag:
         return 1
     return 0 if tag == language or tag.split("-")[0] == language.split("-")[0] else 2
-
-
-def _order(name: str) -> int:
-    return next(index for index, suffix in enumerate(SUFFIXES) if name.lower().endswith(suffix))

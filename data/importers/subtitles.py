@@ -111,7 +111,7 @@ def read_lrc(path: Path, audio: str) -> Iterator[ParsedItem]:
         rest, at = line, 0
         stamped = []
         while match := _STAMP.match(line, at):
-            stamped.append(_lrc_seconds(match))
+            stamped.append(_seconds((None, *match.groups())))
             at = match.end()
             while line[at:at + 1] == " ":
                 at += 1
@@ -121,8 +121,8 @@ def read_lrc(path: Path, audio: str) -> Iterator[ParsedItem]:
             yield SkippedRow(where, f"is after the first {_MAX_STAMPS} lines, more than a recording has")
             return
         tag = _TAG.fullmatch(line)
-        if not stamped and tag and tag[1].lower() == "offset":
-            shift_s = _offset(tag[2])
+        if not stamped and tag and tag[1].lower() == "offset":  # in milliseconds: `[offset:+500]`
+            shift_s = int(tag[2]) / 1000 if re.fullmatch(r"\s*[+-]?\d{1,9}\s*", tag[2]) else 0.0
         elif line and not stamped and not tag:
             yield SkippedRow(where, f"has no stamp such as [01:23.45]: {line[:60]!r}")
     stamps.sort(key=lambda stamp: stamp[0])
@@ -133,19 +133,6 @@ def read_lrc(path: Path, audio: str) -> Iterator[ParsedItem]:
         if words:  # a stamp without text ends the line before
             end_s = max(0.0, at_once[index + 1][0][0] - shift_s) if index + 1 < len(at_once) else None
             yield ParsedUtterance(group[0][1], audio, words, begin_s=max(0.0, group[0][0] - shift_s), end_s=end_s)
-
-
-def _lrc_seconds(match: re.Match[str]) -> float:
-    minutes, seconds, fraction = match.groups()
-    return int(minutes) * 60 + int(seconds) + (int(fraction) / 10 ** len(fraction) if fraction else 0.0)
-
-
-def _offset(value: str) -> float:
-    """Seconds by which the lines begin earlier, from `[offset:+500]` in milliseconds."""
-    try:
-        return int(value.strip()) / 1000
-    except ValueError:
-        return 0.0
 
 
 def looks_like_labels(head: str) -> bool:

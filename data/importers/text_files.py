@@ -1,12 +1,18 @@
-"""Text files line by line, in whatever Unicode they were saved in. No line is longer than `LONGEST_LINE`."""
+"""Text files line by line, in whatever Unicode they were saved in, also compressed by gzip (`.gz`).
+
+No line is longer than `LONGEST_LINE`.
+"""
 
 from __future__ import annotations
 
 import codecs
+import gzip
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
+from typing import IO, cast
 
 from config.errors import UserError
 
@@ -29,7 +35,7 @@ def encoding_of(head: bytes) -> str:
 def lines(path: Path) -> Iterator[tuple[int, str]]:
     """Number and text of each line with its end (`\\n`, `\\r\\n` or `\\r`)."""
     encoding = _encoding_at(path)
-    with _explained(path), open(path, "rb") as raw, TextIOWrapper(raw, encoding, newline="") as reading:
+    with _explained(path), _opened(path) as raw, TextIOWrapper(raw, encoding, newline="") as reading:
         number = 0
         try:
             while line := reading.readline(LONGEST_LINE + 1):
@@ -45,17 +51,17 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 def head(path: Path) -> str:
     """The first `HEAD` bytes as text; empty for a file that is no text or cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with _opened(path) as file:
             first = file.read(HEAD)
         return codecs.getincrementaldecoder(encoding_of(first))().decode(first).lstrip("\ufeff")
-    except (OSError, UnicodeDecodeError):
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError):
         return ""
 
 
 def pieces(path: Path) -> Iterator[str]:
     """The text of a file in pieces of `HEAD` characters, for files without lines."""
     encoding = _encoding_at(path)
-    with _explained(path), open(path, "rb") as raw, TextIOWrapper(raw, encoding, newline="") as reading:
+    with _explained(path), _opened(path) as raw, TextIOWrapper(raw, encoding, newline="") as reading:
         try:
             while piece := reading.read(HEAD):
                 yield piece
@@ -74,16 +80,22 @@ def read(path: Path, longest: int = LONGEST_LINE) -> str:
     return "".join(parts)
 
 
+def _opened(path: Path) -> IO[bytes]:
+    return cast("IO[bytes]", gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb"))
+
+
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
     try:
         yield
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path} is damaged or no gzip file: {error}.", "Download or pack it again.") from error
     except OSError as error:
         raise UserError(f"{path} could not be read: {error.strerror}.", "Check path and permissions.") from error
 
 
 def _encoding_at(path: Path) -> str:
-    with _explained(path), open(path, "rb") as file:
+    with _explained(path), _opened(path) as file:
         return encoding_of(file.read(HEAD))
 
 

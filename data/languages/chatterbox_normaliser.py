@@ -21,8 +21,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from config.errors import UserError
-from data.languages import MissingTool, missing_model, missing_package
+from config.errors import MissingTool, UserError, missing_model, missing_package
 from data.languages.words import is_spoken
 
 _MARKS = (
@@ -93,14 +92,13 @@ def _codes(content: bytes) -> dict[str, str]:
             places.setdefault(code, []).append(character)
     except (ValueError, AttributeError, TypeError) as error:
         raise UserError(f"{CODES_FILE} is damaged: {error!r}.", "Download the model again.") from error
-    return {
-        character: _tokens(code, places[code].index(character)) for character, code in code_of.items()
-        if len(character) == 1 and unicodedata.category(character) == "Lo"
-    }
 
+    def tokens(character: str, code: str) -> str:
+        place = places[code].index(character)
+        return "".join(f"[cj_{key}]" for key in code + (str(place) if place else "")) + _CODE_END
 
-def _tokens(code: str, place: int) -> str:
-    return "".join(f"[cj_{key}]" for key in code + (str(place) if place else "")) + _CODE_END
+    return {character: tokens(character, code) for character, code in code_of.items()
+            if len(character) == 1 and unicodedata.category(character) == "Lo"}
 
 
 @cache
@@ -143,14 +141,13 @@ def _dicta() -> Any:
 
 def kana(text: str, files: Mapping[str, bytes]) -> str:
     """`text` (NFKD) without kanji, NFKD again."""
-    return unicodedata.normalize("NFKD", "".join(_reading(word) for word in _converter().convert(text)))
-
-
-def _reading(word: dict[str, str]) -> str:
-    if not any(ord(character) in _KANJI for character in word["orig"]):
-        return word["orig"]
-    reading = word["hira"]
-    return f" {reading}" if reading.startswith(_PARTICLES) else reading
+    parts = []
+    for word in _converter().convert(text):
+        if any(ord(character) in _KANJI for character in word["orig"]):
+            parts.append(" " * word["hira"].startswith(_PARTICLES) + word["hira"])
+        else:
+            parts.append(word["orig"])
+    return unicodedata.normalize("NFKD", "".join(parts))
 
 
 @cache

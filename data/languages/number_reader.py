@@ -10,15 +10,16 @@ import importlib.metadata
 import importlib.util
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, cached_property
 from typing import Protocol
 
-from config.errors import UserError
+from icu4py.messageformat import MessageFormat
+
+from config.errors import UserError, missing_package
 from config.text_rules import Currency, Grammar, Numbers, Ordinals, TextRules
-from data.languages import missing_package
 from data.languages.patterns import MARKS, NEVER, abbreviation, letters_after, letters_before, one_of
 from data.languages.span_map import SpanMap
 
@@ -34,6 +35,8 @@ _TELEPHONE_DIGITS = range(9, 16)  # with the code of the country (E.164 has at m
 # that keeps a line together it is not.
 _SPACED = re.compile(r"(?<![\d.,:/+-])[1-9]\d{0,2}(?:(?:[\u00a0\u2009\u202f]\d{3})+|(?: \d{3}){2,})(?![\d:/-])")
 _DASH = r"(?:-|\s?[–—]\s?)"
+_SPAN = re.compile(rf"(?<=[\d%٪]){_DASH}(?=[^\w\s]{{0,2}}\d)")
+_FRACTION = re.compile(r"(?<![\d.,/-])([1-9]\d?)/([1-9]\d?)(?![\d/]|[.,]\d)")
 _FAR = 40  # characters that a quantity is at most long
 
 _DATE = re.compile(r"(?<![\d./-])(\d{1,4})([./-])(\d{1,2})\2(\d{4}|\d{2})(?![\d/]|[.-]\d)")
@@ -75,10 +78,6 @@ class NumberReader:
         """One digit after another."""
         return " ".join(self.speller.cardinal(int(digit)) or digit for digit in digits)
 
-    def ordinal(self, digits: str) -> str | None:
-        """`1st` in words; None if it has no name."""
-        return self.speller.ordinal(int(re.sub(r"\D", "", digits)[:_LONGEST]))
-
     def beside(self, match: re.Match[str], words: str) -> str:
         """`words` with a space beside letters that may not be attached."""
         before = letters_before(match.string, match.start())
@@ -110,7 +109,7 @@ class NumberReader:
         """Digits that spaces and dashes join, dates, times and years: the steps before abbreviations."""
         text = text.sub(_TELEPHONE, self._telephone, "number")
         text = text.sub(_SPACED, lambda match: re.sub(r"\D", "", match.group()), "number")
-        text = text.sub(self._dash, self._span, "range")
+        text = text.sub(_SPAN if self._link else NEVER, self._span, "range")
         if self.rules.dates.order != "keep":
             text = text.sub(_ISO, lambda match: self._date_words(
                 match, match[3], match[2], match[1], foreign=True), "date")
@@ -120,7 +119,8 @@ class NumberReader:
             match, self._year_words(match[2])), "year")
 
     def read_numbers(self, text: SpanMap) -> SpanMap:
-        """Money, percent and units, then every number that is left: the steps after abbreviations."""
+        """Signs of numbers, money, percent and units, then every number that is left: the steps after abbreviations."""
+        text = text.sub(self._sign_pattern, self._sign, "number")
         text = text.sub(self._money_pattern, self._money, "currency")
         text = text.sub(self._percent_pattern, lambda match: self.beside(
             match, self.rules.percent.format(number=self.say(match[1]))), "percent")
@@ -128,16 +128,24 @@ class NumberReader:
             match, f"{self.say(match[1])} {self.rules.units[match[2]]}"), "unit")
         text = text.sub(self._ordinal_pattern, self._ordinal, "ordinal")
         text = text.sub(self._range_pattern, self._range, "range")
-        text = text.sub(self._fraction_pattern, self._fraction, "fraction")
+        fractions = self.rules.numbers.fraction or self.rules.numbers.fractions
+        text = text.sub(_FRACTION if fractions else NEVER, self._fraction, "fraction")
         return text.sub(self._number_pattern, self._number, "number")
+
+    @cached_property
+    def _sign_pattern(self) -> re.Pattern[str]:
+        """A sign before a number, its currency included on either side. An en dash after a number is a range's."""
+        sign = one_of(name for name in self.rules.money.currencies if not name.isalpha())
+        return re.compile(rf"(?<![\w.,:/+\u2212-])({sign}?)(\+(?!\d{{7}})|[\u2212-]|(?<!\d )\u2013)(?={sign}?\d)")
+
+    def _sign(self, match: re.Match[str]) -> str | None:
+        numbers = self.rules.numbers
+        word = numbers.plus if match[2] == "+" else numbers.minus or self.speller.minus
+        return f"{word} {match[1]}" if word else None  # an unread sign is reported by the tokenizer
 
     def _telephone(self, match: re.Match[str]) -> str | None:
         digits = re.sub(r"\D", "", match.group())
         return self.beside(match, self.digits(digits)) if len(digits) in _TELEPHONE_DIGITS else None
-
-    @cached_property
-    def _dash(self) -> re.Pattern[str]:
-        return re.compile(rf"(?<=[\d%٪]){_DASH}(?=[^\w\s]{{0,2}}\d)") if self._link else NEVER
 
     @property
     def _link(self) -> str:
@@ -272,17 +280,15 @@ class NumberReader:
         return re.compile(rf"(?<![\d.,])({self.integer})-?{markers}")
 
     def _ordinal(self, match: re.Match[str]) -> str | None:
-        words = self.ordinal(match[1])
+        words = self.speller.ordinal(int(re.sub(r"\D", "", match[1])[:_LONGEST]))
         before = letters_before(match.string, match.start())
         space = " " if before and before not in self.rules.numbers.attached_before else ""
         return None if words is None else space + words
 
     @cached_property
     def _range_pattern(self) -> re.Pattern[str]:
-        if not self.rules.numbers.range:
-            return NEVER
-        number = rf"({self.amount})"
-        return re.compile(rf"(?<![\d.,/-]){number}(?:-|\s?[–—]\s?){number}(?![\d/-])")
+        ranges = rf"(?<![\d.,/-])({self.amount})(?:-|\s?[–—]\s?)({self.amount})(?![\d/-])"
+        return re.compile(ranges) if self.rules.numbers.range else NEVER
 
     def _range(self, match: re.Match[str]) -> str | None:
         if any(_LEADING_ZERO.match(number) for number in match.groups()):
@@ -290,11 +296,6 @@ class NumberReader:
         if self.value(match[1]) >= self.value(match[2]):
             return self.beside(match, f"{self.say(match[1])} {self.say(match[2])}")
         return self.beside(match, self.rules.numbers.range.format(first=self.say(match[1]), last=self.say(match[2])))
-
-    @cached_property
-    def _fraction_pattern(self) -> re.Pattern[str]:
-        plain = bool(self.rules.numbers.fraction or self.rules.numbers.fractions)
-        return re.compile(r"(?<![\d.,/-])([1-9]\d?)/([1-9]\d?)(?![\d/]|[.,]\d)") if plain else NEVER
 
     def _fraction(self, match: re.Match[str]) -> str | None:
         numbers = self.rules.numbers
@@ -309,12 +310,12 @@ class NumberReader:
     @cached_property
     def _number_pattern(self) -> re.Pattern[str]:
         decimals = rf"(?:{re.escape(self.rules.numbers.decimal)}\d+)*"
-        return re.compile(rf"(?<![\w.,:/+-])[+\u2212-](?=\d)|{self.integer}{decimals}")
+        return re.compile(rf"(?<![\w.,:/+-])\+(?=\d)|{self.integer}{decimals}")
 
     def _number(self, match: re.Match[str]) -> str:
         numbers, written = self.rules.numbers, match.group()
-        if not written[0].isdigit():
-            return f"{numbers.plus if written == '+' else numbers.minus} "
+        if written == "+":
+            return f"{numbers.plus or written} "
         if match.string[match.start() - 1:match.start()] == "+":
             return self.beside(match, self.digits(re.sub(r"\D", "", written)))  # an international telephone number
         return self.beside(match, self.say(written))
@@ -368,15 +369,27 @@ def _plain_fraction(match: re.Match[str]) -> str:
     return (" " if before.isdigit() else "") + unicodedata.normalize("NFKD", match.group()).replace("\u2044", "/")
 
 
-PACKAGE = "num2words"
-_REFUSED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # what num2words raises
+PACKAGES = {"num2words": "num2words==0.5.14", "icu": "icu4py==1.2.0"}
+"""What to install for each engine that is a library."""
+# ICU 78.3 has spell-out rules for these (CLDR 48, common/rbnf). For others it would take the machine's own language.
+ICU_LANGUAGES = frozenset({
+    "af", "ar", "az", "be", "bg", "ca", "cs", "cy", "da", "de", "el", "en", "en_IN", "eo", "es", "es_CO", "es_GT",
+    "es_NI", "es_VE", "et", "fa", "fi", "fr", "fr_BE", "fr_CH", "he", "hi", "hr", "hu", "hy", "id", "is", "it", "ja",
+    "ka", "kk", "ko", "ky", "lb", "lt", "lv", "ms", "mt", "nb", "nl", "nn", "pl", "pt", "pt_PT", "ro", "ru", "sk", "sl",
+    "sq", "sr", "sv", "sw", "th", "tr", "uk", "vi", "yue", "zh",
+})
+_REFUSED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # what they raise
+_UNSEEN = str.maketrans("", "", "\u00ad\u200b")  # where ICU would let a line break
 
 
 class NumberSpeller(Protocol):
-    """Numbers of one language; None for a number without a name. `point` is empty if unknown."""
+    """Numbers of one language; None for a number without a name. `point` and `minus` are empty if unknown."""
 
     @property
     def point(self) -> str: ...
+
+    @property
+    def minus(self) -> str: ...
 
     def cardinal(self, number: int) -> str | None: ...
 
@@ -384,20 +397,28 @@ class NumberSpeller(Protocol):
 
 
 def number_speller(numbers: Numbers) -> NumberSpeller | None:
-    """The speller for `numbers`; None if digits stay. `UserError` for another version of num2words."""
+    """The speller for `numbers`; None if digits stay. `UserError` for another version of its library."""
     if numbers.engine == "grammar":
         assert numbers.grammar is not None
         return GrammarSpeller(numbers.grammar, numbers.ordinals)
-    if numbers.engine == "num2words":
-        _check_library(numbers.library)
-        return LibrarySpeller(numbers.language)
+    if numbers.engine in PACKAGES:
+        there = library_version(numbers.engine)
+        if not there:
+            name = PACKAGES[numbers.engine].partition("==")[0]
+            raise missing_package("This language's", name, PACKAGES[numbers.engine])
+        if numbers.library not in ("", there):
+            raise UserError(
+                f"The rules were made with {numbers.library}; {there} is installed, which may say numbers otherwise.",
+                f"Install that version: python -m pip install {numbers.library.replace(' ', '==')}.")
+        return IcuSpeller(numbers) if numbers.engine == "icu" else Num2WordsSpeller(numbers)
     return None
 
 
-def library_version() -> str:
+def library_version(engine: str) -> str:
     """Such as `num2words 0.5.14`; empty when it is not installed."""
+    name = PACKAGES[engine].partition("==")[0]
     try:
-        return f"{PACKAGE} {importlib.metadata.version(PACKAGE)}"
+        return f"{name} {importlib.metadata.version(name)}"
     except importlib.metadata.PackageNotFoundError:
         return ""
 
@@ -405,7 +426,7 @@ def library_version() -> str:
 @cache
 def library_languages() -> frozenset[str]:
     """Codes that num2words knows; none when it is not installed."""
-    if importlib.util.find_spec(PACKAGE) is None:
+    if importlib.util.find_spec("num2words") is None:
         return frozenset()
     from num2words import CONVERTER_CLASSES
 
@@ -417,7 +438,7 @@ class GrammarSpeller:
 
     def __init__(self, grammar: Grammar, ordinals: Ordinals) -> None:
         self._grammar, self._ordinals = grammar, ordinals
-        self.point = ""  # the rules have it
+        self.point = self.minus = ""  # the rules have them
 
     def cardinal(self, number: int) -> str | None:
         grammar = self._grammar
@@ -427,10 +448,10 @@ class GrammarSpeller:
             return grammar.units[number]
         terms = list(self._terms(number))
         if grammar.suffix and len(terms) > 1:
-            terms = [self._suffixed(term) for term in terms]
-        if grammar.unit_is_term:
-            return grammar.link.join(terms)
-        return grammar.link.join(terms).strip()
+            for place, term in enumerate(terms):
+                first, space, last = term.rpartition(" ")
+                terms[place] = first + space + grammar.suffixed.get(last, last + grammar.suffix)
+        return grammar.link.join(terms) if grammar.unit_is_term else grammar.link.join(terms).strip()
 
     def ordinal(self, number: int) -> str | None:
         ordinals = self._ordinals
@@ -477,49 +498,93 @@ class GrammarSpeller:
             ten = (grammar.tens_before_unit or grammar.tens)[tens - 2]
             yield from (ten, grammar.units[unit]) if grammar.unit_is_term else (f"{ten} {grammar.units[unit]}",)
 
-    def _suffixed(self, term: str) -> str:
-        first, space, last = term.rpartition(" ")
-        return first + space + self._grammar.suffixed.get(last, last + self._grammar.suffix)
-
 
 class LibrarySpeller:
-    """Numbers by num2words, without its commas."""
+    """Numbers by a library. An answer without words, or with digits, is no answer."""
 
-    def __init__(self, language: str) -> None:
-        if language not in library_languages():
-            raise UserError(f"{PACKAGE} does not know the language {language!r}.",
-                            f"Write a grammar in the rules, or take one of: {', '.join(sorted(library_languages()))}.")
-        self._language = language
+    def __init__(self, numbers: Numbers, known: Set[str]) -> None:
+        if numbers.language not in known:
+            raise UserError(f"{numbers.engine} does not know the language {numbers.language!r}.",
+                            f"Write a grammar in the rules, or take one of: {', '.join(sorted(known))}.")
+        self._language, self._amend = numbers.language, numbers.amend
 
-    def cardinal(self, number: int) -> str | None:
-        return self._words(number, "cardinal")
+    def cardinal(self, number: int | Decimal) -> str | None:
+        return self._plain(self._cardinal(number))
 
     def ordinal(self, number: int) -> str | None:
-        return self._words(number, "ordinal")
+        return self._plain(self._ordinal(number))
 
     @cached_property
     def point(self) -> str:
-        """The words between 3 and 5 in 3.5; empty for languages in which num2words says 3.50, or three and a half."""
-        words, first, last = self._words(Decimal("3.5"), "cardinal"), self.cardinal(3), self.cardinal(5)
+        """The words between 3 and 5 in 3.5; empty for languages in which it is 3.50, or three and a half."""
+        words, first, last = self.cardinal(Decimal("3.5")), self.cardinal(3), self.cardinal(5)
         if not (words and first and last and words.startswith(f"{first} ") and words.endswith(f" {last}")):
             return ""
         return words[len(first):-len(last)].strip()
 
-    def _words(self, number: int | Decimal, form: str) -> str | None:
+    @cached_property
+    def minus(self) -> str:
+        """The words before 5 in -5."""
+        words, number = self.cardinal(-5) or "", self.cardinal(5)
+        return words.removesuffix(f" {number}") if number and words.endswith(f" {number}") else ""
+
+    def _plain(self, words: str) -> str | None:
+        words = self._amended.sub(lambda match: self._amend[match.group()], words.translate(_UNSEEN))
+        words = " ".join(words.replace(",", " ").split())
+        return None if not words or any(map(str.isdecimal, words)) else words
+
+    @cached_property
+    def _amended(self) -> re.Pattern[str]:
+        return re.compile(one_of(self._amend))
+
+    def _cardinal(self, number: int | Decimal) -> str:
+        raise NotImplementedError
+
+    def _ordinal(self, number: int) -> str:
+        raise NotImplementedError
+
+
+class Num2WordsSpeller(LibrarySpeller):
+    """Numbers by num2words, without its commas."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        super().__init__(numbers, library_languages())
+
+    def _cardinal(self, number: int | Decimal) -> str:
+        return self._words(number, "cardinal")
+
+    def _ordinal(self, number: int) -> str:
+        return self._words(number, "ordinal")
+
+    def _words(self, number: int | Decimal, form: str) -> str:
         from num2words import num2words
 
         try:
-            return " ".join(str(num2words(number, lang=self._language, to=form)).replace(",", " ").split())
+            return str(num2words(number, lang=self._language, to=form))
         except _REFUSED:
-            return None
+            return ""
 
 
-def _check_library(wanted: str) -> None:
-    there = library_version()
-    if not there:
-        raise missing_package("This language's", PACKAGE, f"{PACKAGE}==0.5.14")
-    if wanted and wanted != there:
-        raise UserError(
-            f"The rules were made with {wanted}; {there} is installed, which may say numbers otherwise.",
-            f"Install that version: python -m pip install {wanted.replace(' ', '==')}.",
-        )
+class IcuSpeller(LibrarySpeller):
+    """Numbers by ICU's spell-out rules, without hints for line breaks."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        super().__init__(numbers, ICU_LANGUAGES)
+
+    def _cardinal(self, number: int | Decimal) -> str:
+        return self._message("").format({"number": number})
+
+    def _ordinal(self, number: int) -> str:
+        """By the first set of rules that the language has: without it ICU takes those of cardinals."""
+        for rules in (",%spellout-ordinal", ",%spellout-ordinal-masculine"):
+            if (words := self._message(rules).format({"number": number})) != self._cardinal(number):
+                return words
+        return ""
+
+    def _message(self, rules: str) -> MessageFormat:
+        return _spell_out(self._language, rules)
+
+
+@cache
+def _spell_out(language: str, rules: str) -> MessageFormat:
+    return MessageFormat(f"{{number,spellout{rules}}}", language)

@@ -21,12 +21,12 @@ def abbreviation(written: str, *, last_dot: bool = False) -> str:
     """A pattern for an abbreviation.
 
     A dot and a slash between its parts are one, and a space after them may be. Where dots stand inside, the last one
-    may lack; with `last_dot` also where the rules have slashes and the text has dots. `ገ/` stands before a word that
-    goes on, and so does the part before a `*`.
+    may lack; with `last_dot` also where the rules have slashes and the text has dots. `ገ/` stands before a name, which
+    has more than one letter; what stands before a `*` goes on.
     """
     whole = written.removesuffix("*")
     if whole.endswith("/"):
-        return re.escape(whole) + r"(?=\w)"
+        return re.escape(whole) + r"(?=\w\w)"
     parts = [re.escape(part) for part in re.split(r"[./]\s*", whole.removesuffix("."))]
     pattern = r"(?:[./][ \u00a0]?)".join(parts)
     if whole != written:

@@ -7,6 +7,7 @@ unchanged, and no text raises an error.
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections import Counter
@@ -15,11 +16,14 @@ from functools import cache, cached_property, lru_cache
 from itertools import groupby
 from pathlib import Path
 
+import yaml
+
 from config.errors import UserError
-from config.text_rules import VERSION, Table, TextRules, parse_rules
+from config.text_rules import VERSION, Numbers, Table, TextRules, parse_rules
 from data.languages import patterns
 from data.languages.latin import say_latin, sound_of
 from data.languages.number_reader import (
+    PACKAGES,
     NumberReader,
     library_languages,
     library_version,
@@ -77,7 +81,7 @@ class Verbalizer:
         rules = self.rules
         text = text.sub(_UNWRITTEN, lambda match: " " if match.group() in _CONTROLS else "", "Unicode")
         text = _in_form(text, rules.unicode)
-        text = _table(text, self._characters, rules.characters, "character")
+        text = text.sub(self._table_pattern("characters"), lambda match: rules.characters[match.group()], "character")
         text = text.sub(
             self._words, lambda match: f"{match[1] or ''}{rules.words[match[2]]}{match[3] or ''}", "word")
         if rules.native_digits:
@@ -89,10 +93,10 @@ class Verbalizer:
             text = self._numbers.read_numbers(text)
         if rules.join_initials:
             text = text.sub(_INITIALS, lambda match: match[1].replace(".", ""), "initials")
-        text = text.sub(self._symbols, lambda match: f" {rules.symbols[match.group()]} ", "sign")
+        text = text.sub(self._table_pattern("symbols"), lambda match: f" {rules.symbols[match.group()]} ", "sign")
         text = say_latin(text, rules.latin, self._attached)
         text = text.sub(self._folded, lambda match: self._folds[ord(match.group())], "folded")
-        return _table(text, self._marks, rules.marks, "mark")
+        return text.sub(self._table_pattern("marks"), lambda match: rules.marks[match.group()], "mark")
 
     def _within_alphabet(self, text: SpanMap) -> SpanMap:
         if self.rules.alphabet:
@@ -126,10 +130,12 @@ class Verbalizer:
         return next(filter(None, (sound_of(text, self.rules.latin) for text in spelled)), " ")
 
     def _abbreviated(self, match: re.Match[str]) -> str:
-        before = match[1]
-        place = match.start(2)
-        words = next(spoken for pattern, spoken in self._abbreviation_list if pattern.match(match.string, place))
-        return (before or "") + words
+        words = next(spoken for pattern, spoken in self._abbreviation_list
+                     if pattern.match(match.string, match.start(2)))
+        if match[1]:
+            prefix = next((prefix for prefix in self.rules.replaced_prefixes if words.startswith(prefix)), "")
+            return match[1] + words.removeprefix(prefix)
+        return words
 
     @cached_property
     def _attached(self) -> tuple[frozenset[str], frozenset[str]]:
@@ -156,9 +162,15 @@ class Verbalizer:
         before = one_of(self.rules.numbers.attached_before)
         return re.compile(rf"(?<![^\W\d_])({before})?({every})")
 
+    def _table_pattern(self, name: str) -> re.Pattern[str]:
+        """Any entry of a table of the rules."""
+        if name not in self._table_patterns:
+            self._table_patterns[name] = re.compile(one_of(getattr(self.rules, name)))
+        return self._table_patterns[name]
+
     @cached_property
-    def _characters(self) -> re.Pattern[str]:
-        return re.compile(one_of(self.rules.characters))
+    def _table_patterns(self) -> dict[str, re.Pattern[str]]:
+        return {}
 
     @cached_property
     def _words(self) -> re.Pattern[str]:
@@ -168,14 +180,6 @@ class Verbalizer:
         edge = rf"[\w{patterns.MARKS}]"
         return re.compile(rf"(?<!{edge})(?:({before})(?={latin}(?![A-Za-z0-9])))?({one_of(self.rules.words)})"
                           rf"(?:({after})(?<=[^A-Za-z0-9]))?(?!{edge})")
-
-    @cached_property
-    def _symbols(self) -> re.Pattern[str]:
-        return re.compile(one_of(self.rules.symbols))
-
-    @cached_property
-    def _marks(self) -> re.Pattern[str]:
-        return re.compile(one_of(self.rules.marks))
 
     @cached_property
     def _folds(self) -> dict[int, str]:
@@ -234,10 +238,6 @@ def _in_form(text: SpanMap, form: str) -> SpanMap:
     return parts if parts.text == whole else text.sub(re.compile(r".+", re.DOTALL), lambda match: whole, "Unicode")
 
 
-def _table(text: SpanMap, pattern: re.Pattern[str], table: Table, step: str) -> SpanMap:
-    return text.sub(pattern, lambda match: table[match.group()], step)
-
-
 @lru_cache(maxsize=1)
 def _silent_marks() -> str:
     """Punctuation that is not read aloud, as part of a character class; the normalisers handle it."""
@@ -246,10 +246,12 @@ def _silent_marks() -> str:
 
 
 FOLDER = Path(__file__).with_name("rules")
+ENGINES = Path(__file__).with_name("number_engines.yaml")
 # The decimal sign is a comma (CLDR 46, `decimal` of the default numbering system).
 _COMMA = frozenset({
-    "az", "be", "ca", "cs", "da", "de", "es", "fi", "fr", "hu", "id", "is", "it", "kk", "kz", "lt", "lv", "nl", "no",
-    "pl", "pt", "ro", "ru", "sk", "sl", "sr", "sv", "tr", "uk", "vi",
+    "af", "az", "be", "bg", "ca", "cs", "da", "de", "el", "es", "et", "fi", "fr", "hr", "hu", "hy", "id", "is", "it",
+    "ka", "kk", "ky", "kz", "lb", "lt", "lv", "nl", "nn", "no", "pl", "pt", "ro", "ru", "sk", "sl", "sq", "sr", "sv",
+    "tr", "uk", "vi",
 })
 
 
@@ -281,8 +283,8 @@ def rules_text(name: str) -> str:
 def checked_rules(text: str | bytes, where: str) -> TextRules:
     """Rules that are valid and stable, with their packages installed; `UserError` otherwise."""
     rules = parse_rules(text, where)
-    if rules.numbers.engine == "num2words" and not rules.numbers.library:
-        numbers = rules.numbers.model_copy(update={"library": library_version()})
+    if rules.numbers.engine in PACKAGES and not rules.numbers.library:
+        numbers = rules.numbers.model_copy(update={"library": library_version(rules.numbers.engine)})
         rules = rules.model_copy(update={"numbers": numbers})
     check_tables(rules, where)
     return rules
@@ -293,17 +295,24 @@ def verbalizer_of(rules: TextRules) -> Verbalizer:
     return load_verbalizer(rules.to_json(), rules.name or "the rules")
 
 
-def _by_library() -> dict[str, str]:
-    """Our codes of the languages that num2words knows, and its own."""
-    ours = {code.lower().replace("_", "-"): code for code in library_languages()}
-    ours |= {"kk": ours["kz"]} if "kz" in ours else {}
-    return {code: own for code, own in ours.items() if code not in written_by_hand()}
+@cache
+def _by_library() -> dict[str, Numbers]:
+    """How a library says the numbers of a language without rules of ours, by our codes: ICU where a table says so."""
+    languages = {code.lower().replace("_", "-"): code for code in library_languages()}
+    languages |= {"kk": languages["kz"]} if "kz" in languages else {}
+    found = {code: Numbers(engine="num2words", language=language) for code, language in languages.items()}
+    for code, entry in yaml.safe_load(ENGINES.read_text(encoding="utf-8"))["icu"].items():
+        found[code] = Numbers(engine="icu", language=entry["icu"], amend=entry.get("amend", {}))
+    return {code: numbers for code, numbers in found.items() if code not in written_by_hand()}
 
 
 def _numbers_alone(name: str) -> str:
-    language = name.partition("-")[0]
+    language, numbers = name.partition("-")[0], _by_library()[name]
     decimal, thousands = (",", ".") if language in _COMMA else (".", ",")
-    return f"""# Numbers by num2words. Add what your texts need: words, abbreviations, symbols, units, dates.
+    amend = "".join(f"\n    {json.dumps(said, ensure_ascii=False)}: {json.dumps(instead, ensure_ascii=False)}"
+                    for said, instead in numbers.amend.items())
+    no_entries = "{}"
+    return f"""# Numbers by {numbers.engine}. Add what your texts need: words, abbreviations, symbols, units, dates.
 version: {VERSION}
 name: {name}
 language: {language}
@@ -317,10 +326,12 @@ marks: {{}}
 
 percent: ""  # such as "{{number}} percent"
 numbers:
-  engine: num2words
-  library: {library_version()}
-  language: {_by_library()[name]}
+  engine: {numbers.engine}
+  library: {library_version(numbers.engine)}
+  language: {json.dumps(numbers.language)}
+  amend: {amend or no_entries}
   thousands: "{thousands}"
   decimal: "{decimal}"
-  point: ""  # empty: as num2words says it; where it is not sure, numbers with decimals stay
+  point: ""  # empty: as the library says it; where it is not sure, numbers with decimals stay
+  minus: ""  # empty: as the library says it
 """

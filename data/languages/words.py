@@ -22,6 +22,7 @@ LONE_APOSTROPHE = re.compile(r"(?<!\w)'+(?!\w)")
 _FOLD = {ord(character): "'" for character in APOSTROPHES}
 _SPACES = re.compile(r" {2,}")
 _TURKIC_CAPITALS = str.maketrans({"I": "ı", "İ": "i"})
+_TURKIC_SMALL = str.maketrans({"i": "İ"})
 
 _ETHIOPIC = frozenset({"am", "ti", "tig", "gez", "byn", "sgw"})
 _TURKIC = frozenset({"tr", "az"})
@@ -72,6 +73,12 @@ def lower_composed(text: str, kind: ScriptKind) -> str:
     """Composed, in lower case, with one kind of apostrophe."""
     text = unicodedata.normalize("NFC", text)
     return (text.translate(_TURKIC_CAPITALS) if kind == "turkic" else text).lower().translate(_FOLD)
+
+
+def upper_composed(text: str, kind: ScriptKind) -> str:
+    """Composed, in upper case; a Turkic i keeps its dot."""
+    text = unicodedata.normalize("NFC", text)
+    return unicodedata.normalize("NFC", (text.translate(_TURKIC_SMALL) if kind == "turkic" else text).upper())
 
 
 def is_spoken(character: str, kind: ScriptKind) -> bool:

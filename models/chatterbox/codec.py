@@ -15,6 +15,7 @@ import torch
 
 from config.errors import UserError
 from data.acoustics import audio
+from data.acoustics.voice_encoder import VoiceEncoder
 from data.augmentation import import_librosa
 from models import weights
 from models.base import Features, VocoderOptions, Voice
@@ -23,10 +24,10 @@ from models.chatterbox.flow import FlowPrompt
 from models.chatterbox.s3gen import S3Gen
 from models.chatterbox.speech_tokenizer import SAMPLE_RATE as CODE_SAMPLE_RATE
 from models.chatterbox.streaming import StreamingSynthesizer
-from models.chatterbox.voice_encoder import VoiceEncoder
 
 MAX_PROMPT_CODES = 150  # of a reference clip for T3: six seconds
 _PROMPT_S = MAX_PROMPT_CODES / s3gen.CODE_RATE
+FLOW_STEPS = 10  # unless the options say otherwise
 _SAMPLES_PER_CODE = s3gen.SAMPLE_RATE // s3gen.CODE_RATE
 
 
@@ -50,17 +51,23 @@ class ChatterboxExtractor:
         prompts = iter(codes[len(waveforms):])
         embeddings = self.encoder.embed_batch(waveforms).cpu().numpy()
         return [
-            Features(row, embedding, (next(prompts) if len(waveform) > max_samples else row)[:MAX_PROMPT_CODES])
+            Features(row, {"speaker_embedding": embedding, "prompt_codes": (
+                next(prompts) if len(waveform) > max_samples else row)[:MAX_PROMPT_CODES]})
             for row, embedding, waveform in zip(codes, embeddings, waveforms, strict=False)
         ]
 
 
 def voice_from_clip(models: S3Gen, encoder: VoiceEncoder, waveform: torch.Tensor, sample_rate: int) -> Voice:
-    """The voice of a reference clip (S,)."""
+    """The voice of a reference clip (S,).
+
+    As published, the clip is resampled to 24 kHz, and from there to the 16 kHz of the prompt codes and the voice
+    encoder (`prepare_conditionals` in chatterbox/mtl_tts.py of resemble-ai/chatterbox).
+    """
     extractor = ChatterboxExtractor(models, encoder, "")
-    features = extractor.extract(audio.resample(waveform, sample_rate, extractor.sample_rate))
-    timbre = models.timbre(waveform, sample_rate)
-    return Voice(features.speaker_embedding, features.prompt_codes.astype(np.int64), timbre)
+    waveform_24k = audio.resample(waveform, sample_rate, s3gen.SAMPLE_RATE)
+    features = extractor.extract(audio.resample(waveform_24k, s3gen.SAMPLE_RATE, extractor.sample_rate))
+    timbre = models.timbre(waveform_24k)
+    return Voice(features.conditioning, timbre)
 
 
 class ChatterboxVocoder:
@@ -72,7 +79,8 @@ class ChatterboxVocoder:
         self._flow, self._vocoder = models.flow, models.mel2wav
 
     @torch.inference_mode()
-    def decode(self, codes: np.ndarray, voice: Voice, options: VocoderOptions | None = None) -> torch.Tensor:
+    def decode(self, codes: np.ndarray, voice: Voice, options: VocoderOptions | None = None,
+               hidden_states: torch.Tensor | None = None) -> torch.Tensor:
         """Codes (U,) to waveform (960 (U - 1),): the last code sounds like noise and is left out."""
         options = options or VocoderOptions()
         prompt = self._prompt(voice, options)
@@ -80,7 +88,7 @@ class ChatterboxVocoder:
             return torch.zeros(0)
         generator = torch.Generator().manual_seed(options.seed)
         rows = torch.as_tensor(codes, dtype=torch.long, device=prompt.codes.device)[None]
-        mel = self._flow.mel(rows, None, prompt, steps=options.flow_steps, generator=generator)
+        mel = self._flow.mel(rows, None, prompt, steps=options.flow_steps or FLOW_STEPS, generator=generator)
         waveform = s3gen.fade_in(self._vocoder.waveform(mel, generator))[0].cpu()
         waveform = waveform[:max(1, len(codes) - 1) * _SAMPLES_PER_CODE]
         return add_watermark(waveform, self.sample_rate) if options.watermark else waveform
@@ -89,14 +97,15 @@ class ChatterboxVocoder:
         """See `models.base.Vocoder`."""
         options = options or VocoderOptions()
         synthesizer = StreamingSynthesizer(self._flow, self._vocoder, self._prompt(voice, options),
-                                           steps=options.flow_steps, seed=options.seed)
+                                           steps=options.flow_steps or FLOW_STEPS, seed=options.seed)
         return ChatterboxStream(synthesizer, options.watermark)
 
     def _prompt(self, voice: Voice, options: VocoderOptions) -> FlowPrompt:
         if not voice.timbre:
             raise UserError("The voice has no timbre: it was made for another family.",
                             "Use a voice of this model, or a reference recording.")
-        return s3gen.flow_prompt(voice.timbre, self._flow.input_embedding.weight.device, options.flow_prompt_s)
+        return s3gen.flow_prompt(voice.timbre, self._flow.input_embedding.weight.device,
+                                 options.flow_prompt_s or s3gen.MAX_PROMPT_S)
 
     def cast_(self, dtype: torch.dtype) -> None:
         """Convert the flow's estimator alone; pitch and waveform stay float32."""

@@ -7,34 +7,42 @@ of its T3 decide which version it is, and its tokenizer is checked against it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from data.acoustics.voice_encoder import VoiceEncoder
 from data.front_end import FrontEnd
 from models import weights
-from models.base import CTCRecogniser, ExportFile, Features, Sampling, Voice
+from models.base import CTCRecogniser, Emotion, ExportFile, Features, Sampling, Voice
 from models.chatterbox import codec, model_folder, s3gen, t3
 from models.chatterbox.front_end import base_front_end
 from models.chatterbox.s3gen import S3Gen
-from models.chatterbox.voice_encoder import VoiceEncoder
 from models.language_model import TENSOR_LAYOUT, LanguageModel
 from models.speech_lm import SpeechLMConfig
 from models.weights import LazyWeights
 
 BASE_CODE_LIMIT, CODES_PER_TOKEN = 25, 10  # of a text: one second, and 0.4 s for each token
 PREFERRED_MAX_TEXT_LENGTH = 250  # ids: the published package takes texts of up to 300 characters
-FEATURES_VERSION = 1  # increased when the extractor computes other features from the same clip and weights
+FEATURES_VERSION = 2  # increased when the extractor computes other features from the same clip and weights
 
 
 class Chatterbox:
     """The family of Resemble AI's Chatterbox; see `models.base.Family` for methods without a docstring."""
 
     name = "chatterbox"
-    sampling = Sampling(temperature=0.8, min_p=0.05, top_p=1.0, repetition_penalty=2.0, guidance=0.5)  # as published
+    sampling = Sampling(temperature=0.8, min_p=0.05, top_p=1.0, repetition_penalty=2.0, guidance=0.5,
+                        alignment_guard=True)  # as published
     sound_options: tuple[str, ...] = ("exaggeration", "flow_steps", "flow_prompt_s", "watermark")
     tensor_layout = TENSOR_LAYOUT
+
+    def sampling_for(self, languages: Sequence[str]) -> Sampling:
+        """See `models.base.Family`; as the published English package speaks where English is the only language."""
+        if tuple(languages) != ("en",):
+            return self.sampling
+        return replace(self.sampling, repetition_penalty=1.2, alignment_guard=False)
 
     def load_front_end(self, folder: Path) -> FrontEnd:
         """The base front-end; its size is the number of text rows of T3."""
@@ -53,6 +61,10 @@ class Chatterbox:
 
     def open_weights(self, path: Path) -> LazyWeights:
         return LazyWeights.open(path)
+
+    def strip_file(self, path: Path, target: Path) -> bool:
+        """False: its files hold the model alone."""
+        return False
 
     def load_extractor(self, folder: Path, device: torch.device) -> codec.ChatterboxExtractor:
         """Speech tokenizer and voice encoder."""
@@ -87,8 +99,8 @@ class Chatterbox:
         conditionals = model_folder.find_files(folder).conditionals
         return {model_folder.VOICE: model_folder.read_voice(conditionals)} if conditionals else {}
 
-    def voice_from_recording(self, folder: Path, device: torch.device, waveform: torch.Tensor,
-                             sample_rate: int) -> Voice:
+    def voice_from_recording(self, folder: Path, device: torch.device, waveform: torch.Tensor, sample_rate: int,
+                             emotion: Emotion | None = None) -> Voice:
         return codec.voice_from_clip(*self._codec(folder, device), waveform, sample_rate)
 
     def load_replay_clips(self, folder: Path) -> list[tuple[str, str, Features]]:
@@ -100,7 +112,7 @@ class Chatterbox:
         return []
 
     def export(self, base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
-               merged: Mapping[str, torch.Tensor] | None) -> tuple[ExportFile, ...]:
+               merged: Mapping[str, torch.Tensor] | None, front_end: FrontEnd) -> tuple[ExportFile, ...]:
         return model_folder.write_export(base, folder, tensors, merged)
 
     def _t3_config(self, folder: Path) -> SpeechLMConfig:

@@ -19,7 +19,6 @@ from torch import nn
 
 from models.chatterbox.flow_encoder import FlowEncoder, FlowEncoderConfig
 from models.chatterbox.flow_estimator import FlowEstimator, FlowEstimatorConfig
-from models.cuda_graph_decode import capture
 from models.matmul_backends import Linear
 
 
@@ -85,11 +84,6 @@ class Flow(nn.Module):
         self.encoder = FlowEncoder(config.encoder)
         self.encoder_proj = Linear(config.encoder.width, config.estimator.n_mels)
         self.decoder = FlowDecoder(config.estimator)
-        self._cuda_graphs: CUDAGraphEstimator | None = None
-
-    def use_cuda_graphs(self) -> None:
-        """On a GPU, replay the estimator from now on; call it after loading, moving and `cast_`."""
-        self._cuda_graphs = CUDAGraphEstimator(self.decoder.estimator)
 
     def cast_(self, dtype: torch.dtype) -> None:
         """Convert the estimator's matrix products to `dtype`; inputs, results and everything else stay float32."""
@@ -142,10 +136,9 @@ class Flow(nn.Module):
         mask = None if keep is None else keep.repeat(rows, 1)
         times = schedule(steps, mu.device)
         states = self.decoder.estimator.time_states(times[:-1])
-        estimate = self._cuda_graphs or self.decoder.estimator
         for step, size in enumerate((times[1:] - times[:-1]).unbind()):
             inputs.unflatten(0, (rows, batch))[..., :n_mels] = frames  # both rows see the same frames
-            velocity = estimate(inputs, states[step : step + 1], mask)
+            velocity = self.decoder.estimator(inputs, states[step : step + 1], mask)
             if rows == 2:
                 conditional, unconditional = velocity.chunk(2)
                 velocity = (1 + guidance) * conditional - guidance * unconditional
@@ -164,45 +157,3 @@ class Flow(nn.Module):
         speaker.copy_(self.speaker(prompt.speaker)[:, None].expand(batch, length, -1))
         prompt_mel[:, : prompt.mel.shape[1]] = prompt.mel
         return inputs
-
-
-PADDING = 64  # frames
-MAX_GRAPHS = 16  # the oldest is dropped first
-
-
-class _Graph:
-    """The graph of one shape, and the tensors that it reads and writes."""
-
-    def __init__(self, estimator: FlowEstimator, rows: int, frames: int, time: torch.Tensor) -> None:
-        self.inputs = time.new_zeros(rows, frames, estimator.config.inputs)
-        self.time = torch.zeros_like(time)
-        self.keep = torch.ones(rows, frames, dtype=torch.bool, device=time.device)
-        self.velocity = time.new_zeros(rows, frames, estimator.config.n_mels)
-        self.graph = capture(lambda: self.velocity.copy_(estimator(self.inputs, self.time, self.keep)))
-
-
-class CUDAGraphEstimator:
-    """A `FlowEstimator` that replays graphs; a result is valid until the next call."""
-
-    def __init__(self, estimator: FlowEstimator) -> None:
-        self._estimator = estimator
-        self._graphs: dict[tuple[int, int], _Graph] = {}
-
-    def __call__(self, inputs: torch.Tensor, time: torch.Tensor, keep: torch.Tensor | None = None) -> torch.Tensor:
-        """Inputs (B, F, 4 * n_mels), time states (1, stages, width), keep (B, F) -> velocity (B, F, n_mels)."""
-        rows, frames = inputs.shape[:2]
-        graph = self._graph_for(rows, -(-frames // PADDING) * PADDING, time)
-        graph.inputs[:, :frames] = inputs
-        graph.time.copy_(time)
-        graph.keep[:, :frames] = True if keep is None else keep
-        graph.keep[:, frames:] = False
-        graph.graph.replay()
-        return graph.velocity[:, :frames]
-
-    def _graph_for(self, rows: int, frames: int, time: torch.Tensor) -> _Graph:
-        shape = (rows, frames)
-        if shape not in self._graphs:
-            if len(self._graphs) == MAX_GRAPHS:
-                del self._graphs[next(iter(self._graphs))]
-            self._graphs[shape] = _Graph(self._estimator, rows, frames, time)
-        return self._graphs[shape]

@@ -12,9 +12,9 @@ import re
 from pathlib import Path
 
 from config.errors import UserError
-from data.bpe import highest_id, vocabulary
 from data.front_end import FrontEnd
 from data.normalisers import DATA_FILES, for_base_language
+from data.segmenters import highest_id, vocabulary
 
 LANGUAGES = ("ar", "da", "de", "el", "en", "es", "fi", "fr", "he", "hi", "it", "ja", "ko", "ms", "nl", "no", "pl",
              "pt", "ru", "sv", "sw", "tr", "zh")

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +21,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import weight_norm
+
+from models.convolutions import Conv, UpConv, full_precision
 
 VOICED_HZ = 10.0  # frames below it are unvoiced
 SINE_LEVEL = 0.1
@@ -168,27 +169,6 @@ class HarmonicSource(nn.Module):
         steps = (f0 * (self.samples_per_frame / self.sample_rate)) % 1
         first = f0.new_zeros(f0.shape[0], 1) if phase is None else phase[:, None]
         return torch.cat([first, steps], 1).cumsum(1) % 1
-
-
-def full_precision() -> AbstractContextManager[None]:
-    """Convolutions on a GPU in float32 instead of TF32."""
-    return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
-
-
-class Conv(nn.Conv1d):
-    """One-dimensional convolution over (B, C, 1, T)."""
-
-    def forward(self, signal: torch.Tensor) -> torch.Tensor:
-        stride, padding, dilation = self.stride[0], int(self.padding[0]), self.dilation[0]
-        return F.conv2d(signal, self.weight[:, :, None], self.bias, (1, stride), (0, padding), (1, dilation))
-
-
-class UpConv(nn.ConvTranspose1d):
-    """One-dimensional transposed convolution over (B, C, 1, T)."""
-
-    def forward(self, signal: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        stride, padding = self.stride[0], int(self.padding[0])
-        return F.conv_transpose2d(signal, self.weight[:, :, None], self.bias, (1, stride), (0, padding))
 
 
 class Snake(nn.Module):

@@ -7,8 +7,6 @@ export is such a folder with a larger T3. Files that training does not change ar
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ import numpy as np
 import torch
 
 from config.errors import UserError
+from data.durable_files import link_or_copy
 from data.normalisers import DATA_FILES
 from models import weights
 from models.base import ExportFile, Voice
@@ -82,8 +81,8 @@ def read_voice(path: Path) -> Voice:
         codes, mel = _row(s3gen["prompt_token"]), _row(s3gen["prompt_feat"])
         length = min(len(codes), len(mel) // 2)
         return Voice(
-            _row(t3["speaker_emb"]).astype(np.float32),
-            _row(t3["cond_prompt_speech_tokens"]).astype(np.int64),
+            {"speaker_embedding": _row(t3["speaker_emb"]).astype(np.float32),
+             "prompt_codes": _row(t3["cond_prompt_speech_tokens"]).astype(np.int64)},
             {"codes": codes[:length].astype(np.int64), "mel": mel[:2 * length].astype(np.float32),
              "speaker": _row(s3gen["embedding"]).astype(np.float32)},
         )
@@ -106,22 +105,14 @@ def write_export(base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
         weights.write(folder / MERGED, merged)
         written.append(ExportFile(MERGED, "T3 with the adapters merged; it CHANGES the base languages"))
     for path in find_files(base).all[1:]:
-        _link(path, folder / path.name)
+        link_or_copy(path, folder / path.name)
         written.append(ExportFile(path.name, _PURPOSES[path.name.split(".")[0].removesuffix("_v3")]))
     for name in (*TOKENIZERS, *DATA_FILES):
         if (base / name).is_file():
-            _link(base / name, folder / name)
+            link_or_copy(base / name, folder / name)
             written.append(ExportFile(name, "of the base model's text front-end, as published"))
     (folder / SCRIPT).write_text(EXPORT_SCRIPT, encoding="utf-8")
     return (*written, ExportFile(SCRIPT, "speaks with these files through the published package chatterbox-tts"))
-
-
-def _link(source: Path, target: Path) -> None:
-    """A hard link, or a copy if the file system has none."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 EXPORT_SCRIPT = '''"""Speak with this export through the published package: pip install chatterbox-tts
@@ -131,6 +122,8 @@ EXPORT_SCRIPT = '''"""Speak with this export through the published package: pip 
 The package knows a fixed list of languages and one vocabulary size; both are set by hand here,
 from the files. For the new language the weights with the adapters folded in are used, for the
 base languages those without: the proof that they are as they were holds for the latter alone.
+A language that the model was taught before the last one has adapters of its own, in `taught`,
+which only Lisan uses: it is refused here.
 Text is cleaned by the package, which is not quite the front-end the model was trained with
 (`front_end/`): end sentences with a full stop, and write numbers as words.
 """
@@ -164,6 +157,10 @@ arguments = parser.parse_args()
 front_end = json.loads((folder / "front_end" / "front_end.json").read_text(encoding="utf-8"))
 language = front_end["languages"][arguments.language]
 new = arguments.language not in front_end["base_languages"]
+origin = json.loads((folder / "export.json").read_text(encoding="utf-8"))["origin"]
+if arguments.language in [one["language"] for one in origin.get("taught", ())]:
+    raise SystemExit(f"{arguments.language} has adapters of its own, in taught/{arguments.language}: "
+                     "speak it with Lisan (load_example.py).")
 merged = folder / "t3-merged.safetensors"
 state = load_file(merged if new and merged.is_file() else folder / "t3_finetuned.safetensors")
 

@@ -19,7 +19,7 @@ from torch import nn
 from config.errors import UserError
 from data.acoustics import audio
 from models import weights
-from models.chatterbox.campplus import CAMPPlus
+from models.campplus import CAMPPlus
 from models.chatterbox.flow import Flow, FlowConfig, FlowPrompt
 from models.chatterbox.flow_encoder import FlowEncoderConfig
 from models.chatterbox.flow_estimator import FlowEstimatorConfig
@@ -57,11 +57,11 @@ class S3Gen(nn.Module):
         self.mel2wav = HiFT(config.vocoder)
 
     @torch.inference_mode()
-    def timbre(self, waveform: torch.Tensor, sample_rate: int) -> dict[str, np.ndarray]:
-        """The flow's prompt from the first ten seconds of a reference clip (S,): codes, mel and speaker embedding."""
-        first = waveform[:int(MAX_PROMPT_S * sample_rate)].to(self.tokenizer.window.device)
-        mel = audio.prompt_mel(audio.resample(first, sample_rate, SAMPLE_RATE)[None])[0].T  # (F, n_mels)
-        narrow = audio.resample(first, sample_rate, CODE_SAMPLE_RATE)
+    def timbre(self, waveform: torch.Tensor) -> dict[str, np.ndarray]:
+        """The flow's prompt from the first ten seconds of a reference clip (S,) at 24 kHz: codes, mel and speaker."""
+        first = waveform[:int(MAX_PROMPT_S * SAMPLE_RATE)].to(self.tokenizer.window.device)
+        mel = audio.prompt_mel(first[None])[0].T  # (F, n_mels)
+        narrow = audio.resample_windowed_sinc(first, SAMPLE_RATE, CODE_SAMPLE_RATE)
         codes = self.tokenizer.encode([narrow])[0]
         length = min(len(codes), len(mel) // FRAMES_PER_CODE)
         return {

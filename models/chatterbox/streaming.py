@@ -41,7 +41,7 @@ class StreamingVocoder:
         self._hop = vocoder.config.samples_per_frame
         self._frames = 0  # synthesised
         self._phase: torch.Tensor | None = None  # (1,) of the fundamental after these frames
-        self._source = torch.zeros(1, 1, 0)  # excitation of the last frames
+        self._source = torch.zeros(1, 1, 0, device=vocoder.spectrum.analysis.device)  # excitation of the last frames
         self._held_back = torch.zeros(0)  # their last samples, for the next cross-fade
 
     @torch.inference_mode()

@@ -17,7 +17,7 @@ import torch
 from config.errors import UserError
 from data.acoustics import audio
 from data.front_end import FrontEnd
-from models.base import ExportFile, Features, RecognitionScore, Sampling, VocoderOptions, Voice
+from models.base import Emotion, ExportFile, Features, RecognitionScore, Sampling, VocoderOptions, Voice
 from models.decoder import DecoderConfig
 from models.language_model import TENSOR_LAYOUT, LanguageModel
 from models.speech_lm import SpeechLM, SpeechLMConfig
@@ -30,7 +30,7 @@ from models.weights import LazyWeights
 MEL_SETTINGS = audio.MelSettings()
 BASE_CODE_LIMIT, CODES_PER_TOKEN = 12, 6  # of a text: half a second, and a quarter for each token
 MAX_PROMPT_CODES = 50  # of a reference clip: two seconds
-FEATURES_VERSION = 2  # increased when the extractor computes other features from the same clip and codec
+FEATURES_VERSION = 3  # increased when the extractor computes other features from the same clip and codec
 DEFAULT_VOICE = "low"
 LANGUAGE_MODEL, CODEC, RECOGNISER = "t3.safetensors", "codec.safetensors", "recogniser.safetensors"
 
@@ -47,7 +47,8 @@ class TinyExtractor:
         """Waveform (S,) at 16 kHz to features."""
         mel = audio.log_mel(waveform[None].to(self.device), MEL_SETTINGS)
         codes = self.codec.encode(mel)[0].cpu().numpy().astype(np.uint16)
-        return Features(codes, self.codec.embed_speaker(mel)[0].cpu().numpy(), codes[:MAX_PROMPT_CODES])
+        return Features(codes, {"speaker_embedding": self.codec.embed_speaker(mel)[0].cpu().numpy(),
+                                "prompt_codes": codes[:MAX_PROMPT_CODES]})
 
     def extract_batch(self, waveforms: Sequence[torch.Tensor]) -> list[Features]:
         """One after another: the codec is small, and padding would change the last codes of a clip."""
@@ -62,10 +63,11 @@ class TinyVocoder:
     def __init__(self, codec: Codec, device: torch.device) -> None:
         self.codec, self.device = codec, device
 
-    def decode(self, codes: np.ndarray, voice: Voice, options: VocoderOptions | None = None) -> torch.Tensor:
+    def decode(self, codes: np.ndarray, voice: Voice, options: VocoderOptions | None = None,
+               hidden_states: torch.Tensor | None = None) -> torch.Tensor:
         """Codes (U,) to waveform (640 U - 160,) at 16 kHz; it has no options."""
         rows = torch.from_numpy(np.asarray(codes, dtype=np.int64))[None].to(self.device)
-        speaker = torch.from_numpy(voice.speaker_embedding)[None].to(self.device)
+        speaker = torch.from_numpy(voice.conditioning["speaker_embedding"])[None].to(self.device)
         return audio.griffin_lim(self.codec.decode(rows, speaker), MEL_SETTINGS)[0].cpu()
 
     def stream(self, voice: Voice, options: VocoderOptions | None = None) -> None:
@@ -112,6 +114,9 @@ class Tiny:
     sound_options: tuple[str, ...] = ()
     tensor_layout = TENSOR_LAYOUT
 
+    def sampling_for(self, languages: Sequence[str]) -> Sampling:
+        return self.sampling
+
     def load_front_end(self, folder: Path) -> FrontEnd:
         """The base front-end; its size must be the number of text rows in the checkpoint."""
         front_end = FrontEnd.load(folder)
@@ -147,6 +152,10 @@ class Tiny:
     def open_weights(self, path: Path) -> LazyWeights:
         return LazyWeights.open(path)
 
+    def strip_file(self, path: Path, target: Path) -> bool:
+        """False: its files hold the model alone."""
+        return False
+
     def load_extractor(self, folder: Path, device: torch.device) -> TinyExtractor:
         """The codec as extractor."""
         return TinyExtractor(_codec(folder, device), self.extractor_fingerprint(folder), device)
@@ -170,8 +179,8 @@ class Tiny:
         names = sorted(paths, key=lambda name: (name != DEFAULT_VOICE, name))
         return {name: _voice(extractor.extract(audio.load(paths[name], extractor.sample_rate))) for name in names}
 
-    def voice_from_recording(self, folder: Path, device: torch.device, waveform: torch.Tensor,
-                             sample_rate: int) -> Voice:
+    def voice_from_recording(self, folder: Path, device: torch.device, waveform: torch.Tensor, sample_rate: int,
+                             emotion: Emotion | None = None) -> Voice:
         extractor = self.load_extractor(folder, device)
         return _voice(extractor.extract(audio.resample(waveform, sample_rate, extractor.sample_rate)))
 
@@ -188,12 +197,12 @@ class Tiny:
                 if row["language"] == language and row["split"] != "replay"]
 
     def export(self, base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
-               merged: Mapping[str, torch.Tensor] | None) -> tuple[ExportFile, ...]:
+               merged: Mapping[str, torch.Tensor] | None, front_end: FrontEnd) -> tuple[ExportFile, ...]:
         return model_folder.write_export(base, folder, LANGUAGE_MODEL, _language_model_config(base), tensors, merged)
 
 
 def _voice(features: Features) -> Voice:
-    return Voice(features.speaker_embedding, features.prompt_codes.astype(np.int64))
+    return Voice(features.conditioning)
 
 
 def _held_out(folder: Path) -> list[dict[str, str]]:

@@ -28,7 +28,7 @@ def tensor(key: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
             return np.asarray(0.5 + np.abs(values), dtype=np.float32)
         case "running_mean":
             return np.asarray(0.1 * values, dtype=np.float32)
-        case "original0":  # magnitude of a weight-normalised layer
+        case "original0" | "weight_g":  # magnitude of a weight-normalised layer, in torch's new and old form
             return np.asarray(0.6 + 0.1 * np.abs(values), dtype=np.float32)
         case "alpha":  # frequency of a Snake activation
             return np.asarray(1.0 + 0.1 * np.abs(values), dtype=np.float32)

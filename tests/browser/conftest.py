@@ -23,6 +23,12 @@ PATIENCE_MS = 1000 * PATIENCE_S
 ANSWER_TIMES_GRADIO = 20.0
 WIDE, NARROW = (1280, 900), (390, 844)
 
+LOOKS = pytest.mark.parametrize(("scheme", "size"), [
+    pytest.param("light", WIDE, id="light-1280"), pytest.param("dark", NARROW, id="dark-390"),
+    pytest.param("light", NARROW, id="light-390", marks=pytest.mark.slow),
+    pytest.param("dark", WIDE, id="dark-1280", marks=pytest.mark.slow)])
+"""Each width and each scheme once; the other two combinations are slow."""
+
 expect.set_options(timeout=PATIENCE_MS)
 
 Take = Callable[[Page, str], Path]

@@ -15,7 +15,7 @@ from core.jobs.events import Finished, Queued, Stage, Started, WarningRaised
 from core.preflight import untried
 from core.workspace import Workspace
 from tests.browser import scenes
-from tests.browser.conftest import NARROW, WIDE, Take
+from tests.browser.conftest import LOOKS, Take
 from tests.serving import App, served
 
 pytestmark = pytest.mark.browser
@@ -44,8 +44,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Path]]:
         yield served_app, run.directory
 
 
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["1280", "390"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@LOOKS
 def test_the_trial_and_the_checkpoints_fit(app: tuple[App, Path], open_page: Callable[..., Page], take: Take,
                                            size: tuple[int, int], scheme: str) -> None:
     page = open_page(f"{app[0].url}?tab=train", size, scheme)

@@ -13,14 +13,12 @@ from core.jobs.directory import create_job
 from core.jobs.events import Failed, Finished, Queued, Skipped, Started
 from core.submission import demo_chain
 from tests.browser import scenes
-from tests.browser.conftest import NARROW, PATIENCE_MS, WIDE, Take
+from tests.browser.conftest import LOOKS, PATIENCE_MS, WIDE, Take
 from tests.serving import App, served
 from tests.unit.test_training_presets import world
 
 pytestmark = pytest.mark.browser
 Visit = Callable[..., Page]
-SIZES = pytest.mark.parametrize("size", [WIDE, NARROW], ids=["1280", "390"])
-SCHEMES = pytest.mark.parametrize("scheme", ["light", "dark"])
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,7 @@ def fits(page: Page) -> None:
     assert wide <= seen, f"{wide} wide in a window of {seen}"
 
 
-@SIZES
-@SCHEMES
+@LOOKS
 def test_what_never_began_is_grey_with_its_reason_once(scene: Scene, open_page: Visit, take: Take,
                                                        size: tuple[int, int], scheme: str) -> None:
     page = open_page(scene.app.url, size, scheme)
@@ -82,8 +79,7 @@ def test_older_results_stay_where_a_later_chain_broke(scene: Scene, open_page: V
     expect(page.locator("#run-status")).to_contain_text("100 of 100", timeout=PATIENCE_MS)
 
 
-@SIZES
-@SCHEMES
+@LOOKS
 def test_the_form_is_folded_by_group_and_keeps_what_was_typed(scene: Scene, open_page: Visit, take: Take,
                                                               size: tuple[int, int], scheme: str) -> None:
     page = open_page(scene.app.url + "?tab=train", size, scheme)

@@ -32,7 +32,7 @@ class Scene:
 
     def end(self) -> None:
         scenes.append(self.training, Stopped("Stopped after step 40 of 100, which is saved."))
-        self.lock.close()
+        self.lock.release()
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     for job in before:
         scenes.append(job, Queued(), Started(1, 1), Finished({}))
     scenes.train(training, 40, 100)
-    lock = FileLock.take(training.lock)
+    lock = FileLock.acquire(training.lock)
     assert lock is not None
     with served(workspace.path) as app:
         yield Scene(app, training, lock)

@@ -12,7 +12,7 @@ from core.jobs.events import Progress, Stage
 from core.jobs.locks import FileLock
 from core.workspace import Workspace
 from tests.browser import scenes
-from tests.browser.conftest import NARROW, WIDE, Take, open_tab
+from tests.browser.conftest import LOOKS, Take, open_tab
 from tests.serving import App, served
 
 pytestmark = pytest.mark.browser
@@ -34,11 +34,11 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     made = scenes.chain(workspace, steps=376, total=800)
     scenes.append(made[-1], Stage("certificate"), Progress(18, 40, "English sentences", "spoken and heard"))
     scenes.compare(workspace, made[-1].id, texts=(("am", LONG),))
-    lock = FileLock.take(made[-1].lock)
+    lock = FileLock.acquire(made[-1].lock)
     assert lock is not None
     with served(workspace.path) as app:
         yield Scene(app, workspace)
-    lock.close()
+    lock.release()
 
 
 def fits(page: Page) -> None:
@@ -46,8 +46,7 @@ def fits(page: Page) -> None:
     assert wide <= seen, f"{wide} wide in a window of {seen}"
 
 
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["1280", "390"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@LOOKS
 def test_a_text_without_a_space_stays_in_its_place(
     scene: Scene, open_page: Visit, take: Take, size: tuple[int, int], scheme: str,
 ) -> None:
@@ -60,8 +59,7 @@ def test_a_text_without_a_space_stays_in_its_place(
     take(page, f"listen-long-{size[0]}-{scheme}")
 
 
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["1280", "390"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@LOOKS
 def test_a_certificate_in_the_making_is_called_so(
     scene: Scene, open_page: Visit, take: Take, size: tuple[int, int], scheme: str,
 ) -> None:

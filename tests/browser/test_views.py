@@ -17,8 +17,7 @@ from core.workspace import Workspace
 from tests.browser import scenes
 from tests.browser.conftest import (
     ANSWER_TIMES_GRADIO,
-    NARROW,
-    WIDE,
+    LOOKS,
     Take,
     open_tab,
     times_gradio,
@@ -53,18 +52,17 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     scenes.examine(workspace)
     (workspace.models / "tiny" / "voices").mkdir(parents=True)
     comparison = scenes.compare(workspace, made[-1].id)
-    lock = FileLock.take(made[-1].lock)
+    lock = FileLock.acquire(made[-1].lock)
     assert lock is not None
     with served(workspace.path) as app:
         yield Scene(app, workspace, made[-1], comparison)
-    lock.close()
+    lock.release()
 
 
 Visit = Callable[..., Page]
 
 
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["1280", "390"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@LOOKS
 def test_every_tab_fits_its_width(
     scene: Scene, open_page: Visit, take: Take, size: tuple[int, int], scheme: str,
 ) -> None:

@@ -13,24 +13,34 @@ import torch
 from config.schema import TrainOptions
 from core.model.loading import TTSModel, load_base, load_extension
 from core.model.precision import Precision
+from core.speech.evaluation import training_recording
+from core.speech.synthesis import find_voice
 from core.training import dataloader, replay, setup
 from core.training.trainer import Trainer
 from core.workspace import Workspace
-from models.base import SpeechModel
+from data import manifest
+from models.base import SpeechModel, Voice
 from tests.contract.families import FAMILIES, Case
-from tests.worlds import train_options
+from tests.worlds import DEVICE, train_options
 
 CPU = torch.device("cpu")
 
 
-def single_start(voice: TTSModel) -> TTSModel:
+def load_voices(tts: TTSModel, workspace: Workspace) -> dict[str, Voice]:
+    """The voices that come with the model, or that of a training recording of its dataset."""
+    recording = training_recording(manifest.load(workspace.dataset("demo-am")))
+    return tts.family.load_voices(tts.base_folder) or {"recording": find_voice(tts, recording)}
+
+
+def single_start(tts: TTSModel) -> TTSModel:
     """Speech that begins with one start, as in training, whatever the family does when it speaks.
 
     What it does then is compared with its reference: `scripts.dev.conformance`.
     """
-    module: Any = voice.model.module
-    module.config = replace(module.config, doubled_start=False)
-    return voice
+    module: Any = tts.lm.module
+    if hasattr(module.config, "doubled_start"):
+        module.config = replace(module.config, doubled_start=False)
+    return tts
 
 
 @dataclass(frozen=True)
@@ -41,36 +51,40 @@ class World:
     workspace: Workspace
 
     def base(self) -> TTSModel:
-        return single_start(load_base(self.workspace, self.case.model, CPU))
+        return single_start(load_base(self.workspace, self.case.model, DEVICE))
 
     def extension(self) -> TTSModel:
-        return single_start(load_extension(self.workspace, "tiny-am", CPU))
+        return single_start(load_extension(self.workspace, "tiny-am", DEVICE))
 
     def trainer(self, dtype: torch.dtype = torch.float32, wrap: Callable[[SpeechModel], SpeechModel] | None = None,
                 warn: Callable[[str], None] = lambda message: None, **changes: object) -> Trainer:
         """A trainer that has not taken a step; `wrap` may put something around its model."""
         options: TrainOptions = train_options(**changes)
-        voice = single_start(setup.new_voice(options, self.workspace, CPU))
+        tts = single_start(setup.new_model(options, self.workspace, DEVICE))
         if wrap is not None:
-            voice = replace(voice, model=wrap(voice.model))
-        data = dataloader.load_training_data(self.workspace, options.dataset, voice)
-        voices = voice.family.load_voices(voice.base_folder)
-        replayed = replay.load(voice, voices).replayed if options.scope == "full" else ()
-        return Trainer(options, voice, data, replayed, Precision("cpu", dtype, "for the test"), warn)
+            tts = replace(tts, lm=wrap(tts.lm))
+        data = dataloader.load_training_data(self.workspace, options.dataset, tts)
+        replayed = replay.load(tts, self.voices(tts)).replayed if options.scope == "full" else ()
+        return Trainer(options, tts, data, replayed, Precision(DEVICE.type, dtype, "for the test"), warn)
 
     def few_sentences(self) -> str:
         """A file with what the base is to speak for rehearsal, where it has no clips; the app's own are many."""
         path = self.workspace.path / "few-sentences.txt"
-        path.write_text("".join(f"{code}\tthe cat\n{code}\ta red cat\n" for code in ("en", "fr")), encoding="utf-8")
+        path.write_text("".join(f"{code}\t{text}\n" for code, texts in self.case.texts.items() for text in texts[:2]),
+                        encoding="utf-8")
         return str(path)
+
+    def voices(self, tts: TTSModel) -> dict[str, Voice]:
+        """The voices that come with the model, or that of a training recording."""
+        return load_voices(tts, self.workspace)
 
     def probes(self) -> list[replay.ProbeSample]:
         base = self.base()
-        clips = replay.load(base, base.family.load_voices(base.base_folder)).drift_clips
-        return replay.probes(clips, base.model.max_prompt_length)
+        clips = replay.load(base, self.voices(base)).drift_clips
+        return replay.probes(clips, base.lm)
 
 
-@pytest.fixture(scope="session", params=FAMILIES, ids=lambda case: case.name)
+@pytest.fixture(scope="session", params=FAMILIES, ids=lambda case: getattr(case, "name", None))
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     case: Case = request.param
     path: Path = tmp_path_factory.mktemp(case.name)

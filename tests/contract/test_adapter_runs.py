@@ -25,9 +25,8 @@ from models.tiny.family import _language_model_config
 from models.tiny.model_folder import load_module
 from tests.contract.test_export import probes
 from tests.contract.test_resume import evaluations, losses
-from tests.worlds import Listener, extended_world, train_options
+from tests.worlds import DEVICE, Listener, extended_world, train_options
 
-CPU = torch.device("cpu")
 STEPS = 6
 CHANGES = {"steps": STEPS, "checkpoint_every": 3, "adapter_dropout": 0.2, "warmup": 0, "evaluation_sentences": 1,
            "adapter_lr": 0.05, "adapter_rank": 2}
@@ -51,7 +50,7 @@ class Job(Listener):
 
 
 def trained(world: Workspace, run: Path) -> TTSModel:
-    return load_checkpoint(world, checkpoint.folder_of(run, STEPS), CPU)
+    return load_checkpoint(world, checkpoint.folder_of(run, STEPS), DEVICE)
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora", "adalora"])
@@ -69,7 +68,7 @@ def test_every_kind_is_resumed_to_the_bit_certified_and_exported(world: Workspac
     assert losses([*parts]) == losses([whole])
     assert evaluations([*parts]) == evaluations([whole])
     one, other = (trained(world, listener.directory) for listener in (whole, parts[0]))
-    left, right = one.model.module.state_dict(), other.model.module.state_dict()
+    left, right = one.lm.module.state_dict(), other.lm.module.state_dict()
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
     assert result["certificate"] == "passed"
@@ -84,14 +83,14 @@ def _exported(world: Workspace, run: Path, kind: str) -> None:
     ref = f"run:{run.name}@{STEPS}"
     result = export.run(ExportOptions(run=ref, export=kind), world, Listener(world.runs / f"export-{kind}"))
     assert result["base_logits"] == "passed"
-    checkpointed, again = load(world, ref, CPU), load(world, f"export:{kind}", CPU)
+    checkpointed, again = load(world, ref, DEVICE), load(world, f"export:{kind}", DEVICE)
     assert all(same_logits(checkpointed, again, item) for item in probes(checkpointed))
     place, new = world.exports / kind, probes(checkpointed)[-1]
     with checkpointed.adapters_for("am"):
-        wanted = checkpointed.model.probe(new.sample).speech_logits
+        wanted = checkpointed.lm.probe(new.sample).speech_logits
     with checkpointed.adapters_for("en"):
-        assert not torch.allclose(checkpointed.model.probe(new.sample).speech_logits, wanted)
-    config, tiny = _language_model_config(place), load(world, "base:tiny", CPU).model
+        assert not torch.allclose(checkpointed.lm.probe(new.sample).speech_logits, wanted)
+    config, tiny = _language_model_config(place), load(world, "base:tiny", DEVICE).lm
     merged = replace(tiny, module=load_module(place / "t3-merged.safetensors", SpeechLM(config)))
     torch.testing.assert_close(merged.probe(new.sample).speech_logits, wanted, atol=1e-4, rtol=1e-4)
     plain = load_module(place / "t3.safetensors", SpeechLM(config))

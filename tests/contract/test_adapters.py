@@ -10,7 +10,7 @@ from peft import PeftModel
 
 from config.errors import UserError
 from core.model.adapters import Adapters, plan_adapters
-from core.model.prefix import base_tensors
+from core.model.prefix import base_tensors, parameter_name
 from core.training.trainer import Trainer
 from models.base import LossOptions, Sampling
 from tests.contract.conftest import World
@@ -35,141 +35,143 @@ def trained(world: World, steps: int = 4, dtype: torch.dtype = torch.float32, **
 def test_new_rows_train_beside_every_kind_and_nothing_of_the_base_moves(
         world: World, kind: str, dtype: torch.dtype) -> None:
     trainer = world.trainer(dtype, adapter=kind, **HARD)
-    module = trainer.voice.model.module
+    module = trainer.tts.lm.module
     before = {name: value.clone() for name, value in module.state_dict().items()}
     for _ in range(4):
         trainer.train_step()
     after = module.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == set(trainer.trainables.named)
-    for table in trainer.voice.model.text_tables:
-        rows = trainer.trainables.rows[f"{table}.new"]
+    for table in trainer.tts.lm.text_tables:
+        rows = trainer.trainables.rows[parameter_name(table)]
         assert rows.requires_grad
         assert rows.grad is not None
-        assert (before[f"{table}.new"] != after[f"{table}.new"]).any()
+        assert (before[parameter_name(table)] != after[parameter_name(table)]).any()
     assert (before["text_head.new"] != after["text_head.new"]).any(-1).all()
-    assert trainer.compute_frozen_hash() == trainer.voice.base_hash
+    assert trainer.compute_frozen_hash() == trainer.tts.base_hash
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_switched_off_every_kind_gives_the_logits_of_the_base_to_the_bit(world: World, kind: str) -> None:
     base, trainer = world.base(), trained(world, adapter=kind)
-    assert trainer.voice.adapters is not None
+    assert trainer.tts.adapters is not None
     for item in world.probes()[:2]:
-        wanted = base.model.probe(item.sample)
-        with trainer.voice.adapters_for(item.language):
-            seen = trainer.voice.model.probe(item.sample)
+        wanted = base.lm.probe(item.sample)
+        with trainer.tts.adapters_for(item.language):
+            seen = trainer.tts.lm.probe(item.sample)
         assert torch.equal(wanted.speech_logits, seen.speech_logits)
         assert torch.equal(wanted.text_logits, seen.text_logits[:, :wanted.text_logits.shape[1]])
-        with trainer.voice.adapters.enabled(True):
-            assert not torch.equal(trainer.voice.model.probe(item.sample).speech_logits, wanted.speech_logits)
+        with trainer.tts.adapters.enabled(True):
+            assert not torch.equal(trainer.tts.lm.probe(item.sample).speech_logits, wanted.speech_logits)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_adapters_start_without_effect(world: World, kind: str) -> None:
     trainer = world.trainer(adapter=kind, adapter_dropout=0.0)
-    assert trainer.voice.adapters is not None
+    assert trainer.tts.adapters is not None
     item = world.probes()[0]
-    with trainer.voice.adapters.enabled(True):
-        acting = trainer.voice.model.probe(item.sample).speech_logits
-    torch.testing.assert_close(acting, world.base().model.probe(item.sample).speech_logits, rtol=1e-4, atol=1e-5)
+    with trainer.tts.adapters.enabled(True):
+        acting = trainer.tts.lm.probe(item.sample).speech_logits
+    torch.testing.assert_close(acting, world.base().lm.probe(item.sample).speech_logits, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_old_and_new_languages_share_a_batch_and_old_rows_stay_equal_to_the_bit(world: World, kind: str) -> None:
     """Every logit of a base row, at every code of a guided batch, is that of a batch without adapters."""
     trainer = trained(world, adapter=kind)
-    voice, model = trainer.voice, trainer.voice.model
-    assert voice.adapters is not None
+    tts, model = trainer.tts, trainer.tts.lm
+    assert tts.adapters is not None
     languages = ["en", "am", "en", "am"]
-    texts = [voice.front_end.encode(text, language) for text, language in
+    texts = [tts.front_end.encode(text, language) for text, language in
              zip((ENGLISH[0], "ሀለመ", ENGLISH[2], "ሰረቀ ሀለ"), languages, strict=True)]
-    speaker = next(iter(voice.family.load_voices(voice.base_folder).values()))
-    with voice.adapters_for("en"):
+    speaker = next(iter(world.voices(tts).values()))
+    with tts.adapters_for("en"):
         plain = model.prepare(speaker)
-    with voice.adapters_for("am"):
+    with tts.adapters_for("am"):
         adapted = model.prepare(speaker)
     voices = [plain, adapted, plain, adapted]
     seen: list[torch.Tensor] = []
-    hook = model.module.tfmr.register_forward_hook(lambda _module, _given, made: seen.append(made.clone()))
-    with voice.adapters_for_batch(languages):
+    hook = model.module.transformer.register_forward_hook(lambda _module, _given, made: seen.append(made.clone()))
+    with tts.adapters_for_batch(languages):
         together = model.generate(texts, voices, GREEDY)
     mixed, seen[:] = list(seen), []
-    with voice.adapters.enabled(False):
+    with tts.adapters.enabled(False):
         model.generate(texts, voices, GREEDY)
     hook.remove()
-    old = torch.tensor([0, 2, 4, 6])  # with guidance the rows stand there twice
+    old = torch.arange(0, len(mixed[0]), 2)  # with guidance the rows stand there twice
+    assert len(old) == (4 if model.module.guided else 2)
     prefills = mixed[0], seen[0]
     assert torch.equal(prefills[0][old], prefills[1][old])
     assert not torch.equal(prefills[0], prefills[1])
     assert all(torch.equal(one[old], other[old]) for one, other in zip(mixed, seen, strict=False))
     for index, language in enumerate(languages):
-        with voice.adapters_for(language):
+        with tts.adapters_for(language):
             alone = model.generate([texts[index]], [voices[index]], GREEDY)[0]
         assert alone.codes.tolist() == together[index].codes.tolist()
 
 
 def test_a_batch_that_does_not_divide_into_its_rows_is_an_error(world: World) -> None:
     trainer = trained(world, 1)
-    assert trainer.voice.adapters is not None
-    with trainer.voice.adapters.enabled_for_rows([True, False]), pytest.raises(ValueError, match="rows for 2 switches"):
-        trainer.voice.model.losses(trainer.loader.next_batches()[0].samples, LossOptions())
+    assert trainer.tts.adapters is not None
+    with trainer.tts.adapters.enabled_for_rows([True, False]), pytest.raises(ValueError, match="rows for 2 switches"):
+        trainer.tts.lm.losses(trainer.loader.next_batches()[0].samples, LossOptions())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_saved_is_what_was_trained_and_peft_reads_it(world: World, kind: str, tmp_path: Path) -> None:
     trainer = trained(world, 9, adapter=kind, adapter_rank=3, adapter_rank_mlp=None if kind == "adalora" else 2)
-    voice = trainer.voice
-    assert voice.adapters is not None
-    voice.adapters.save(tmp_path)
+    tts = trainer.tts
+    assert tts.adapters is not None
+    tts.adapters.save(tmp_path)
     again = world.extension()
-    adapters = Adapters.load(again.model.module, tmp_path)
-    assert all(torch.equal(value, adapters.tensors()[name]) for name, value in voice.adapters.tensors().items())
+    adapters = Adapters.load(again.lm.module, tmp_path)
+    assert all(torch.equal(value, adapters.tensors()[name]) for name, value in tts.adapters.tensors().items())
     sample = trainer.loader.next_batches()[0].samples[0]
     rows = trainer.trainables.rows
     with torch.no_grad():
-        for table in again.model.text_tables:
-            again.model.module.get_parameter(f"{table}.new").copy_(rows[f"{table}.new"])
-    with voice.adapters_for("am"), adapters.enabled(True):
-        wanted = voice.model.probe(sample).speech_logits
-        torch.testing.assert_close(again.model.probe(sample).speech_logits, wanted, rtol=0, atol=0)
+        for table in again.lm.text_tables:
+            again.lm.module.get_parameter(parameter_name(table)).copy_(rows[parameter_name(table)])
+    with tts.adapters_for("am"), adapters.enabled(True):
+        wanted = tts.lm.probe(sample).speech_logits
+        torch.testing.assert_close(again.lm.probe(sample).speech_logits, wanted, rtol=0, atol=0)
     theirs = world.extension()
-    wrapped = PeftModel.from_pretrained(theirs.model.module, str(tmp_path))
+    wrapped = PeftModel.from_pretrained(theirs.lm.module, str(tmp_path))
     with torch.no_grad():
-        for table in theirs.model.text_tables:
-            theirs.model.module.get_parameter(f"{table}.new").copy_(rows[f"{table}.new"])
-    theirs.model.module = wrapped.base_model.model
-    torch.testing.assert_close(theirs.model.probe(sample).speech_logits, wanted, rtol=1e-4, atol=1e-4)
+        for table in theirs.lm.text_tables:
+            theirs.lm.module.get_parameter(parameter_name(table)).copy_(rows[parameter_name(table)])
+    theirs.lm.module = wrapped.base_model.model
+    torch.testing.assert_close(theirs.lm.probe(sample).speech_logits, wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_folded_weights_speak_like_the_adapters(world: World, kind: str) -> None:
     trainer = trained(world, adapter=kind)
-    voice, plain = trainer.voice, world.extension()
-    assert voice.adapters is not None
-    folded, base = voice.adapters.merged_weights(), base_tensors(voice.model.module)
-    assert {name for name in base if name.endswith("_proj.weight")} < set(folded) < set(base)
+    tts, plain = trainer.tts, world.extension()
+    assert tts.adapters is not None
+    folded, base = tts.adapters.merged_weights(), base_tensors(tts.lm.module)
+    layers = {name for name in base if name.endswith("_proj.weight") and not name.startswith("spk_emb_proj.")}
+    assert layers < set(folded) < set(base)
     with torch.no_grad():
         for name, value in {**folded, **trainer.trainables.rows}.items():
-            plain.model.module.get_parameter(name).copy_(value)
+            plain.lm.module.get_parameter(name).copy_(value)
     sample = trainer.loader.next_batches()[0].samples[0]
-    with voice.adapters_for("am"):
-        wanted = voice.model.probe(sample).speech_logits
-    torch.testing.assert_close(plain.model.probe(sample).speech_logits, wanted, rtol=1e-3, atol=1e-4)
+    with tts.adapters_for("am"):
+        wanted = tts.lm.probe(sample).speech_logits
+    torch.testing.assert_close(plain.lm.probe(sample).speech_logits, wanted, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(("kind", "form"), [("lora", "int8"), ("dora", "int8"), ("adalora", "bfloat16")])
 def test_every_kind_speaks_with_packed_weights(world: World, kind: str, form: str, tmp_path: Path) -> None:
     trainer = trained(world, adapter=kind)
-    assert trainer.voice.adapters is not None
-    trainer.voice.adapters.save(tmp_path)
+    assert trainer.tts.adapters is not None
+    trainer.tts.adapters.save(tmp_path)
     again = world.extension()
-    adapters = Adapters.load(again.model.module, tmp_path)
+    adapters = Adapters.load(again.lm.module, tmp_path)
     sample = trainer.loader.next_batches()[0].samples[0]
     with adapters.enabled(True):
-        wanted = again.model.probe(sample).speech_logits
-        again.model.quantize_(form)
-        seen = again.model.probe(sample).speech_logits
+        wanted = again.lm.probe(sample).speech_logits
+        again.lm.quantize_(form)
+        seen = again.lm.probe(sample).speech_logits
     assert (seen - wanted).abs().max() < 0.1 * wanted.abs().max()
     assert not torch.equal(seen, wanted)
 
@@ -180,14 +182,14 @@ def test_every_kind_goes_on_from_its_state_as_if_it_had_not_stopped(world: World
     options = {"adapter": kind, **HARD}
     whole = trained(world, 9, adapter=kind)
     first = trained(world, 4, adapter=kind)
-    assert first.voice.adapters is not None
-    first.voice.adapters.save(tmp_path)
+    assert first.tts.adapters is not None
+    first.tts.adapters.save(tmp_path)
     state, rows = first.state_dict(), {name: value.detach().clone() for name, value in first.trainables.rows.items()}
     again = world.trainer(**options)
-    assert again.voice.adapters is not None
-    kept = Adapters.load(world.extension().model.module, tmp_path).tensors()
+    assert again.tts.adapters is not None
+    kept = Adapters.load(world.extension().lm.module, tmp_path).tensors()
     with torch.no_grad():
-        for name, value in again.voice.adapters.tensors().items():
+        for name, value in again.tts.adapters.tensors().items():
             value.copy_(kept[name])
         for name, value in again.trainables.rows.items():
             value.copy_(rows[name])
@@ -201,8 +203,8 @@ def test_every_kind_goes_on_from_its_state_as_if_it_had_not_stopped(world: World
 def test_adalora_shares_its_ranks_out_until_the_budget_is_met(world: World) -> None:
     trainer = world.trainer(**{**HARD, "adapter": "adalora", "steps": 30, "adapter_rank": 4, "adapter_dropout": 0.0,
                                "adapter_lr": 0.01})
-    assert trainer.voice.adapters is not None
-    allocation = trainer.voice.adapters.allocation
+    assert trainer.tts.adapters is not None
+    allocation = trainer.tts.adapters.allocation
     assert allocation is not None
     for _ in range(30):
         trainer.train_step()
@@ -213,17 +215,20 @@ def test_adalora_shares_its_ranks_out_until_the_budget_is_met(world: World) -> N
 
 def test_ranks_are_per_part_of_the_model(world: World) -> None:
     trainer = world.trainer(adapter_rank=6, adapter_rank_mlp=3, adapter_rank_heads=0, adapter_scale=2.0)
-    adapters = trainer.voice.adapters
+    adapters = trainer.tts.adapters
     assert adapters is not None
-    ranks = {name.split(".lora_A")[0].rpartition(".")[2]: len(value)
-             for name, value in adapters.tensors().items() if ".lora_A" in name}
-    assert ranks == {"q_proj": 6, "k_proj": 6, "v_proj": 6, "o_proj": 6, "gate_proj": 3, "up_proj": 3, "down_proj": 3}
+    layers = {name.split(".lora_A")[0]: len(value) for name, value in adapters.tensors().items() if ".lora_A" in name}
+    targets = {layer: rank for part, rank in (("attention", 6), ("mlp", 3))
+               for layer in trainer.tts.lm.adapter_targets[part]}
+    ranks = {target: {rank for name, rank in layers.items() if name.endswith(f".{target}")} for target in targets}
+    assert ranks == {target: {rank} for target, rank in targets.items()}
+    assert all(name.endswith(tuple(targets)) for name in layers)
     scalings = {layer.scaling["default"] for layer in adapters.module.modules() if hasattr(layer, "lora_variant")}
     assert scalings == {2.0}
 
 
 def test_adapters_that_cannot_be_made_are_refused_with_the_way_out(world: World) -> None:
-    targets = world.base().model.adapter_targets
+    targets = world.base().lm.adapter_targets
     with pytest.raises(UserError, match="rank 0 in every part") as caught:
         plan_adapters(train_options(adapter_rank=0), targets)
     assert "scope `rows`" in caught.value.hint

@@ -55,7 +55,7 @@ def exported(world: Workspace) -> Path:
 
 def probes(model: TTSModel) -> list[replay.ProbeSample]:
     clips = replay.load(model, model.family.load_voices(model.base_folder)).drift_clips
-    found = replay.probes(clips, model.model.max_prompt_length)
+    found = replay.probes(clips, model.lm)
     new = replace(found[0].sample, text_ids=model.front_end.encode("ሀለመ ሰረቀ", "am"))
     return [*found, replay.ProbeSample("am", "ሀለመ ሰረቀ", new)]
 
@@ -71,10 +71,10 @@ def test_the_weights_load_strictly_at_the_new_size(world: Workspace, exported: P
     config = _language_model_config(exported)
     assert config.text_rows == model.front_end.size > model.front_end.prefix_size
     plain = load_module(exported / "t3.safetensors", SpeechLM(config))
-    assert set(plain.state_dict()) == set(load(world, "base:tiny", CPU).model.module.state_dict())
+    assert set(plain.state_dict()) == set(load(world, "base:tiny", CPU).lm.module.state_dict())
     item = probes(model)[0]
-    tiny = replace(load(world, "base:tiny", CPU).model, module=plain)
-    wanted, seen = model.model.probe(item.sample), tiny.probe(item.sample)
+    tiny = replace(load(world, "base:tiny", CPU).lm, module=plain)
+    wanted, seen = model.lm.probe(item.sample), tiny.probe(item.sample)
     assert torch.equal(wanted.speech_logits, seen.speech_logits)
     torch.testing.assert_close(wanted.text_logits, seen.text_logits)
 
@@ -89,13 +89,13 @@ def test_old_rows_keep_the_bytes_of_the_base_file(world: Workspace, exported: Pa
 def test_the_merged_weights_speak_like_the_adapters_and_change_the_base(world: Workspace, exported: Path) -> None:
     model = load(world, f"run:{RUN}", CPU)
     merged = load_module(exported / "t3-merged.safetensors", SpeechLM(_language_model_config(exported)))
-    tiny = replace(load(world, "base:tiny", CPU).model, module=merged)
+    tiny = replace(load(world, "base:tiny", CPU).lm, module=merged)
     english, amharic = probes(model)[0], probes(model)[-1]
     with model.adapters_for("am"):
-        wanted = model.model.probe(amharic.sample).speech_logits
+        wanted = model.lm.probe(amharic.sample).speech_logits
     torch.testing.assert_close(tiny.probe(amharic.sample).speech_logits, wanted, atol=1e-4, rtol=1e-4)
     with model.adapters_for("en"):
-        wanted = model.model.probe(english.sample).speech_logits
+        wanted = model.lm.probe(english.sample).speech_logits
     assert not torch.allclose(tiny.probe(english.sample).speech_logits, wanted)
     assert "`t3-merged.safetensors` has the adapters merged" in (exported / "README.md").read_text(encoding="utf-8")
 
@@ -104,10 +104,10 @@ def test_peft_loads_the_adapters_itself(world: Workspace, exported: Path) -> Non
     model = load(world, f"run:{RUN}", CPU)
     plain = load_module(exported / "t3.safetensors", SpeechLM(_language_model_config(exported)))
     wrapped = PeftModel.from_pretrained(plain, str(exported / "adapter"))
-    tiny = replace(load(world, "base:tiny", CPU).model, module=wrapped.base_model.model)
+    tiny = replace(load(world, "base:tiny", CPU).lm, module=wrapped.base_model.model)
     item = probes(model)[-1]
     with model.adapters_for("am"):
-        torch.testing.assert_close(tiny.probe(item.sample).speech_logits, model.model.probe(item.sample).speech_logits)
+        torch.testing.assert_close(tiny.probe(item.sample).speech_logits, model.lm.probe(item.sample).speech_logits)
 
 
 def test_an_export_stands_alone(exported: Path, tmp_path: Path) -> None:
@@ -122,6 +122,22 @@ def test_an_export_stands_alone(exported: Path, tmp_path: Path) -> None:
     model = loading.load_export(folder, CPU)
     speaker = Synthesizer(model, "low", loading.export_record(model).longest_texts)
     assert len(join_chunks(list(speaker.synthesize(["the cat", " ሀ"][0], "en", SamplingOptions())))) > 0
+
+
+def test_an_export_that_speaks_the_new_language_otherwise_is_refused(world: Workspace,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal tensors and equal base languages, but adapters of twice the strength."""
+    assemble = export.assemble_export
+
+    def stronger(folder: Path, device: torch.device) -> TTSModel:
+        model = assemble(folder, device)
+        for layer in model.adapters._layers:  # type: ignore[union-attr]
+            layer.scaling["default"] *= 2  # type: ignore[index,operator]
+        return model
+
+    monkeypatch.setattr(export, "assemble_export", stronger)
+    with pytest.raises(UserError, match="does not reload as it was"):
+        export.run(ExportOptions(run=f"run:{RUN}", export="stronger"), world, Listener(world.runs / "export-stronger"))
 
 
 def test_it_carries_certificate_card_and_samples(exported: Path) -> None:
@@ -295,7 +311,7 @@ def test_rows_alone_are_exported_without_adapters(tmp_path: Path) -> None:
     assert not (folder / "adapter").exists()
     assert not (folder / "t3-merged.safetensors").exists()
     model = load(world, f"run:{RUN}", CPU)
-    rows = new_rows(model.model.module, model.model.text_tables)
+    rows = new_rows(model.lm.module, model.lm.text_tables)
     written = load_file(folder / "t3.safetensors")
     assert torch.equal(written["text_emb.weight"][model.front_end.prefix_size:], rows["text_emb"])
     assert set(plain_tensors(model)) == set(written)

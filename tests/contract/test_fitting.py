@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from config.errors import UserError
+from core import compute
 from core.library.records import CheckpointRecord
 from core.training import checkpoint, memory_plan, run_plan
 from core.training.memory_plan import MicrobatchPlan
@@ -17,6 +18,7 @@ from core.training.trainer import Trainer
 from data.batches import TargetPromptPair
 from models.base import Losses, LossOptions, Sample, SpeechModel
 from tests.contract.conftest import World
+from tests.worlds import DEVICE
 
 EVEN = {"batch_size": 6, "adapter_dropout": 0.0, "text_dropout": 0.4, "code_dropout": 0.5}
 NOISY = {"adapter_dropout": 0.3, "text_dropout": 0.3, "gradient_accumulation": 2}
@@ -59,7 +61,7 @@ def test_a_step_without_memory_is_taken_again_in_smaller_passes(world: World) ->
         assert seen.gradient_norm == pytest.approx(step.gradient_norm, rel=1e-4)
     for name, value in trained(roomy).items():
         torch.testing.assert_close(cramped.trainables.named[name], value, rtol=1e-3, atol=1e-5)
-    assert cramped.voice.model.asked == [6, 3, *[2] * 9]
+    assert cramped.tts.lm.asked == [6, 3, *[2] * 9]
     assert [warning.partition(" from here on")[0] for warning in warnings] == [
         f"Out of memory at step 1: micro-batches of {now} clips instead of {before}"
         for now, before in ((3, 6), (2, 3))]
@@ -82,9 +84,9 @@ def test_single_clips_are_the_last_but_one_resort(world: World) -> None:
 def test_the_setting_and_the_scale_of_the_loss_are_in_the_checkpoint(world: World, tmp_path: Path) -> None:
     trainer = world.trainer(torch.float16, wrap=lambda model: Cramped(model, 3), **EVEN)
     trainer.train_step()
-    voice, options = trainer.voice, trainer.options
-    record = CheckpointRecord("run", 1, options.scope, options.extension, options.dataset, "", "", voice.origin)
-    checkpoint.save(tmp_path, record, voice, options, trainer.state_dict())
+    tts, options = trainer.tts, trainer.options
+    record = CheckpointRecord("run", 1, options.scope, options.extension, options.dataset, "", "", tts.origin)
+    checkpoint.save(tmp_path, record, tts, options, trainer.state_dict())
     state = checkpoint.load_state(tmp_path, 1)
     again = world.trainer(torch.float16, **EVEN)
     again.load_state_dict(state)
@@ -122,9 +124,20 @@ def test_what_is_found_out_before_a_run_changes_nothing(world: World) -> None:
     assert 0 < found.seconds_a_step[0] <= found.seconds_a_step[1]
 
 
+@pytest.mark.parametrize("scope", ["rows", "full"])
+def test_the_memory_that_is_planned_is_that_of_the_longest_batch(world: World, scope: str) -> None:
+    """In `full` gradients of the base take more than the activations of few clips."""
+    trainer = world.trainer(**{**EVEN, "scope": scope})
+    needed = run_plan.estimate(trainer).needed
+    assert needed is not None
+    longest = trainer.loader.by_length()[-6:]
+    peak = memory_plan.peak_bytes(DEVICE, lambda: trainer.profile_forward_backward(longest))
+    assert needed == pytest.approx(peak + trainer.optimizer_bytes, rel=0.02)
+
+
 def test_a_run_that_would_not_fit_recomputes_and_then_halves(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def found(free: int | None, **changes: object) -> run_plan.Estimate:
-        monkeypatch.setattr(memory_plan, "free_bytes", lambda device: free)
+        monkeypatch.setattr(compute, "free_bytes", lambda device: free)
         trainer = world.trainer(**{**EVEN, **changes})
         estimate = run_plan.estimate(trainer)
         assert trainer.microbatch_plan == estimate.microbatch_plan

@@ -19,9 +19,9 @@ from core.training import checkpoint_evaluation, dataloader, setup
 from core.training.memory_plan import MicrobatchPlan
 from core.training.trainer import Diverged, Trainer
 from models.base import LossOptions
-from tests.contract.conftest import CPU, World
+from tests.contract.conftest import World
 from tests.contract.test_full import clips
-from tests.worlds import train_options
+from tests.worlds import DEVICE, train_options
 
 CHOICES = {
     "scope": st.sampled_from(["rows", "gated", "full"]),
@@ -59,6 +59,7 @@ CHOICES = {
 BESIDE = {"extension", "dataset", "steps", "max_minutes", "batch_size", "processes", "drift_bound", "fisher_clips",
           "adapter_rank_mlp", "text_loss_weight", "replay_datasets", "replay_texts", "checkpoint_every", "keep_last",
           "init_from", "evaluation_sentences", "select_best_by", "validate_every", "validation_disjoint_by", "patience",
+          "min_improvement",
           "tracker",
           "device", "precision", "compile", "optimizer", "max_attempts", "wait_for_gpu_gib", "wait_for_idle_gpu",
           "recogniser",
@@ -78,19 +79,19 @@ def there_is_time(what: str) -> bool:
 
 def trainer_of(world: World, chosen: dict[str, object], dtype: torch.dtype) -> Trainer:
     options = train_options(steps=5, batch_size=2, fisher_clips=2, drift_bound=1e-6, **chosen)
-    voice = setup.new_voice(options, world.workspace, CPU)
-    data = dataloader.load_training_data(world.workspace, options.dataset, voice)
+    tts = setup.new_model(options, world.workspace, DEVICE)
+    data = dataloader.load_training_data(world.workspace, options.dataset, tts)
     if options.augmentation:  # other clips stand for variants: these are made where a dataset is prepared
         data = replace(data, variants={item.id: data.train[:2] for item in data.train})
-    return Trainer(options, voice, data, clips(world)[:4], Precision("cpu", dtype, "for the test"))
+    return Trainer(options, tts, data, clips(world)[:4], Precision("cpu", dtype, "for the test"))
 
 
 def measured(trainer: Trainer) -> None:
     """The drift guard: base languages measured, with the average in place, and judged."""
-    found = checkpoint_evaluation.validation_samples(trainer.voice, trainer.data, trainer.drift_clips)
+    found = checkpoint_evaluation.validation_samples(trainer.tts, trainer.data, trainer.drift_clips)
     with trainer.ema_weights():
         losses = {language: one.speech_loss for language, one in checkpoint_evaluation.measure_losses(
-            trainer.voice, found, 2, trainer.precision).items() if language != "am"}
+            trainer.tts, found, 2, trainer.precision).items() if language != "am"}
     before = {language: loss - 1.0 for language, loss in losses.items()}
     checkpoint_evaluation.drift_warning(before, losses, trainer.options.drift_bound, trainer.step)
 
@@ -107,11 +108,11 @@ def act(trainer: Trainer, action: str) -> None:
     elif action == "guard":
         measured(trainer)
     else:
-        model, samples = trainer.voice.model, trainer.loader.next_batches()[0].samples
-        adapters_for = trainer.voice.adapters_for_batch(["en", "am"])
+        model, samples = trainer.tts.lm, trainer.loader.next_batches()[0].samples
+        adapters_for = trainer.tts.adapters_for_batch(["en", "am"])
         with trainer.ema_weights(), adapters_for, trainer.precision.autocast(), torch.no_grad():
-            model.module.tfmr(torch.zeros(2, 3, model.module.config.decoder.width))
-        with trainer.voice.adapters_for("en"), trainer.precision.autocast(), torch.no_grad():
+            model.module.transformer(torch.zeros(2, 3, model.module.config.decoder.width))
+        with trainer.tts.adapters_for("en"), trainer.precision.autocast(), torch.no_grad():
             model.losses(samples, LossOptions())
 
 
@@ -144,9 +145,9 @@ def test_no_random_sequence_moves_a_frozen_tensor(
 def check(world: World, chosen: dict[str, object], dtype: torch.dtype, actions: list[str]) -> None:
     trainer = trainer_of(world, chosen, dtype)
     trainer.drift_clips = clips(world)[4:6]
-    module, tables = trainer.voice.model.module, trainer.voice.model.text_tables
+    module, tables = trainer.tts.lm.module, trainer.tts.lm.text_tables
     frozen = {name for name in base_tensors(module) if name not in trainer.trainables.base}
-    assert {f"{table}.weight" for table in tables} <= frozen
+    assert set(tables) <= frozen
     before = {name: value.clone() for name, value in base_tensors(module).items() if name in frozen}
     try:
         for action in ["step", *actions, "step"]:
@@ -156,6 +157,6 @@ def check(world: World, chosen: dict[str, object], dtype: torch.dtype, actions: 
     after = base_tensors(module)
     assert [name for name in before if not torch.equal(before[name], after[name])] == []
     assert hash_tensors({name: after[name] for name in frozen}) == hash_tensors(before)
-    assert trainer.compute_frozen_hash() == trainer.voice.base_hash
+    assert trainer.compute_frozen_hash() == trainer.tts.base_hash
     held = {id(value) for group in trainer.optimizer.param_groups for value in group["params"]}
     assert held == {id(value) for value in trainer.trainables.named.values()}

@@ -12,8 +12,8 @@ from core.jobs.events import Evaluated, Step
 from core.jobs.reporter import StopRequested
 from core.model.loading import load_checkpoint
 from core.training import checkpoint
-from tests.contract.conftest import CPU, World
-from tests.worlds import Listener, train_options
+from tests.contract.conftest import World
+from tests.worlds import DEVICE, Listener, train_options
 
 CHANGES = {"steps": 9, "checkpoint_every": 4, "adapter_dropout": 0.2, "gradient_accumulation": 2, "text_dropout": 0.3}
 
@@ -30,8 +30,8 @@ def evaluations(listeners: list[Listener]) -> list[tuple[int, float, float]]:
 
 
 def trained_tensors(world: World, run: Path) -> dict[str, torch.Tensor]:
-    voice = load_checkpoint(world.workspace, checkpoint.folder_of(run, 9), CPU)
-    return dict(voice.model.module.state_dict())
+    tts = load_checkpoint(world.workspace, checkpoint.folder_of(run, 9), DEVICE)
+    return dict(tts.lm.module.state_dict())
 
 
 @pytest.mark.parametrize(("scope", "stops"), [("gated", (3, 3)), ("rows", (4,)), ("full", (2,))])

@@ -45,7 +45,7 @@ def test_two_processes_give_the_losses_of_one_with_twice_the_batch(world: Worksp
     assert len(losses([two])) == 6
     for seen, wanted in zip(losses([two]), losses([one]), strict=True):
         assert seen == pytest.approx(wanted, rel=1e-4)
-    tensors = [load_checkpoint(world, checkpoint.folder_of(listener.directory, 6), torch.device("cpu")).model.module
+    tensors = [load_checkpoint(world, checkpoint.folder_of(listener.directory, 6), torch.device("cpu")).lm.module
                .state_dict() for listener in (one, two)]
     for name, value in tensors[0].items():
         torch.testing.assert_close(tensors[1][name], value, rtol=1e-2, atol=1e-4)
@@ -55,16 +55,16 @@ def shared_trainer(world: Workspace, group: Ranks, most: list[int], warnings: li
                    **changes: object) -> Trainer:
     """A trainer without dropout, whose process has memory for micro-batches of `most[0]` clips."""
     options = train_options(**{**SAME, **changes})
-    voice = setup.new_voice(options, world, CPU)
-    losses = voice.model.losses
+    tts = setup.new_model(options, world, CPU)
+    losses = tts.lm.losses
 
     def small(samples: list, *given: object, **named: object) -> object:
         if len(samples) > most[0]:
             raise torch.OutOfMemoryError("made up")
         return losses(samples, *given, **named)
 
-    voice.model.losses = small
-    return Trainer(options, voice, dataloader.load_training_data(world, "demo-am", voice), (),
+    tts.lm.losses = small
+    return Trainer(options, tts, dataloader.load_training_data(world, "demo-am", tts), (),
                    Precision("cpu", torch.float32, "for the test"), warnings.append, group)
 
 
@@ -186,10 +186,10 @@ def test_a_shared_run_goes_on_as_if_it_had_not_stopped(world: Workspace) -> None
 
 def test_too_few_clips_to_share_are_refused(world: Workspace) -> None:
     options = train_options(batch_size=1, processes=9, **SAME)
-    voice = setup.new_voice(options, world, torch.device("cpu"))
-    data = dataloader.load_training_data(world, "demo-am", voice)
+    tts = setup.new_model(options, world, torch.device("cpu"))
+    data = dataloader.load_training_data(world, "demo-am", tts)
     with pytest.raises(UserError, match="A batch of 6 clips cannot be shared by 9 processes"):
-        Trainer(options, voice, data, (), Precision("cpu", torch.float32, "for the test"),
+        Trainer(options, tts, data, (), Precision("cpu", torch.float32, "for the test"),
                 group=SimpleNamespace(rank=0, size=9))  # type: ignore[arg-type]
 
 

@@ -87,7 +87,7 @@ def short_of_memory(rank: int, path: Path, port: int, results: SimpleQueue) -> N
     held = fsdp.local_bytes(value for value in (*trainer.trainables.named.values(), *moments) if value.ndim)
     whole = sum(value.nbytes for value in (*trainer.trainables.named.values(), *moments) if value.ndim)
     if rank:
-        trainer.train_model.model.losses = no_memory  # what the passes call
+        trainer.train_model.lm.losses = no_memory  # what the passes call
     try:
         trainer.train_step()
         fault = ""
@@ -129,7 +129,7 @@ def test_everything_that_is_trained_is_in_parts_and_a_step_is_the_same(
         assert moments
         assert all(isinstance(value, DTensor) for value in moments)
         with trainer.ema_weights():
-            whole = dict(trainer.voice.model.module.named_parameters())
+            whole = dict(trainer.tts.lm.module.named_parameters())
             for name, value in alone.trainables.named.items():
                 assert not isinstance(whole[name], DTensor)
                 torch.testing.assert_close(whole[name], value, rtol=1e-5, atol=1e-7)
@@ -140,8 +140,8 @@ def test_everything_that_is_trained_is_in_parts_and_a_step_is_the_same(
 def trainer_of(world: Workspace, options: TrainOptions, group: Ranks) -> Trainer:
     if group is ONE_PROCESS:
         options = options.model_copy(update={"sharding": "none"})
-    voice = setup.new_voice(options, world, CPU)
-    return Trainer(options, voice, dataloader.load_training_data(world, "demo-am", voice), (),
+    tts = setup.new_model(options, world, CPU)
+    return Trainer(options, tts, dataloader.load_training_data(world, "demo-am", tts), (),
                    Precision("cpu", torch.float32, "for the test"), group=group)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from data.bpe import highest_id, vocabulary
 from data.front_end import FrontEnd
 from data.languages import chatterbox_normaliser
+from data.segmenters import highest_id, vocabulary
 from models.chatterbox.front_end import base_front_end
 
 REFERENCE = Path(__file__).parents[1] / "reference"

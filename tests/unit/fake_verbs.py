@@ -30,6 +30,10 @@ def train(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Re
             while not reporter.stop_requested():
                 time.sleep(0.01)
             raise StopRequested("Saved at step 7.")
+        case "restarted":
+            return _restarted(reporter)
+        case "environment":
+            return {"visible": os.environ.get("CUDA_VISIBLE_DEVICES")}
         case "resumable":
             return _resumable(options, reporter)
         case "stubborn":
@@ -52,6 +56,18 @@ def train(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Re
         case "exits":
             os._exit(7)
     raise AssertionError(options.extension)
+
+
+def _restarted(reporter: Reporter) -> Result:
+    """Runs until it is ended the first time, and to its end the second."""
+    begun = reporter.directory / "begun"
+    if begun.exists():
+        return {"visible": os.environ.get("CUDA_VISIBLE_DEVICES")}
+    begun.touch()
+    reporter.emit(Progress(1, 10, "clips"))
+    while not reporter.stop_requested():
+        time.sleep(0.01)
+    raise StopRequested("Saved at step 7.")
 
 
 def _resumable(options: TrainOptions, reporter: Reporter) -> Result:

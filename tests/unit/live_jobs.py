@@ -1,12 +1,14 @@
 """Jobs in true worker processes that run the fake verbs, and waiting for what they do."""
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 
 from config.schema import TrainOptions
-from core.jobs import control
+from core.jobs import control, locks
 from core.jobs.directory import Job, create_job
-from core.jobs.state import JobReader, JobState
+from core.jobs.state import JobBoard, JobReader, JobState
 from core.workspace import Workspace
 from tests.processes import PATIENCE_S
 from tests.unit.fake_verbs import COMMAND
@@ -36,3 +38,12 @@ def until(job: Job, reached: Callable[[JobState], bool]) -> JobState:
 
 def running(job: Job) -> JobState:
     return until(job, lambda state: state.status == "running" and state.progress is not None)
+
+
+def machine_goes_down(workspace: Workspace, number: signal.Signals = signal.SIGKILL) -> None:
+    """Every process of every job gets the signal, the last job first; they are gone on return."""
+    alive = [state.job for state in JobBoard(workspace).states() if state.alive]
+    for job in alive:
+        os.killpg(int(locks.read_holder(job.lock).split()[1]), number)
+    for job in alive:
+        until(job, lambda _state, job=job: not locks.is_held(job.lock))  # type: ignore[misc]

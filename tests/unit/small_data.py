@@ -80,7 +80,7 @@ class SmallExtractor:
         self.calls += 1
         frames = waveform[:len(waveform) // 1600 * 1600].view(-1, 1600)
         codes = (frames.abs().amax(1) * 100).numpy().astype(np.uint16)
-        return Features(codes, np.ones(4, np.float32), codes[:5])
+        return Features(codes, {"speaker_embedding": np.ones(4, np.float32), "prompt_codes": codes[:5]})
 
     def extract_batch(self, waveforms: Sequence[torch.Tensor]) -> list[Features]:
         self.batches.append(len(waveforms))

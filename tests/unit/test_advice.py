@@ -18,8 +18,8 @@ def planned(processes: int = 1, clips: int = 10) -> SimpleNamespace:
     """As much of a trainer as the advice looks at."""
     train = tuple(SimpleNamespace(speaker=f"s{index % 2}") for index in range(clips))
     data = TrainingData("am", "", train, train, (), (), train_speech_s=3600.0)  # type: ignore[arg-type]
-    voice = SimpleNamespace(family=SimpleNamespace(name="tiny"))
-    return SimpleNamespace(data=data, voice=voice, group=SimpleNamespace(size=processes))
+    tts = SimpleNamespace(family=SimpleNamespace(name="tiny"))
+    return SimpleNamespace(data=data, tts=tts, group=SimpleNamespace(size=processes))
 
 
 def test_clips_are_counted_as_all_processes_hear_them() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import librosa
 import numpy as np
 import pytest
 import soundfile
@@ -52,3 +53,20 @@ def test_griffin_lim_keeps_length_and_spectrum_and_is_deterministic():
     again = audio.log_mel(first, SETTINGS)[:, :, 3:-3]
     loud = mel[:, :, 3:-3] > -3
     assert (again - mel[:, :, 3:-3])[loud].abs().mean() < 0.5
+
+
+def test_resampling_is_librosas_to_the_sample():
+    for length, source, target in ((1000, 44100, 16000), (44099, 44100, 24000), (7001, 8000, 24000), (9, 48000, 16000)):
+        waveform = _tone(length / source, 440, source)[:length]
+        wanted = librosa.resample(waveform.numpy(), orig_sr=source, target_sr=target)
+        assert np.array_equal(audio.resample(waveform, source, target).numpy(), wanted)
+
+
+@pytest.mark.parametrize(("source", "target"), [(44100, 16000), (48000, 16000), (48000, 24000), (24000, 16000)])
+def test_what_is_above_the_new_band_does_not_come_back(tmp_path, source, target):
+    """A tone at 1.05 times the new Nyquist frequency, through the reading of a clip; it is the alias that is left."""
+    tone = np.sin(2 * np.pi * 1.05 * target / 2 * np.arange(source) / source)  # in float64: noise of its own is less
+    soundfile.write(tmp_path / "a.wav", tone, source, subtype="FLOAT")
+    middle = audio.load(tmp_path / "a.wav", target)[target // 4:-target // 4]
+    alias_db = 10 * math.log10(2 * float(middle.double().square().mean()))
+    assert alias_db <= -100

@@ -76,6 +76,7 @@ print(len(made), numba.config.CACHE_DIR or "usual")
 
 @pytest.mark.parametrize(("refused", "usual"), [
     ("True", False), ("'.cache' in str(dir)", True)], ids=["neither home nor environment", "not home"])
+@pytest.mark.slow
 def test_librosa_works_where_folder_and_home_cannot_be_written(refused: str, usual: bool, tmp_path: Path) -> None:
     inherited = {name: value for name, value in os.environ.items() if name not in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR")}
     done = subprocess.run([sys.executable, "-c", ONLY_TEMPORARY.format(refused=refused)], cwd=ROOT,
@@ -212,20 +213,20 @@ def test_training_with_variants_that_were_never_made_is_refused_when_it_is_asked
 def made(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """A world whose dataset has two variants a clip."""
     workspace = extended_world(tmp_path_factory.mktemp("augmented"))
-    voice = load_extension(workspace, "tiny-am", CPU)
-    extractor = voice.family.load_extractor(voice.base_folder, CPU)
+    tts = load_extension(workspace, "tiny-am", CPU)
+    extractor = tts.family.load_extractor(tts.base_folder, CPU)
     prepare.extract_features(manifest.load(workspace.dataset("demo-am")), extractor, workspace, Recorder(),
                              replace(RECIPE, variants=2))
     return workspace
 
 
 @pytest.fixture(scope="module")
-def voice(made: Workspace) -> TTSModel:
+def tts(made: Workspace) -> TTSModel:
     return load_extension(made, "tiny-am", CPU)
 
 
-def test_what_is_not_asked_for_changes_nothing_of_the_data(made: Workspace, voice: TTSModel) -> None:
-    plain, augmented = (dataloader.load_training_data(made, "demo-am", voice, augmented=each) for each in (False, True))
+def test_what_is_not_asked_for_changes_nothing_of_the_data(made: Workspace, tts: TTSModel) -> None:
+    plain, augmented = (dataloader.load_training_data(made, "demo-am", tts, augmented=each) for each in (False, True))
     assert not plain.variants
     assert plain.content_hash == replace(augmented, variants={}).content_hash
     assert plain.content_hash != augmented.content_hash
@@ -236,9 +237,9 @@ def test_what_is_not_asked_for_changes_nothing_of_the_data(made: Workspace, voic
 
 
 def test_training_opens_no_audio_and_variants_keep_the_text(
-        made: Workspace, voice: TTSModel, monkeypatch: pytest.MonkeyPatch) -> None:
+        made: Workspace, tts: TTSModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data.acoustics.audio.read", lambda *given: pytest.fail(str(given)))
-    data = dataloader.load_training_data(made, "demo-am", voice, augmented=True)
+    data = dataloader.load_training_data(made, "demo-am", tts, augmented=True)
     assert {item.id for item in data.train} == set(data.variants)
     pairs = [(item, one) for item in data.train for one in data.variants[item.id]]
     assert all(np.array_equal(one.text_ids, item.text_ids) for item, one in pairs)
@@ -246,8 +247,8 @@ def test_training_opens_no_audio_and_variants_keep_the_text(
     assert same < 0.2 * len(pairs)  # the codes of a tone are few: a variant of one may have the same
 
 
-def test_each_epoch_chooses_anew_the_asked_share_and_the_same_each_time(made: Workspace, voice: TTSModel) -> None:
-    data = dataloader.load_training_data(made, "demo-am", voice, augmented=True)
+def test_each_epoch_chooses_anew_the_asked_share_and_the_same_each_time(made: Workspace, tts: TTSModel) -> None:
+    data = dataloader.load_training_data(made, "demo-am", tts, augmented=True)
     options = train_options(augmentation=0.5)
     chosen = {(at, epoch): dataloader.choose_variant(data, at, options,
                                                      epoch) for epoch in range(100) for at in range(12)}
@@ -262,18 +263,17 @@ def test_each_epoch_chooses_anew_the_asked_share_and_the_same_each_time(made: Wo
                                    0) is not data.train[at] for at in range(12))
 
 
-def test_the_order_is_that_of_a_run_without_and_prompts_are_as_recorded(made: Workspace, voice: TTSModel) -> None:
-    data = dataloader.load_training_data(made, "demo-am", voice, augmented=True)
-    plain, augmented = (dataloader.TrainLoader(train_options(augmentation=share), data, (),
-                                               voice.model.max_prompt_length)
-                     for share in (0.0, 1.0))
+def test_the_order_is_that_of_a_run_without_and_prompts_are_as_recorded(made: Workspace, tts: TTSModel) -> None:
+    data = dataloader.load_training_data(made, "demo-am", tts, augmented=True)
+    plain, augmented = (dataloader.TrainLoader(train_options(augmentation=share), data, (), tts.lm)
+                        for share in (0.0, 1.0))
     differing = 0
     for _ in range(7):
         [one], [other] = plain.next_batches(), augmented.next_batches()
         assert one.clips == other.clips
         for mine, theirs in zip(one.samples, other.samples, strict=True):
-            assert np.array_equal(mine.prompt_codes, theirs.prompt_codes)
-            assert np.array_equal(mine.speaker_embedding, theirs.speaker_embedding)
+            assert mine.conditioning.keys() == theirs.conditioning.keys()
+            assert all(np.array_equal(mine.conditioning[name], theirs.conditioning[name]) for name in mine.conditioning)
             differing += not np.array_equal(mine.speech_codes, theirs.speech_codes)
     assert differing > 0.8 * 7 * 4
     trial = augmented.trial_samples(augmented.by_length()[-1:])[0]  # the longest that is ever heard, text counted

@@ -16,7 +16,7 @@ import torch
 from config.errors import UserError
 from models.chatterbox.s3gen import S3Gen
 from scripts.dev.benchmark import __main__ as command
-from scripts.dev.benchmark import extraction, machine, options, published, results, s3gen, t3, training
+from scripts.dev.benchmark import extraction, gpt, machine, options, published, results, s2mel, s3gen, t3, training
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.machine import Machine
 from scripts.dev.benchmark.reference import VARIABLE, PublishedPackage
@@ -24,6 +24,7 @@ from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound,
 from scripts.dev.benchmark.sizes import FULL, QUICK, fill_randomly
 from scripts.dev.benchmark.timing import MeasurementStats, measure_interleaved
 from scripts.dev.random_weights import tensor
+from tests.emulated_cuda import emulated_cuda
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_package.py")))
 MACHINE = Machine("cpu", "a processor", 2, 2, 16.0, 0.5, "2.11.0", "abc")
@@ -56,6 +57,37 @@ def test_t3_is_measured_in_each_precision_with_and_without_guidance(bench: Bench
     assert all(0 < cost.value < 5 for cost in found.costs if "error" in cost.what)
 
 
+def test_the_gpt_of_indextts2_is_measured_in_each_precision_beside_the_package(bench: Bench) -> None:
+    found = gpt.measure(bench)
+    kinds = list(gpt.make(bench))
+    assert names(found) == [f"a code, {kind}, 60 positions" for kind in kinds]
+    assert {row.package.median for row in found.rows if row.package} == {1000 * 0.5 / QUICK.codes}
+    assert [row.times for row in found.rows] == [None, *(5.0 for _ in kinds[1:])]
+    assert [cost.what.split(":")[0] for cost in found.costs] == [kind for kind in kinds[1:] for _ in range(2)]
+    assert all(0 < cost.value < 5 for cost in found.costs if "error" in cost.what)
+
+
+@pytest.mark.slow
+def test_on_a_gpu_codes_are_counted_together_with_graphs_and_adapters() -> None:
+    """On the emulated one: that it computes, not how fast."""
+    with emulated_cuda():
+        bench = Bench(QUICK, torch.device("cuda"), None, lambda text: None)
+        for part, wanted in ((t3, [Bound(1.0), Bound(15_000.0)]), (gpt, [Bound(0.7)])):
+            found = part.measure(bench)
+            together = {row.what: row for row in found.rows if "together" in row.what}
+            assert list(together) == [f"{texts} texts together, bfloat16, {how}, {name}"
+                                      for how in ("no adapter", "adapter") for texts in (1, 8, 32)
+                                      for name in ("graphs", "no graphs")]
+            assert [row.bound for row in together.values() if row.bound] == wanted
+            assert {what for what, row in together.items() if row.bound} <= {
+                f"{texts} texts together, bfloat16, adapter, graphs" for texts in (1, 32)}
+            assert [cost.what.split(":")[0] for cost in found.costs[::2]] == ["float32", "bfloat16", "float16"]
+            assert found.costs[0].value < 0.01
+            assert all(0 < cost.value < 5 for cost in found.costs[2::2])
+        assert [cost.what for cost in s3gen.measure(bench).costs] == [
+            f"{name}: {what}" for name in ("float32", "bfloat16") for what in ("mel", "waveform")]
+
+
 def test_s3gen_is_measured_at_each_number_of_steps_and_prompt(bench: Bench) -> None:
     found = s3gen.measure(bench)
     *plain, best = s3gen.make(bench)
@@ -69,12 +101,14 @@ def test_s3gen_is_measured_at_each_number_of_steps_and_prompt(bench: Bench) -> N
 
 def test_training_is_measured_in_each_scope_and_beside_the_package(bench: Bench) -> None:
     found = training.measure(bench)
-    assert [name.split(",")[0] for name in names(found)] == [
-        "rows", "rows", "gated", "gated", "full", "full", "rows", "the package's full finetune"]
-    beside = found.rows[-2]
-    assert beside.package == MeasurementStats(200.0, 200.0, 200.0, 1)  # 100 tokens in half a second
-    assert beside.more_is_better
-    assert beside.times == 3.0
+    both = [f"{name}, {what}" for name in ("chatterbox", "indextts2")
+            for what in ("rows", "the package's full finetune")]
+    assert [name.split(",")[0] for name in names(found)[:6]] == ["rows", "rows", "gated", "gated", "full", "full"]
+    assert [", ".join(name.split(", ")[:2]) for name in names(found)[6:]] == both
+    for beside in found.rows[6::2]:
+        assert beside.package == MeasurementStats(200.0, 200.0, 200.0, 1)  # 100 tokens in half a second
+        assert beside.more_is_better
+        assert beside.times == 3.0
 
 
 def test_options_are_measured_beside_none_of_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,9 +123,10 @@ def test_options_are_measured_beside_none_of_them(bench: Bench, monkeypatch: pyt
     assert "| none of them |" in results.as_markdown(machine.describe(torch.device("cpu")), {}, found)
 
 
-def test_a_useful_token_is_a_target(bench: Bench) -> None:
-    trainer = training.make(bench, "rows")
-    lengths = training.clip_lengths(bench)
+@pytest.mark.parametrize("name", ["chatterbox", "indextts2"])
+def test_a_useful_token_is_a_target(bench: Bench, name: str) -> None:
+    trainer = training.make(bench, "rows", name)
+    lengths = training.clip_lengths(bench, name)
     steps = len(lengths) // QUICK.batch_size
     assert sum(trainer.train_step().tokens for _ in range(steps)) == sum(text - 1 + codes + 1 for text,
                                                                          codes in lengths)
@@ -110,7 +145,7 @@ def test_the_command_writes_both_files(tmp_path: Path, capsys: pytest.CaptureFix
     assert {"machine", "command", "date", "sizes", "rows", "costs"} == set(written)
     assert written["machine"]["device"] == "cpu"
     assert written["command"].startswith("python -m scripts.dev.benchmark --quick --only extraction")
-    assert [(row["part"], row["package"], row["ratio"]) for row in written["rows"]] == [("extraction", None, None)] * 2
+    assert [(row["part"], row["package"], row["ratio"]) for row in written["rows"]] == [("extraction", None, None)] * 3
     assert written["rows"][0]["ours"]["count"] == QUICK.repeats
     assert math.isfinite(written["rows"][0]["ours"]["median"])
     assert (tmp_path / "benchmark.md").read_text("utf-8") in capsys.readouterr().out
@@ -193,6 +228,8 @@ def test_drawn_weights_have_the_scales_of_those_made_from_a_seed() -> None:
 def test_the_full_extent_is_that_of_the_published_models() -> None:
     decoder = FULL.language.decoder
     assert (decoder.layers, decoder.width, decoder.mlp_width, decoder.heads) == (30, 1024, 4096, 16)
+    gpt_decoder = FULL.voice.decoder
+    assert (gpt_decoder.layers, gpt_decoder.width, gpt_decoder.mlp_width, gpt_decoder.heads) == (24, 1280, 5120, 20)
     assert (FULL.contexts, FULL.steps, FULL.prompts_s) == ((100, 400, 800), (10, 5, 4), (10.0, 3.0))
     assert FULL.batch_size == 8
     longest = max(length for pair in training.clip_lengths(Bench(FULL, torch.device("cpu"), None, print))
@@ -240,7 +277,7 @@ def test_the_package_is_timed_from_pass_to_pass(monkeypatch: pytest.MonkeyPatch)
 def test_the_published_package_answers(tmp_path: Path) -> None:
     with PublishedPackage(2, "cpu", tmp_path / "log") as reference:
         bench = Bench(QUICK, torch.device("cpu"), reference, lambda text: None)
-        for part in (t3, s3gen, training, extraction):
+        for part in (t3, s3gen, gpt, s2mel, training, extraction):
             packages = [row.package for row in part.measure(bench).rows if row.package]
             assert packages
             assert all(spread.least > 0 for spread in packages)

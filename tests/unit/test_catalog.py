@@ -66,7 +66,36 @@ def test_all_that_can_speak_is_listed(workspace: Workspace):
 def test_every_family_says_what_it_is():
     for family in catalog.CATALOG:
         assert all((family.title, family.what, family.languages, family.licence, family.size, family.note))
-    assert [family.name for family in catalog.CATALOG] == ["tiny", "chatterbox"]
+    assert [family.name for family in catalog.CATALOG] == ["tiny", "chatterbox", "indextts2"]
+
+
+KEPT = ("facebook/w2v-bert-2.0", "funasr/campplus", "nvidia/bigvgan_v2_22khz_80band_256x")  # by 2.5
+
+
+def test_every_part_of_indextts2_names_its_licence_and_a_commit_that_was_tested():
+    chosen, newer = catalog.find_entry("indextts2").variants
+    assert len(chosen.parts) == 5
+    assert [licence.name for licence in chosen.licences] == ["bilibili", "MIT", "CC-BY-NC-4.0", "Apache-2.0"]
+    assert all(part.licence and len(part.revision) == 40 for part in chosen.parts)
+    paths = [part.path(name) for part in chosen.parts for [name] in part.files]
+    assert len(set(paths)) == len(paths)
+    assert all(chosen.origin(part.path(name)) == (part, name) for part in chosen.parts for [name] in part.files)
+    assert [licence.name for licence in newer.licences] == ["bilibili", "MIT", "Apache-2.0"]  # its codec is its own
+    assert [part.revision for part in newer.parts] == ["main", *(part.revision for part in chosen.parts
+                                                                if part.repository in KEPT)]
+    assert catalog.model_name(catalog.find_entry("indextts2"), newer) == "indextts2-2.5"
+
+
+@pytest.mark.parametrize("accepted", [(), ("bilibili", "MIT", "Apache-2.0"), ("everything",)])
+def test_licences_are_accepted_by_name(accepted: tuple[str, ...]):
+    entry = catalog.find_entry("indextts2")
+    with pytest.raises(UserError, match="under licences that you have not accepted") as caught:
+        catalog.require_licences(entry, entry.variants[0], accepted)
+    assert "--accept-licence CC-BY-NC-4.0" in caught.value.hint
+    assert "No commercial use" in caught.value.message
+    assert ("--accept-licence MIT" in caught.value.hint) == ("MIT" not in accepted)
+    catalog.require_licences(entry, entry.variants[0], ("bilibili", "MIT", "Apache-2.0", "CC-BY-NC-4.0"))
+    catalog.require_licences(catalog.find_entry("chatterbox"), catalog.find_entry("chatterbox").variants[0], ())
 
 
 def test_the_chain_is_five_jobs_each_after_the_one_before(workspace: Workspace):

@@ -12,7 +12,7 @@ import torch
 
 from config.errors import UserError
 from core import train
-from core.export import _errors
+from core.export import _errors, _not_proven
 from core.jobs.events import Progress
 from core.jobs.reporter import StopRequested
 from core.library import certificate, records
@@ -21,7 +21,8 @@ from core.library.records import CheckpointRecord
 from core.proof import certify
 from core.training import checkpoint
 from core.workspace import Workspace
-from tests.worlds import Listener, extended_world, train_options
+from tests import chatterbox_world
+from tests.worlds import Listener, extend_world, extended_world, train_options
 from ui.certificate import certificate_view
 
 CPU = torch.device("cpu")
@@ -47,11 +48,53 @@ def test_gated_passes_every_check(world: Workspace) -> None:
     assert made.check("prefix_rows").expected == made.check("prefix_rows").actual
 
 
+def test_logits_are_compared_with_deterministic_algorithms(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which are off while a GPU speaks."""
+    seen, equal = set(), certify.equal_logits
+    monkeypatch.setattr(certify, "equal_logits", lambda *given: seen.add(
+        torch.are_deterministic_algorithms_enabled()) or equal(*given))
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        certified(world)
+        assert seen == {True}
+        assert not torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=True)
+
+
 def test_full_reports_the_drift_it_measured(world: Workspace) -> None:
     check = certified(world, "full").check("base_logits")
     assert check.result == "measured"
     assert "0 of 4 samples" in check.actual
     assert "largest difference" in check.actual
+
+
+@pytest.mark.parametrize("scope", ["gated", "full"])
+def test_base_logits_that_were_not_probed_are_not_proven(world: Workspace, scope: str,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certify, "base_probes", lambda model: [])
+    made = certified(world, scope)
+    assert made.check("base_logits").result == "not proven"
+    shown = str(certificate_view(made))
+    assert "Not proven: base languages." in shown
+    assert "bit-identical to those" not in shown
+    assert ">All " not in shown
+    assert "**Not proven for the base languages**" in _not_proven(made)
+
+
+def test_a_chatterbox_without_its_voice_speaks_as_a_recording_and_is_probed(tmp_path: Path) -> None:
+    """The published voice is an optional file; without it a full training moves logits, which must be seen."""
+    workspace = Workspace.open(tmp_path)
+    chatterbox_world.write_model(workspace.models / "chatterbox")
+    (workspace.models / "chatterbox" / "conds.pt").unlink()
+    extend_world(workspace, "chatterbox")
+    train.run(train_options(scope="full", steps=1, checkpoint_every=1, evaluation_sentences=1, replay=0.0), workspace,
+              Listener(workspace.runs / "voiceless"))
+    made = certify.certify_folder(workspace, checkpoint.folder_of(workspace.runs / "voiceless", 1), CPU, sentences=1)
+    check = made.check("base_logits")
+    assert check.result == "measured"
+    assert "generated codes" in check.actual
 
 
 def test_errors_stand_beside_the_judges_own(world: Workspace) -> None:
@@ -62,7 +105,7 @@ def test_errors_stand_beside_the_judges_own(world: Workspace) -> None:
 
 
 def test_an_adapter_left_on_for_a_base_language_fails(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.model.loading.TTSModel.uses_adapters", lambda self, language: self.adapters is not None)
+    monkeypatch.setattr("core.model.loading.TTSModel.adapters_of", lambda self, language: self.adapters)
     made = certified(world)
     assert made.failed() == ("base_logits",)
     assert made.blocking() == ("base_logits",)
@@ -73,10 +116,10 @@ def test_a_base_tensor_that_moved_fails(world: Workspace, monkeypatch: pytest.Mo
     load = certify.load_checkpoint
 
     def moved(*given):
-        voice = load(*given)
+        tts = load(*given)
         with torch.no_grad():
-            voice.model.module.get_buffer("text_emb.weight")[3, 0] += 1e-7
-        return voice
+            tts.lm.module.get_buffer("text_emb.weight")[3, 0] += 1e-7
+        return tts
 
     monkeypatch.setattr(certify, "load_checkpoint", moved)
     made = certified(world)
@@ -112,7 +155,7 @@ def test_a_certificate_survives_the_disk(tmp_path: Path) -> None:
     certificate.write(tmp_path / certificate.CERTIFICATE, made)
     assert certificate.read(tmp_path / certificate.CERTIFICATE) == made
     (tmp_path / certificate.CERTIFICATE).write_text("{")
-    with pytest.raises(UserError, match="is damaged"):
+    with pytest.raises(UserError, match="could not be read"):
         certificate.read(tmp_path / certificate.CERTIFICATE)
     with pytest.raises(UserError, match="no certificate"):
         certificate.read(tmp_path / "other.json")
@@ -203,6 +246,13 @@ def test_sentences_that_chose_the_checkpoint_are_not_counted(world: Workspace) -
     assert "selected" not in made.check("character_error_rates").actual
 
 
+def test_a_checkpoint_chosen_by_loss_was_chosen_by_every_held_out_clip(world: Workspace) -> None:
+    train.run(train_options(evaluation_sentences=1, select_best_by="speech_loss"), world,
+              Listener(world.runs / "by-loss"))
+    made = certify.certify_folder(world, checkpoint.folder_of(world.runs / "by-loss", 8), CPU, sentences=2)
+    assert {error.language for error in made.errors if error.used_for_selection} == {"am"}
+
+
 def test_where_no_other_sentence_is_held_out_it_is_said_that_they_chose_the_checkpoint(world: Workspace) -> None:
     train.run(train_options(evaluation_sentences=20), world, Listener(world.runs / "all-chosen"))
     made = certify.certify_folder(world, checkpoint.folder_of(world.runs / "all-chosen", 8), CPU)
@@ -216,9 +266,9 @@ def test_where_no_other_sentence_is_held_out_it_is_said_that_they_chose_the_chec
 
 def test_the_card_and_the_page_say_whose_sentences_selected_the_checkpoint(world: Workspace) -> None:
     proof = certified(world)
-    chosen = dataclasses.replace(proof, errors=tuple(dataclasses.replace(one, used_for_selection=one.language == "am")
-                                                     for one in proof.errors))
-    for told, wanted in ((proof, False), (chosen, True)):
+    for wanted in (False, True):
+        told = dataclasses.replace(proof, errors=tuple(
+            dataclasses.replace(one, used_for_selection=wanted and one.language == "am") for one in proof.errors))
         assert ("The error of am was measured on the sentences that selected the checkpoint" in _errors(told)) == wanted
         shown = str(certificate_view(told))
         assert ("Amharic: measured on the sentences that selected the checkpoint" in shown) == wanted

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from config.errors import UserError
-from models.chatterbox.campplus import MIN_SAMPLES, CAMPPlus
+from models.campplus import MIN_SAMPLES, CAMPPlus
 from scripts.dev.random_weights import fill
 from tests.parity import relative_error
 from tests.unit.chatterbox_analysis import LENGTHS, SEED, STATES, clip, reference

@@ -20,12 +20,15 @@ from core.model import precision
 from core.model.loading import TTSModel, load_base
 from core.speech.synthesis import Synthesizer, find_voice, join_chunks, unused_controls
 from core.workspace import Workspace
+from data.acoustics.voice_encoder import VoiceEncoder
 from models.base import Generated, VocoderOptions
 from models.chatterbox import model_folder
 from models.chatterbox.codec import has_watermark
 from models.chatterbox.family import Chatterbox
+from models.chatterbox.speech_tokenizer import SpeechTokenizer
 from models.tiny.family import Tiny
 from tests.chatterbox_world import TOKENIZER, write_model
+from tests.reference.clips import voiced
 from tests.worlds import tone
 
 CPU = torch.device("cpu")
@@ -181,10 +184,28 @@ def test_a_reference_clip_of_any_rate_length_and_channels_is_a_voice(
     noise = np.random.default_rng(0).standard_normal(int(rate * seconds)).astype(np.float32)
     soundfile.write(path, 0.1 * np.stack([noise] * channels, 1), rate, subtype="PCM_16")
     voice = find_voice(model, str(path))
-    assert len(voice.prompt_codes) == min(150, round(25 * seconds))
+    assert len(voice.conditioning["prompt_codes"]) == min(150, round(25 * seconds))
     assert len(voice.timbre["codes"]) == min(250, round(25 * seconds))
     assert voice.timbre["mel"].shape == (2 * len(voice.timbre["codes"]), 80)
-    assert np.linalg.norm(voice.speaker_embedding) == pytest.approx(1, abs=1e-4)
+    assert np.linalg.norm(voice.conditioning["speaker_embedding"]) == pytest.approx(1, abs=1e-4)
+
+
+def test_a_reference_clip_is_resampled_step_by_step_as_published(model: TTSModel, tmp_path: Path,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """`resampling.safetensors` was made by the published package (`make_resampling.py`)."""
+    wanted = load_file(Path(__file__).parents[1] / "reference" / "chatterbox" / "resampling.safetensors")
+    path = tmp_path / "me.wav"
+    soundfile.write(path, voiced(22051, 44100), 44100, subtype="FLOAT")
+    encoded, embedded = [], []
+    encode, embed = SpeechTokenizer.encode, VoiceEncoder.embed_batch
+    monkeypatch.setattr(SpeechTokenizer, "encode", lambda self, clips: (encoded.extend(clips), encode(self, clips))[1])
+    monkeypatch.setattr(VoiceEncoder, "embed_batch",
+                        lambda self, clips: (embedded.extend(clips), embed(self, clips))[1])
+    voice = find_voice(model, str(path))
+    prompt, timbre = encoded
+    for made, name in ((prompt, "wave_16k"), (embedded[0], "wave_16k"), (timbre, "s3gen_16k")):
+        assert (made - wanted[name]).abs().max() < 1e-6, name
+    assert np.abs(voice.timbre["mel"] - wanted["mel"][:len(voice.timbre["mel"])].numpy()).max() < 1e-3
 
 
 @pytest.mark.parametrize(("samples", "message"), [
@@ -224,8 +245,8 @@ def test_every_sound_control_reaches_the_sound(model: TTSModel) -> None:
         assert not torch.equal(changed, wanted), change
     lively = Synthesizer(model, sound=SoundOptions(exaggeration=1.5))
     assert lively.voice.emotion == 1.5
-    assert not torch.equal(model.model.prepare(lively.voice).keys_and_values,
-                           model.model.prepare(voice).keys_and_values)
+    assert not torch.equal(model.lm.prepare(lively.voice).keys_and_values,
+                           model.lm.prepare(voice).keys_and_values)
 
 
 def test_a_control_that_reaches_nothing_is_named() -> None:
@@ -255,10 +276,11 @@ def test_an_extracted_clip_does_not_depend_on_its_neighbours(model: TTSModel) ->
     for clip, features in zip(clips, together, strict=True):
         alone = extractor.extract(clip)
         assert np.array_equal(alone.speech_codes, features.speech_codes)
-        assert np.array_equal(alone.prompt_codes, features.prompt_codes)
-        np.testing.assert_allclose(alone.speaker_embedding, features.speaker_embedding, atol=1e-5)
-        assert features.speech_codes.dtype == features.prompt_codes.dtype == np.uint16
-    assert [len(item.prompt_codes) for item in together] == [20, 150, 50]
+        assert np.array_equal(alone.conditioning["prompt_codes"], features.conditioning["prompt_codes"])
+        np.testing.assert_allclose(alone.conditioning["speaker_embedding"],
+                                   features.conditioning["speaker_embedding"], atol=1e-5)
+        assert features.speech_codes.dtype == features.conditioning["prompt_codes"].dtype == np.uint16
+    assert [len(item.conditioning["prompt_codes"]) for item in together] == [20, 150, 50]
 
 
 def test_long_text_is_read_in_sentences_of_the_length_it_was_trained_on(model: TTSModel) -> None:
@@ -268,7 +290,7 @@ def test_long_text_is_read_in_sentences_of_the_length_it_was_trained_on(model: T
     pieces = speaker.split(text, "en")
     assert " ".join(piece.text for piece in pieces) == " ".join(text.split())
     assert max(len(model.front_end.encode(piece.text,
-                                          "en")) for piece in pieces) <= model.model.preferred_max_text_length < 300
+                                          "en")) for piece in pieces) <= model.lm.preferred_max_text_length < 300
 
 
 def test_the_first_sound_comes_before_the_sentence_is_finished(model: TTSModel, monkeypatch) -> None:
@@ -281,7 +303,7 @@ def test_the_first_sound_comes_before_the_sentence_is_finished(model: TTSModel, 
             yield codes[start:start + 8]
         yield Generated(codes, "stop")
 
-    monkeypatch.setattr(model.model, "stream", spoken)
+    monkeypatch.setattr(model.lm, "stream", spoken)
     plain = Synthesizer(model, sound=SoundOptions(watermark=False))
     segments = plain.synthesize("a b c", "en", SamplingOptions(seed=4))
     first = next(segments)
@@ -298,10 +320,10 @@ def test_the_first_sound_comes_before_the_sentence_is_finished(model: TTSModel, 
 
 
 def test_streamed_codes_are_those_that_are_generated(model: TTSModel) -> None:
-    text, voice = model.front_end.encode("hello there", "en"), model.model.prepare(find_voice(model, ""))
+    text, voice = model.front_end.encode("hello there", "en"), model.lm.prepare(find_voice(model, ""))
     sampling = replace(model.family.sampling, seed=2)
-    *pieces, last = model.model.stream(text, voice, sampling)
-    whole = model.model.generate([text], [voice], sampling)[0]
+    *pieces, last = model.lm.stream(text, voice, sampling)
+    whole = model.lm.generate([text], [voice], sampling)[0]
     assert np.array_equal(np.concatenate(pieces), whole.codes)
     assert (last.finish_reason, last.codes.tolist()) == (whole.finish_reason, whole.codes.tolist())
     assert len(pieces) > 1

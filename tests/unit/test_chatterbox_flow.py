@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from models.chatterbox import flow as cuda_graph_flow
+from models import matmul_backends
 from models.chatterbox.flow import Flow, FlowConfig, FlowPrompt, schedule, start_noise
 from models.chatterbox.flow_encoder import FlowEncoderConfig, shift_relative
 from models.chatterbox.flow_estimator import FlowEstimator, FlowEstimatorConfig
@@ -126,35 +125,6 @@ def test_without_guidance_the_second_row_is_not_computed(monkeypatch: pytest.Mon
     assert torch.allclose(plain, nearly, atol=1e-4)
 
 
-def test_an_estimator_with_cuda_graphs_pads_and_answers_the_same(monkeypatch: pytest.MonkeyPatch):
-    shapes = []
-    forward = FlowEstimator.forward
-    monkeypatch.setattr(FlowEstimator, "forward", lambda self, inputs, *rest: shapes.append(inputs.shape[1]) or forward(
-        self, inputs, *rest))
-    # no GPU: compute again instead of replaying
-    monkeypatch.setattr(cuda_graph_flow, "capture", lambda compute: SimpleNamespace(replay=compute))
-    flow, (codes, prompt) = made(SMALL, 6), small_inputs(2, 3, 40)
-    lengths = torch.tensor([40, 9])
-    plain = [flow.mel(codes[:, :size], lengths.clamp(max=size), prompt, steps=2, generator=seeded(1))
-             for size in (40, 20, 33)]
-    shapes.clear()
-    flow.use_cuda_graphs()
-    for size, wanted in zip((40, 20, 33), plain, strict=True):
-        found = flow.mel(codes[:, :size], lengths.clamp(max=size), prompt, steps=2, generator=seeded(1))
-        assert relative_error(found, wanted) < 1e-5
-    assert shapes == [128, 128, 64, 64, 128, 128]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
-def test_a_replayed_estimator_answers_as_a_called_one():
-    flow, (codes, prompt) = made(SMALL, 6).cuda(), small_inputs(1, 3, 40)
-    there = FlowPrompt(prompt.codes.cuda(), prompt.mel.cuda(), prompt.speaker.cuda())
-    plain = flow.mel(codes.cuda(), None, there, steps=3, generator=seeded(1))
-    flow.use_cuda_graphs()
-    for _ in range(2):
-        assert torch.allclose(flow.mel(codes.cuda(), None, there, steps=3, generator=seeded(1)), plain, atol=1e-3)
-
-
 def test_a_shorter_prompt_is_the_end_of_the_whole_one():
     codes, prompt = small_inputs(1, 9, 4)
     short = prompt.last(3)
@@ -180,8 +150,11 @@ def test_times_are_dense_at_the_noisy_end():
     assert times[1] == pytest.approx(1 - 0.9238795, abs=5e-6)  # 1 - cos(pi / 8), of a cosine in float32
 
 
+@pytest.mark.parametrize("avx512", [True, False])
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-def test_our_products_are_those_of_torch(dtype: torch.dtype, bound: float):
+def test_our_products_are_those_of_torch(dtype: torch.dtype, bound: float, avx512: bool,
+                                         monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(matmul_backends, "_HAS_AVX512", avx512)
     query, key, value = torch.randn(3, 2, 4, 9, 8, generator=seeded(0))
     keep = torch.arange(9) < torch.tensor([[9], [4]])
     found = attend(query.to(dtype), key.to(dtype), value.to(dtype), keep[:, None, None])

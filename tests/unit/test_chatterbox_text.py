@@ -21,6 +21,7 @@ from chatterbox_text import (
 
 from config.errors import UserError
 from data.front_end import FrontEnd
+from data.text_chunking import split_for_model
 from models.chatterbox.front_end import LANGUAGES, base_front_end
 
 PUBLISHED = json.loads((MADE_UP / "text.json").read_text("utf-8"))
@@ -83,6 +84,28 @@ def test_text_without_words_is_refused(base: FrontEnd, text: str) -> None:
 def test_unknown_characters_are_named(base: FrontEnd) -> None:
     with pytest.raises(UserError, match=r"outside the vocabulary of 'sv': ሰ \(U\+1230\)"):
         base.encode("hej ሰ", "sv")
+
+
+def test_unknown_characters_are_spoken_around_or_sent_as_published(base: FrontEnd) -> None:
+    """The published package sends [UNK] for each and says nothing."""
+    checked = 0
+    for language in ("sv", "en", "de", "el", "sw"):
+        for text, ids in PUBLISHED[language]:
+            if base.unknown_id in ids:
+                assert base.encode(text, language, "unk").tolist()[1:-1] == ids
+                if base.can_read(text, language):
+                    known = [one for one in ids if one != base.unknown_id]
+                    assert base.encode(text, language, "leave_out").tolist()[1:-1] == known
+                    checked += 1
+    assert checked
+    assert base.encode("hej ሰ du", "sv", "unk").tolist().count(base.unknown_id) == 1
+    with pytest.raises(UserError, match="outside the vocabulary") as caught:
+        base.encode("ሰ.", "sv", "leave_out")
+    assert "--unknown leave_out" in caught.value.hint
+    for choice, wanted in (("unk", ["Först det.", "ሰላም!", "Sedan ሰ slut."]),
+                           ("leave_out", ["Först det.", "Sedan ሰ slut."])):
+        found = split_for_model("Först det. ሰላም! Sedan ሰ slut.", "sv", base, 40, 200, choice)
+        assert [chunk.text for chunk in found] == wanted
 
 
 def test_marks_that_steer_the_model_are_refused(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from config.errors import UserError
-from models.chatterbox import voice_encoder
-from models.chatterbox.voice_encoder import VoiceEncoder
+from data.acoustics import voice_encoder
+from data.acoustics.voice_encoder import VoiceEncoder
 from scripts.dev.random_weights import fill
 from tests.parity import relative_error
 from tests.unit.chatterbox_analysis import LENGTHS, SEED, STATES, clip, reference

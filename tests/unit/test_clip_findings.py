@@ -27,7 +27,7 @@ TEXT = "abcdefghij klmnopqrst uvwxyz abcde"  # 31 letters in 2.8 s
 
 
 def clips(*odd: AnalysedClip, count: int = 30) -> list[AnalysedClip]:
-    """Good clips by one speaker, each with a text of its own, and odd ones after them."""
+    """Good clips by one speaker, each with a separate text, and odd ones after them."""
     letters = "bcdfghjklmnprstvwz"
     return [*(AnalysedClip(f"good{index}", TEXT + letters[index % 18] + letters[index // 18], "ann", GOOD)
               for index in range(count)), *odd]

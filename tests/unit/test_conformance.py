@@ -87,7 +87,7 @@ def test_what_cannot_be_compared_is_an_error_and_no_pass(folder: Path, tmp_path:
 
 
 def test_a_list_of_keys_is_compared_both_ways(tmp_path: Path) -> None:
-    from models.chatterbox.voice_encoder import VoiceEncoder
+    from data.acoustics.voice_encoder import VoiceEncoder
 
     keys = {key: list(value.shape) for key, value in VoiceEncoder().state_dict().items()}
     path = tmp_path / "ve_keys.json"

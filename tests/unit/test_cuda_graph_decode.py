@@ -1,7 +1,8 @@
-"""The captured step's bookkeeping, with graphs that compute when they are replayed: there need be no GPU for it."""
+"""The captured step's bookkeeping; `tests.contract.test_cuda` compares what it computes for every family."""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,8 +12,9 @@ import torch
 from models.base import Sampling, Voice
 from models.cuda_graph_decode import CUDAGraphStepper, span_for
 from models.decoder import DecoderConfig
-from models.generate import cache_capacity, generate, repetition
+from models.generate import Stepper, cache_capacity, generate, prepare_voice, repetition
 from models.speech_lm import SpeechLM, SpeechLMConfig
+from tests.emulated_cuda import CUDA, REAL, emulated_cuda
 
 CPU = torch.device("cpu")
 CONFIG = SpeechLMConfig(DecoderConfig(width=32, layers=2, heads=2, mlp_width=48), 30, 60, 58, 59, 64, 300, 8,
@@ -44,7 +46,8 @@ def model() -> SpeechLM:
 
 def voice() -> Voice:
     noise = np.random.default_rng(0)
-    return Voice(noise.standard_normal(8).astype(np.float32), noise.integers(0, 58, 5))
+    return Voice({"speaker_embedding": noise.standard_normal(8).astype(np.float32),
+                  "prompt_codes": noise.integers(0, 58, 5)})
 
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=1.0, guidance=0.5), Sampling(temperature=1.0, guidance=0.0),
@@ -70,6 +73,38 @@ def test_new_controls_need_no_new_graph_and_other_rows_do(model: SpeechLM) -> No
         said.append(generate(model, text, [voice()], sampling, [cap], CPU, stepper)[0].codes.tolist())
     assert stepper.captures == 2  # with and without guidance
     assert said[0] == said[2] != said[1]
+
+
+def steps(model: SpeechLM, kind: type[Stepper], device: torch.device, codes: int) -> list[int]:
+    """The codes of a text, one after another, without a look at stops."""
+    stepper = kind(model, 1, cache_capacity(CONFIG, 17, codes), codes, device)
+    with torch.inference_mode():
+        stepper.prefill([torch.arange(3, 20, device=device)], [prepare_voice(model, voice(), device)],
+                        Sampling(temperature=1.0))
+        for _ in range(codes):
+            stepper.advance()
+    return stepper.codes[0].tolist()
+
+
+def test_a_graph_is_captured_at_the_last_code_that_the_buffers_hold(model: SpeechLM) -> None:
+    """The warm-up must not go on from there: 22 positions and 107 codes end at position 129, in a new span."""
+    wanted = steps(model, Stepper, CPU, 107)
+    with emulated_cuda() as state:
+        assert steps(deepcopy(model).to(CUDA), CUDAGraphStepper, CUDA, 107) == wanted
+        assert REAL or state.captures == 2
+
+
+def test_a_code_takes_no_walk_over_the_modules(model: SpeechLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    walks: list[int] = []
+    plain = SpeechLM.modules
+    monkeypatch.setattr(SpeechLM, "modules", lambda module, **options: walks.append(1) or plain(module, **options))
+    stepper = Replayed(model, 1, cache_capacity(CONFIG, 17, 20), 20, CPU)
+    with torch.inference_mode():
+        stepper.prefill([torch.arange(3, 20)], [prepare_voice(model, voice(), CPU)], Sampling())
+        before = len(walks)
+        for _ in range(20):
+            stepper.advance()
+    assert len(walks) == before
 
 
 def test_spans_are_powers_of_two() -> None:

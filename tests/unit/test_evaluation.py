@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from core.model.loading import TTSModel, extend_model, load_base
+from core.model.prefix import rows_name
 from core.speech import evaluation
 from core.speech.evaluation import HeldOutSentence, SpeechEvaluator
 from core.workspace import Workspace
@@ -23,9 +24,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> TTSModel:
     return load_base(workspace, "tiny", torch.device("cpu"))
 
 
-def studio_of(voice: TTSModel, remember: bool = False) -> SpeechEvaluator:
+def studio_of(tts: TTSModel, remember: bool = False) -> SpeechEvaluator:
     """With the recogniser that comes with the model."""
-    return SpeechEvaluator.of(voice, voice.family.load_recogniser(voice.base_folder), remember)
+    return SpeechEvaluator.of(tts, tts.family.load_recogniser(tts.base_folder), remember)
 
 
 def test_an_error_is_over_all_letters_and_not_a_mean_of_means() -> None:
@@ -59,8 +60,8 @@ def test_languages_share_batches_and_each_begins_with_the_first_voice(
     base: TTSModel, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes: list[int] = []
-    generate = base.model.generate
-    monkeypatch.setattr(base.model, "generate", lambda texts, *more: sizes.append(len(texts)) or generate(texts, *more))
+    generate = base.lm.generate
+    monkeypatch.setattr(base.lm, "generate", lambda texts, *more: sizes.append(len(texts)) or generate(texts, *more))
     sentences = {code: [HeldOutSentence(text, None) for text in texts] for code, texts in (
         ("en", (*ENGLISH[:3], "ሰላም")), ("fr", FRENCH[:2]))}
     found = evaluation.evaluate_languages(studio_of(base), base, sentences, Sampling())
@@ -95,8 +96,8 @@ def test_a_recogniser_is_given_the_words_that_are_spoken(tmp_path: Path) -> None
     write_model(workspace.models / "tiny")
     base = load_base(workspace, "tiny", torch.device("cpu"))
     rules = checked_rules("words: {x: ሰላም}\nalphabet: [ሀ-ፚ]", "test")
-    tables = {name: base.model.module.get_parameter(f"{name}.weight") for name in base.model.text_tables}
-    voice = extend_model(base, base.front_end.extended("am", "ethiopic", list("ሰላም"), [], rules),
+    tables = {rows_name(table): base.lm.module.get_parameter(table) for table in base.lm.text_tables}
+    tts = extend_model(base, base.front_end.extended("am", "ethiopic", list("ሰላም"), [], rules),
                      {name: torch.zeros(4, table.shape[1]) for name, table in tables.items()})
-    said = studio_of(voice).speak(voice, [("am", "x")], Sampling())
+    said = studio_of(tts).speak(tts, [("am", "x")], Sampling())
     assert [item.text for item in said] == ["ሰላም"]

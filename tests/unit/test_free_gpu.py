@@ -104,7 +104,7 @@ class Queued:
             lock = wait_for_turn(one, Told(one), ready)
             assert lock is not None
             self.had.append(one.id)
-            lock.close()
+            lock.release()
 
         self.threads.append(threading.Thread(target=wait, daemon=True))
         self.threads[-1].start()
@@ -135,12 +135,12 @@ def test_who_waits_for_a_gpu_lets_others_pass_and_comes_before_later_ones(worksp
     queued.until(lambda: os.listdir(queued.queue) != [])
     queued.add(second)
     queued.until(lambda: queued.had == [second.id])
-    holder = FileLock.take(queued.lock, timeout_s=PATIENCE_S)  # which is asked for now and then
+    holder = FileLock.acquire(queued.lock, timeout_s=PATIENCE_S)  # which is asked for now and then
     assert holder is not None
     busy[0] = ""
     queued.add(third)
     queued.until(lambda: queued.in_line() == 2)
-    holder.close()
+    holder.release()
     queued.until(lambda: len(queued.had) == 3)
     assert queued.had == [second.id, waiting.id, third.id]
     assert os.listdir(queued.queue) == []
@@ -150,12 +150,12 @@ def test_what_is_not_ready_at_one_look_keeps_its_turn(workspace: Workspace, queu
     """A GPU may show the load of what ended a moment ago."""
     first, second = job(workspace), job(workspace)
     looks = iter(["It has 7% load.", ""])
-    holder = FileLock.take(queued.lock)
+    holder = FileLock.acquire(queued.lock)
     assert holder is not None
     queued.add(first, lambda: next(looks))
     queued.add(second)
     queued.until(lambda: queued.in_line() == 2)
-    holder.close()
+    holder.release()
     queued.until(lambda: len(queued.had) == 2)
     assert queued.had == [first.id, second.id]
 

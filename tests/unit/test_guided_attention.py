@@ -23,8 +23,8 @@ CONFIG = SpeechLMConfig(
 
 def _sample(text: int, codes: int, seed: int) -> Sample:
     noise = np.random.default_rng(seed)
-    return Sample(noise.integers(0, 30, text), noise.integers(0, 20, codes),
-                  noise.standard_normal(4).astype(np.float32), noise.integers(0, 20, 5))
+    return Sample(noise.integers(0, 30, text), noise.integers(0, 20, codes), {
+        "speaker_embedding": noise.standard_normal(4).astype(np.float32), "prompt_codes": noise.integers(0, 20, 5)})
 
 
 def _model() -> SpeechLM:

@@ -89,7 +89,7 @@ def test_all_missing_files_are_named(workspace: Workspace, folder: Path):
     (T3, FILES[T3] + b"x", "its header says"),
     (T3, b"<html>not found</html>", "its header should have"),
     (T3, safetensors(T3, 9)[:8] + b"?" * 100, "cannot be read"),
-    ("conds.pt", b"version https://git-lfs", "no whole zip archive"),
+    ("conds.pt", b"version https://git-lfs", "no whole PyTorch file"),
     (GRAPHEMES, b'{"model": ', "cannot be read"),
     (GRAPHEMES, b"", "cannot be read"),
 ], ids=["cut off", "too long", "a web page", "no header", "a git pointer", "half a tokenizer", "nothing"])

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,9 @@ from core.jobs.directory import create_job
 from core.jobs.events import Progress
 from core.jobs.reporter import StopRequested
 from core.library import certificate
+from core.library.catalog import BILIBILI
 from core.library.certificate import Certificate, CertificateCheck
-from core.library.records import ExportRecord, Origin, write_export_record
+from core.library.records import ExportRecord, Origin, read_export_record, write_export_record
 from core.sources.hub import Hub
 from core.workspace import Workspace
 from data.durable_files import hash_tree
@@ -113,7 +114,7 @@ def test_a_private_repository_is_not_made_public(served, workspace, export):
 
 @pytest.mark.parametrize(("spoil", "said"), [
     (lambda folder: (write_certificate(folder, "failed"), seal(folder)), "has failed checks: prefix_rows"),
-    (lambda folder: (write_certificate(folder, "skipped"), seal(folder)), "has no check that passed"),
+    (lambda folder: (write_certificate(folder, "not proven"), seal(folder)), "has no check that passed"),
     (lambda folder: (write_certificate(folder, base_hash="0" * 64), seal(folder)), "is of another model"),
     (lambda folder: (write_certificate(folder, run="other"), seal(folder)), "is of another model"),
     (lambda folder: write_certificate(folder, "passed", created=1.0), "certificate.json is damaged"),
@@ -127,6 +128,37 @@ def test_an_export_that_does_not_verify_stays_here(served, workspace, export, sp
     with pytest.raises(UserError, match=said):
         run(served, workspace)
     assert served.asked == []
+
+
+@pytest.fixture
+def binding(export: Path) -> Path:
+    """An export of a model whose licence asks for a notice and for its text."""
+    record = read_export_record(export)
+    write_export_record(export, replace(record, origin=replace(record.origin, family="indextts2")))
+    for name in BILIBILI.files:
+        (export / name).write_text("the agreement")
+    (export / "README.md").write_text(f"# A voice\n\n> {BILIBILI.notice}\n")
+    seal(export)
+    return export
+
+
+def test_a_card_with_the_notice_of_the_licence_is_pushed(served, workspace, binding):
+    run(served, workspace)
+    pushed = served.repositories[NAME]
+    assert set(BILIBILI.files) <= set(pushed.commits[pushed.main])
+
+
+@pytest.mark.parametrize(("name", "content", "said"), [
+    ("README.md", "# A voice\n\nAny modifications are not endorsed.\n", "lacks this notice in README.md: “Any modifi"),
+    (BILIBILI.files[0], None, "lacks LICENSE.txt. The bilibili Model Use License Agreement wants that"),
+])
+def test_without_what_the_licence_asks_for_nothing_is_pushed(served, workspace, binding, name, content, said):
+    (binding / name).unlink() if content is None else (binding / name).write_text(content)
+    seal(binding)
+    with pytest.raises(UserError) as caught:
+        run(served, workspace)
+    assert said in caught.value.message
+    assert NAME not in served.repositories
 
 
 def test_files_that_were_not_exported_are_not_pushed(served, workspace, export):

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from config.errors import UserError
-from data.importers import corpora, subtitles, tables
+from data.importers import annotation_files, corpora, subtitles, tables
 from data.importers.rows import ParsedItem, ParsedUtterance, SkippedRow
 from data.importers.text_files import encoding_of, head, lines
 
@@ -254,12 +254,18 @@ READERS: dict[str, Callable[[Path], Iterator[ParsedItem]]] = {
     "jsonl": tables.read_json_lines, "json": tables.read_json,
     "subtitles": lambda path: subtitles.read_subtitles(path, "a.wav"),
     "lrc": lambda path: subtitles.read_lrc(path, "a.wav"),
+    "textgrid": lambda path: annotation_files.read_textgrid(path, "a.wav"),
+    "elan": lambda path: annotation_files.read_elan(path, "a.wav"),
+    "json beside": lambda path: annotation_files.read_json(path, "a.wav"),
     "audacity": lambda path: subtitles.read_labels(path, "a.wav"),
 }
 SEEDS = {
     "ljspeech": b"a|one\nb|two\n", "table": b'audio,text,start,end\na.wav,"o""ne",0,1\n',
     "jsonl": b'{"audio": "a", "text": "b"}\n',
     "json": b'[{"audio": "a", "text": "b"}]', "subtitles": b"1\n00:00:01,000 --> 00:00:02,000 X1:0\n<i>a</i>\n\n",
+    "textgrid": b'"ooTextFile" "TextGrid" 0 1 <exists> 1 "IntervalTier" "a" 0 1 1 0 1 "one"', "elan":
+    b'<A><TIME_SLOT TIME_SLOT_ID="a" TIME_VALUE="1"/><TIER><ALIGNABLE_ANNOTATION TIME_SLOT_REF1="a"/></TIER></A>',
+    "json beside": b'{"segments": [{"start": 1, "end": "2", "text": "one"}], "text": "b"}',
     "lrc": b"[offset:+9]\n[00:01.00]<00:01.00>one\n", "audacity": b"0.1\t0.9\tone\n\\\t1\t2\n",
 }
 

@@ -215,3 +215,49 @@ def test_an_unreadable_recording_is_named_with_one_full_stop(tmp_path: Path) -> 
     with pytest.raises(UserError) as caught:
         audio.read(tmp_path / "a.wav")
     assert caught.value.message.endswith("recognised.")
+
+
+SENTENCES = ("It was a bright cold day in April.", "The clocks were striking thirteen.", "He went up the stairs.",
+             "There was nobody in the hall.")
+
+
+@pytest.mark.parametrize(("lines", "wanted"), [
+    ("a|{0}|Anna\nb|{1}|Anna\nc|{2}|Bert\n", [("Anna", 0), ("Anna", 1), ("Bert", 2)]),
+    ("a|Anna|{0}\nb|Anna|{1}\nc|Bert|{2}\n", [("Anna", 0), ("Anna", 1), ("Bert", 2)]),  # Piper with speakers
+    ("a|{0}|Anna\nb|{1}|Anna\n", [("Anna", 0), ("Anna", 1)]),
+    ("a\tAnna\t{0}\nb\tAnna\t{1}\nc\tBert\t{2}\n", [("Anna", 0), ("Anna", 1), ("Bert", 2)]),
+    ("wavs/a.wav|anna|EN|{0}\nwavs/b.wav|anna|EN|{1}\nwavs/c.wav|bert|EN|{2}\n",
+     [("anna", 0), ("anna", 1), ("bert", 2)]),  # GPT-SoVITS and Bert-VITS2
+])
+def test_a_name_in_a_list_is_a_speaker_and_never_a_text(tmp_path: Path, lines: str, wanted: list) -> None:
+    imported = table(tmp_path, "metadata.csv", lines.format(*SENTENCES))
+    assert [(row.speaker, row.text) for row in imported.rows] == [(name, SENTENCES[at]) for name, at in wanted]
+    assert "is taken for the speaker ('" in imported.notes[0]
+
+
+@pytest.mark.parametrize("third", [("1.25", "2.50", "1.25"), ("happy", "sad", "happy"), ("F", "M", "F")])
+def test_seconds_emotions_and_genders_are_no_speakers(tmp_path: Path, third: tuple[str, str, str]) -> None:
+    lines = "".join(f"{name}|{text}|{value}\n" for name, text, value in zip("abc", SENTENCES, third, strict=False))
+    imported = table(tmp_path, "metadata.csv", lines)
+    assert [(row.text, row.speaker) for row in imported.rows] == [(text, "speaker") for text in SENTENCES[:3]]
+
+
+@pytest.mark.parametrize("lines", [
+    "a|{0}|Anna\nb|{1}|Bert\nc|{2}|Carl\n",  # one line each: nothing tells a name from a text
+    "a|{0}|{3}\nb|{1}|{2}\nc|{2}|{1}\n",  # a translation, say
+    "a|yes|Anna\nb|no|Bert\nc|yes|Anna\n",  # commands: either could be the name
+    "a|{0}|Anna\n", "a|{0}|happy|Anna\nb|{1}|sad|Anna\nc|{2}|happy|Bert\n",
+])
+def test_a_list_whose_columns_cannot_be_told_is_refused(tmp_path: Path, lines: str) -> None:
+    with pytest.raises(UserError, match="fields a line, and ") as caught:
+        table(tmp_path, "metadata.csv", lines.format(*SENTENCES))
+    assert "Put a header" in caught.value.hint
+
+
+def test_splits_with_more_in_their_names_are_no_speakers(tmp_path: Path) -> None:
+    for split in ("train-clean-100", "dev-clean"):
+        for number in range(2):
+            write_clip(tmp_path / split / f"{split}{number}.wav", pitch=200 + number)
+            (tmp_path / split / f"{split}{number}.txt").write_text("ሰላም", encoding="utf-8")
+    assert [(row.speaker, row.split) for row in import_source(tmp_path).rows] == [
+        ("speaker", "held_out"), ("speaker", "held_out"), ("speaker", "train"), ("speaker", "train")]

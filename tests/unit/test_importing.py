@@ -58,12 +58,12 @@ def noise(path: Path, duration_s: float, subtype: str = "PCM_16") -> np.ndarray:
 @pytest.mark.parametrize("subtype", ["PCM_16", "PCM_24", "FLOAT"])
 def test_a_part_has_the_samples_of_its_time_and_the_same_bytes_each_time(tmp_path: Path, subtype: str) -> None:
     whole = noise(tmp_path / "a.wav", 2.0, subtype)
-    content = cut_to_flac(tmp_path / "a.wav", 0.5, 1.25)
+    content, above = cut_to_flac(tmp_path / "a.wav", 0.5, 1.25)
     (tmp_path / "part.flac").write_bytes(content)
     part, rate = audio.read(tmp_path / "part.flac")
     assert rate == RATE
     assert torch.allclose(part, torch.from_numpy(whole[8000:20000]), atol=2**-23 if subtype == "FLOAT" else 0)
-    assert content == cut_to_flac(tmp_path / "a.wav", 0.5, 1.25)
+    assert (content, above) == (cut_to_flac(tmp_path / "a.wav", 0.5, 1.25)[0], 0)
     with pytest.raises(UserError, match=r"begins at 2 s, and .*a\.wav lasts 2\.0 s"):
         cut_to_flac(tmp_path / "a.wav", 2.0, None)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -16,12 +18,12 @@ PACKAGES = ("config", "core", "data", "models", "scripts", "ui")
 
 # From the bottom to the top: each imports itself and what stands before it. Other modules directly in `core` are verbs,
 # or programs beside them, and may import all of `core`.
-CORE = ("core.workspace", "core.compute", "core.jobs", "core.library", "core.sources", "core.text", "core.dataset",
-        "core.submission", "core.model", "core.speech", "core.training", "core.proof")
+CORE = ("core.workspace", "core.machine", "core.compute", "core.jobs", "core.library", "core.sources", "core.text",
+        "core.dataset", "core.submission", "core.model", "core.speech", "core.training", "core.proof")
 
 # Whole packages that never load torch, with all that they import. The page imports nothing else of `core`.
-TORCH_FREE = ("app", "config", "core.workspace", "core.jobs", "core.library", "core.sources", "core.text",
-              "core.dataset", "core.submission", "ui")
+TORCH_FREE = ("app", "config", "core.workspace", "core.machine", "core.jobs", "core.library", "core.sources",
+              "core.text", "core.dataset", "core.submission", "ui")
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")
 
 DEVELOPMENT = ("scripts.dev",)  # programs that make or measure models: they may import families
@@ -209,13 +211,13 @@ def test_gradio_is_imported_by_the_page_alone() -> None:
     assert all(module == "app" or module.startswith("ui") for module in importers(ROOT, "gradio"))
 
 
-def test_pickles_are_read_in_one_module_as_tensors_alone_and_written_nowhere() -> None:
+def test_pickles_are_read_and_written_in_one_module_as_tensors_alone() -> None:
     assert importers(ROOT, "pickle") == {"models.weights"}  # for the name of its error
     found = {
         (module, name, *(ast.unparse(word) for word in node.keywords if word.arg == "weights_only"))
         for module, name, node in calls(ROOT) if name.startswith(("torch.load", "torch.save", "pickle."))
     }
-    assert found == {("models.weights", "torch.load", "weights_only=True")}
+    assert found == {("models.weights", "torch.load", "weights_only=True"), ("models.weights", "torch.save")}
 
 
 def test_modules_are_loaded_by_name_in_few_places() -> None:
@@ -290,3 +292,11 @@ def test_the_package_file_counts_as_loaded(tmp_path: Path) -> None:
         "core/jobs.py": "import data.manifest", "data/__init__.py": "import torch", "data/manifest.py": "",
     })
     assert heavy_paths(tmp_path, "core.jobs") == ["core.jobs -> data -> torch"]
+
+
+def test_a_worker_starts_without_the_compiler_and_without_peft() -> None:
+    """They take as long to import as torch does, and most jobs need neither; `torch.compiler.disable` imports it."""
+    code = ("import sys, core.train, core.synthesize, core.prepare, core.compare\n"
+            "print([name for name in ('torch._dynamo', 'sympy', 'peft', 'transformers') if name in sys.modules])")
+    shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"

@@ -17,6 +17,7 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import CompareTokenizersOptions, TokenizerOptions
 from core import compare_tokenizers, tokenizer
+from core.model import loading
 from core.submission import requirements
 from core.text import script_coverage, text_rules
 from core.text.script_coverage import MIN_OCCURRENCES
@@ -44,7 +45,7 @@ NUMBERS = TokenizerCandidate("characters", "bpe", 0, 0, 40, 39, 39, 0.0, None, 1
 def ready(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A workspace with a model, a Somali and an Amharic dataset of two seconds a clip."""
     monkeypatch.setattr(compare_tokenizers, "family", lambda name: SmallFamily())
-    monkeypatch.setattr(tokenizer, "family", lambda name: SmallFamily())
+    monkeypatch.setattr(loading, "family_named", lambda name: SmallFamily())
     base().save(workspace.models / "tiny")
     write(workspace, "somali", "so", SOMALI * 4)
     write(workspace, "amharic", "am", AMHARIC)
@@ -285,7 +286,7 @@ def test_letters_that_never_reach_the_model_are_not_missing() -> None:
     assert [block.name for block in drawn] == ["Basic Latin", "Latin-1 Supplement"]
 
 
-@pytest.mark.parametrize("language", ["am", "yo"])  # a script of its own, and one that the base languages have too
+@pytest.mark.parametrize("language", ["am", "yo"])  # a separate script, and one that the base languages have too
 def test_every_base_language_keeps_its_ids_on_real_text(tmp_path: Path, language: str) -> None:
     spoken = paragraphs()
     before = multilingual(tmp_path)

@@ -21,6 +21,7 @@ from small_data import Recorder
 from test_vocabulary import options, write
 
 from core import tokenizer
+from core.model import loading
 from core.model.row_initialisation import initial_rows
 from core.text.tokenizer_report import TokenizerReport
 from core.workspace import Workspace
@@ -63,7 +64,7 @@ def base(tmp_path: Path) -> FrontEnd:
 def extended(base: FrontEnd, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> FrontEnd:
     """The base with Amharic, made by the tokenizer job without any optional package."""
     remove_packages(monkeypatch)
-    monkeypatch.setattr(tokenizer, "family", lambda name: ChatterboxText(base))
+    monkeypatch.setattr(loading, "family_named", lambda name: ChatterboxText(base))
     (workspace.models / "tiny").mkdir(parents=True, exist_ok=True)
     write(workspace, "amharic", "am", AMHARIC)
     tokenizer.run(options("amharic", merges=40), workspace, Recorder())

@@ -66,5 +66,5 @@ class CodesOf(FeatureCache):
 
 
 def test_the_limit_is_read_from_headers_and_is_the_models_own(world: Workspace) -> None:
-    model = load_base(world, "tiny", torch.device("cpu")).model
+    model = load_base(world, "tiny", torch.device("cpu")).lm
     assert family("tiny").max_speech_length(world.model("tiny")) == model.max_speech_length == 63

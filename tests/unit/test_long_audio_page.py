@@ -119,7 +119,7 @@ def test_texts_wait_for_the_clips_also_where_clips_of_that_name_are_there(worksp
         return SimpleNamespace(id=f"{verb}-1")
 
     stub = SimpleNamespace(workspace=workspace, start=start, started_notice=lambda job: "")
-    said = page._start(stub, clips, *(given[name] for name in (*page._SHARED, *page._OWN,
+    said = page._start(stub, clips, *(given[name] for name in (*page._SHARED, *page._FIELDS,
                                                                *clips)))  # type: ignore[arg-type]
     assert said == [""], "the source is not changed yet"
     assert queued == [("segment", ()), ("transcribe", ("segment-1",))]

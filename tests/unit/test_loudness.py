@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.audio_repair import LEVEL, repair
 from data.loudness import PEAK_CEILING, gain_to, integrated_loudness
 from data.measures import measure
-from data.sound_files import at_loudness
+from data.sound_files import LEVEL, at_loudness, repair
 
 RATES = (8000, 16000, 22050, 24000, 44100, 48000)
 

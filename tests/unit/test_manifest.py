@@ -83,7 +83,9 @@ def test_missing_and_truncated_features_are_named(tmp_path: Path) -> None:
 
 def test_a_pack_holds_what_the_recordings_files_hold(tmp_path: Path) -> None:
     cache = FeatureCache(tmp_path, "one")
-    made = {key: {"speech_codes": np.arange(length, dtype=np.uint16), "speaker_embedding": np.ones(3, np.float32)}
+    noise = np.random.default_rng(0)
+    made = {key: {"speech_codes": np.arange(length, dtype=np.uint16), "speaker_embedding": np.ones(3, np.float32),
+                  "speaker_latents": noise.standard_normal((4, 6)).astype(np.float16)}
             for key, length in (("a", 5), ("b", 0), ("c", 7))}
     for key, arrays in made.items():
         cache.save(key, arrays)

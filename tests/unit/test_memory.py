@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from core import compute, machine
 from core.training import memory_plan
 from scripts.dev.benchmark.bench import release_memory
 
@@ -67,21 +68,21 @@ def test_a_step_tells_the_peak_of_the_process_which_outlives_what_it_was(monkeyp
 
 def test_what_is_free_is_the_least_of_system_and_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemFree: 10 kB\nMemAvailable:  60 kB\n")
-    monkeypatch.setattr(memory_plan, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory_plan, "_CGROUP", tmp_path)
-    assert memory_plan.free_bytes(CPU) == 60 * 1024
+    monkeypatch.setattr(machine, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    assert compute.free_bytes(CPU) == 60 * 1024
     (tmp_path / "memory.max").write_text("50000\n")
     (tmp_path / "memory.current").write_text("40000\n")
     (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 5000\n")
-    assert memory_plan.free_bytes(CPU) == 15000
+    assert compute.free_bytes(CPU) == 15000
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory_plan.free_bytes(CPU) == 60 * 1024
+    assert compute.free_bytes(CPU) == 60 * 1024
 
 
 def test_an_unknown_system_has_an_unknown_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_plan, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory_plan, "_CGROUP", tmp_path)
-    assert memory_plan.free_bytes(CPU) is None
+    monkeypatch.setattr(machine, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    assert compute.free_bytes(CPU) is None
 
 
 def test_sizes_are_said_in_units_people_use() -> None:

@@ -1,4 +1,4 @@
-"""Models on the shelf: kept while their files are what was read, and never a moment longer."""
+"""The model cache: models stay while their files are what was read, and no longer."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_changed_checkpoint_is_loaded_anew_even_when_its_times_are_set_back(wo
     assert os.stat(path).st_size == seen.st_size
     again = take(model_cache, world, f"run:{RUN}")
     assert not again.cached
-    before, after = (new_rows(ready.synthesizer.model.model.module, ready.synthesizer.model.model.text_tables)
+    before, after = (new_rows(ready.synthesizer.model.lm.module, ready.synthesizer.model.lm.text_tables)
                      for ready in (first, again))
     assert all(torch.allclose(after[name], rows + 1) for name, rows in before.items())
 
@@ -104,7 +104,7 @@ def test_a_recording_that_changes_is_another_voice(world: Workspace, model_cache
     path = tmp_path / "me.wav"
     audio.save(path, tone(9, 1.2, 300.0), RATE)
     first = take(model_cache, world, voice=str(path)).synthesizer.voice
-    assert take(model_cache, world, voice=str(path)).synthesizer.voice.prompt_codes is first.prompt_codes
+    assert take(model_cache, world, voice=str(path)).synthesizer.voice.conditioning is first.conditioning
     audio.save(path, tone(9, 1.2, 90.0), RATE)
     other = take(model_cache, world, voice=str(path)).synthesizer.voice
-    assert not (other.speaker_embedding == first.speaker_embedding).all()
+    assert not (other.conditioning["speaker_embedding"] == first.conditioning["speaker_embedding"]).all()

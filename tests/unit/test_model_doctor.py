@@ -451,7 +451,7 @@ def test_restored_rows_are_the_base_s_and_the_new_ones_are_kept(
         old = base.front_end.prefix_size
         assert torch.equal(written[table][:old].float(), damaged.base_tensors(world)[table])
         assert torch.equal(written[table][old:].float(), held[table][old:])
-    rows = new_rows(restored.model.module, restored.model.text_tables)
+    rows = new_rows(restored.lm.module, restored.lm.text_tables)
     assert torch.equal(rows["text_emb"], held[TABLES[0]][-len(damaged.NEW):])
     proof = certificate.read(world.exports / name / certificate.CERTIFICATE)
     assert {check.result for check in proof.checks} == {"passed"}
@@ -501,15 +501,15 @@ def same_speech(base: object, restored: object) -> None:
     from models.base import Sampling
 
     clips = replay.load(base, base.family.load_voices(base.base_folder)).drift_clips  # type: ignore[attr-defined,arg-type]
-    samples = replay.probes(clips, base.model.max_prompt_length)  # type: ignore[attr-defined]
+    samples = replay.probes(clips, base.lm)  # type: ignore[attr-defined]
     assert samples
     for item in samples:
-        one, other = base.model.probe(item.sample), restored.model.probe(item.sample)  # type: ignore[attr-defined]
+        one, other = base.lm.probe(item.sample), restored.lm.probe(item.sample)  # type: ignore[attr-defined]
         assert torch.equal(one.speech_logits, other.speech_logits)
         assert torch.equal(one.text_logits, other.text_logits[:, :one.text_logits.shape[1]])
     voice = next(iter(base.family.load_voices(base.base_folder).values()))  # type: ignore[attr-defined]
     text = base.front_end.encode("the cat sees a dog", "en")  # type: ignore[attr-defined]
-    spoken = [model.model.generate([text], [voice], Sampling(seed=4))[0].codes  # type: ignore[attr-defined]
+    spoken = [model.lm.generate([text], [voice], Sampling(seed=4))[0].codes  # type: ignore[attr-defined]
               for model in (base, restored)]
     assert np.array_equal(*spoken)
 

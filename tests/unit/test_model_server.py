@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,7 +34,7 @@ def page(workspace: Workspace) -> Iterator[locks.FileLock]:
             control.force_stop(state.job, grace_s=0.0)
     ModelServerClient(workspace, "cpu").stop()
     if locks.is_held(presence.path):
-        presence.close()
+        presence.release()
 
 
 def here(workspace: Workspace) -> ModelServerClient:
@@ -142,7 +143,7 @@ def test_a_forced_stop_ends_the_work_at_once(workspace: Workspace, page: locks.F
 
 def test_it_ends_with_the_app(workspace: Workspace, page: locks.FileLock) -> None:
     spoken(ask(workspace))
-    page.close()
+    page.release()
     gone(workspace)
 
 
@@ -177,6 +178,22 @@ def test_a_model_server_that_dies_at_its_first_work_says_of_what(workspace: Work
     assert loaded(ask(workspace)) == 1
 
 
+def test_while_a_server_starts_its_lock_names_no_other_process(
+        workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, held = here(workspace), []
+    client.folder.mkdir(exist_ok=True)
+    client.lock.write_text("12345")  # of a server that is gone
+
+    def start(_what: str, _words: object, lock: locks.FileLock, _log: Path) -> SimpleNamespace:
+        held.append(locks.read_holder(client.lock))
+        return SimpleNamespace(pid=67890)
+
+    monkeypatch.setattr(control, "start_process", start)
+    client._start(["never started"])
+    assert held == [""]
+    assert locks.read_holder(client.lock) == "67890"
+
+
 def test_a_model_server_that_cannot_start_is_told(workspace: Workspace, page: locks.FileLock) -> None:
     job = create_job(workspace, "synthesize", SynthesizeOptions(device="cpu"))
     with pytest.raises(ModelServerDied) as death:
@@ -196,12 +213,12 @@ def test_pages_that_are_gone_are_cleared_away(workspace: Workspace) -> None:
     first = app_instances.register_app(workspace, 60.0)
     second = app_instances.register_app(workspace, 90.0)
     assert app_instances.model_idle_timeout_s(app_instances.running_apps(workspace)) == 90.0
-    second.close()
+    second.release()
     assert app_instances.model_idle_timeout_s(app_instances.running_apps(workspace)) == 60.0
-    first.close()
+    first.release()
     assert app_instances.running_apps(workspace) == ()
     third = app_instances.register_app(workspace, 0.0, "http://127.0.0.1:7861/")
     assert app_instances.app_addresses(app_instances.running_apps(workspace)) == ("http://127.0.0.1:7861/",)
     assert [path.name for path in Path(third.path).parent.iterdir()] == [third.path.name]
     assert app_instances.model_idle_timeout_s(app_instances.running_apps(workspace)) == 0.0
-    third.close()
+    third.release()

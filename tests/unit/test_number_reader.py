@@ -128,3 +128,48 @@ def test_tigrinya_and_oromo_take_the_same() -> None:
 
 def test_a_line_that_ends_in_nel_is_not_joined_with_the_next() -> None:
     assert am("ሰላም\x85ለሁሉም") == "ሰላም ለሁሉም"
+
+
+@pytest.mark.parametrize(("code", "text", "said"), [
+    ("am", "-3°C", "ኔጌቲቭ ሶስት ዲግሪ ሴልሺየስ"), ("am", "-5%", "ኔጌቲቭ አምስት በመቶ"), ("am", "-$5", "ኔጌቲቭ አምስት ዶላር"),
+    ("am", "$-5", "ኔጌቲቭ አምስት ዶላር"), ("am", "−2.5 km", "ኔጌቲቭ ሁለት ነጥብ አምስት ኪሎ ሜትር"), ("am", "–4°C", "ኔጌቲቭ አራት ዲግሪ ሴልሺየስ"),
+    ("am", "-1/2", "ኔጌቲቭ ግማሽ"), ("am", "ከ -10°C", "ከ ኔጌቲቭ አስር ዲግሪ ሴልሺየስ"), ("am", "+5%", "ፕላስ አምስት በመቶ"),
+    ("am", "+25", "ፕላስ ሃያ አምስት"),
+    ("am", "+251911234567", "ፕላስ ሁለት አምስት አንድ ዘጠኝ አንድ አንድ ሁለት ሶስት አራት አምስት ስድስት ሰባት"),
+    ("am", "3 –5 km", "ሶስት እስከ አምስት ኪሎ ሜትር"),
+    ("ti", "-3°C", "ነጌቲቭ ሰለስተ ዲግሪ ሰንቲ ግሬድ"), ("ti", "-5%", "ነጌቲቭ ሓሙሽተ ሚእታዊት"), ("ti", "-$5", "ነጌቲቭ ሓሙሽተ ዶላር"),
+    ("om", "-3°C", "hirʼisuu sadii digirii seelshiyeesii"), ("om", "-5%", "hirʼisuu dhibbantaa shan"),
+    ("om", "-$5", "hirʼisuu doolaara shan"), ("sv", "-5 grader, −3,5", "minus fem grader, minus tre komma fem"),
+])
+def test_a_minus_sign_is_read_before_any_quantity(code: str, text: str, said: str) -> None:
+    assert " ".join(VERBALIZERS[code].verbalize(text).split()) == said
+
+
+def test_every_library_language_says_its_minus() -> None:
+    """An empty word for the sign would make -5 of 5; where the library has none, the sign stays for the tokenizer."""
+    for name in verbalizer.rule_names():
+        reader = verbalizer.verbalizer_of(verbalizer.checked_rules(verbalizer.rules_text(name), name))
+        five, minus_five = reader.verbalize("5").strip(), reader.verbalize("-5").strip()
+        assert minus_five.endswith(five), name
+        assert len(minus_five) > len(five), name
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("በተ.መ.ድ. ስብሰባ", "በተባበሩት መንግስታት ድርጅት ስብሰባ"), ("ተ.መ.ድ.", "የተባበሩት መንግስታት ድርጅት"),
+    ("ከኢ.ፌ.ዴ.ሪ መንግስት", "ከኢትዮጵያ ፌዴራላዊ ዴሞክራሲያዊ ሪፐብሊክ መንግስት"), ("የኢ.ፌ.ዴ.ሪ", "የኢትዮጵያ ፌዴራላዊ ዴሞክራሲያዊ ሪፐብሊክ"),
+    ("ቅ/ጽ/ቤት", "ቅርንጫፍ ጽህፈት ቤት"), ("የቅ/ጽ/ቤቱ", "የቅርንጫፍ ጽህፈት ቤቱ"), ("ቅ/ማርያም", "ቅዱስ ማርያም"),
+    ("በወ/መ/ሕ ቁጥር 5", "በወንጀለኛ መቅጫ ሕግ ቁጥር አምስት"), ("ወ/ማርያም", "ወልደ ማርያም"),
+    ("ጠ/ሚ/ሩ", "ጠቅላይ ሚኒስትሩ"), ("ም/ጠ/ሚ", "ምክትል ጠቅላይ ሚኒስትር"), ("ም/ጠ/ሚ/ሩ", "ምክትል ጠቅላይ ሚኒስትሩ"),
+    ("ሌ/ጄ/ል", "ሌተና ጄኔራል"), ("ጠ/ፍ/ቤት", "ጠቅላይ ፍርድ ቤት"), ("ከፍ/ቤት", "ከፍርድ ቤት"), ("የህ/ተ/ም/ቤት", "የህዝብ ተወካዮች ምክር ቤት"),
+    ("ተ/ም", "ተ ም"),  # a name has more than one letter: not ተክለ
+    ("በ1967 ዓ.ም", "በአስራ ዘጠኝ መቶ ስልሳ ሰባት ዓመተ ምህረት"), ("12/05/1967", "ጥር አስራ ሁለት ቀን አስራ ዘጠኝ መቶ ስልሳ ሰባት"),
+    ("በ2016 ዓ.ም", "በሁለት ሺህ አስራ ስድስት ዓመተ ምህረት"), ("1967 ብር", "አንድ ሺህ ዘጠኝ መቶ ስልሳ ሰባት ብር"),
+])
+def test_amharic_prefixes_slashes_and_years(text: str, said: str) -> None:
+    assert am(text) == said
+
+
+def test_tigrinya_dates_have_the_month_first() -> None:
+    """As `num_to_date(24, 5, 1991)` of tigrinya-numbers 0.2.0, but for the spelling of 90 (ተስዓ) and the ን of 1000."""
+    assert VERBALIZERS["ti"].verbalize("1991-05-24").split()[:3] == ["ግንቦት", "ዕስራን", "ኣርባዕተን"]
+    assert VERBALIZERS["ti"].verbalize("12/09/2013").split()[:3] == ["ግንቦት", "ዓሰርተ", "ክልተ"]

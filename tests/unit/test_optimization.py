@@ -37,11 +37,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 def made(world: Workspace, warnings: list[str] | None = None, **changes: object) -> Trainer:
     options = train_options(**changes)
-    voice = setup.new_voice(options, world, CPU)
-    data = dataloader.load_training_data(world, options.dataset, voice)
+    tts = setup.new_model(options, world, CPU)
+    data = dataloader.load_training_data(world, options.dataset, tts)
     tell = (lambda message: None) if warnings is None else warnings.append
     dtype = torch.float16 if options.precision == "float16" else torch.float32
-    return Trainer(options, voice, data, (), Precision("cpu", dtype, "for the test"), tell)
+    return Trainer(options, tts, data, (), Precision("cpu", dtype, "for the test"), tell)
 
 
 @pytest.mark.parametrize(("schedule", "middle", "last"), [("cosine", 0.55, 0.1), ("linear", 0.55, 0.1),
@@ -80,7 +80,7 @@ def test_8_bit_moments_are_refused_plainly_where_they_cannot_be_had(monkeypatch:
 
 
 class Wrapped(torch.optim.AdamW):
-    """What bitsandbytes 0.50 gives as its state: steps in an int, and the rest in a mapping of its own."""
+    """What bitsandbytes 0.50 gives as its state: steps in an int, and the rest in a separate mapping."""
 
     def state_dict(self) -> dict[str, Any]:
         whole = super().state_dict()
@@ -160,13 +160,13 @@ def test_a_batch_that_is_no_number_is_skipped_and_counted(world: Workspace, monk
 def test_with_a_scaled_loss_too_the_batch_after_a_skipped_one_is_learnt(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = made(world, precision="float16")
-    losses, due = trainer.voice.model.losses, list[bool]()
+    losses, due = trainer.tts.lm.losses, list[bool]()
 
     def broken(*given: object, **named: object) -> Losses:
         found = losses(*given, **named)  # type: ignore[arg-type]
         return replace(found, speech_sum=found.speech_sum * float("nan")) if due and due.pop() else found
 
-    monkeypatch.setattr(trainer.voice.model, "losses", broken)
+    monkeypatch.setattr(trainer.tts.lm, "losses", broken)
     trainer.train_step()
     before = trainer.state_dict().tensors["scaler"]
     due.append(True)

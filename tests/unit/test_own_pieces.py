@@ -16,15 +16,16 @@ from config.errors import UserError
 from config.schema import CompareTokenizersOptions, TokenizerOptions
 from core import compare_tokenizers
 from core import tokenizer as vocabulary
+from core.model import loading
 from core.submission import requirements
 from core.text import pieces as own_pieces
 from core.text.pieces import import_pieces, read_tokenizer
 from core.text.tokenizer_comparison import TokenizerComparison
 from core.workspace import Workspace
 from data import manifest
-from data.bpe import vocabulary as ids_of
 from data.front_end import FrontEnd
 from data.manifest import ManifestClip
+from data.segmenters import vocabulary as ids_of
 
 TEXTS = AMHARIC * 6
 
@@ -66,8 +67,8 @@ def of_size(path: Path, size: int) -> Path:
 
 @pytest.fixture
 def ready(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    for module in (compare_tokenizers, vocabulary):
-        monkeypatch.setattr(module, "family", lambda name: SmallFamily())
+    for module, name in ((compare_tokenizers, "family"), (loading, "family_named")):
+        monkeypatch.setattr(module, name, lambda name: SmallFamily())
     base().save(workspace.models / "tiny")
     clips = [ManifestClip(str(n), f"{n}.wav", text, "am", "train", 2.0, "one", str(n)) for n, text in enumerate(TEXTS)]
     clips[-1] = replace(clips[-1], split="held_out")

@@ -9,6 +9,7 @@ from config.errors import UserError
 from core import compute
 from core.model import precision
 from core.model.precision import Precision
+from tests.emulated_cuda import emulated_cuda
 
 
 @pytest.mark.parametrize(("capability", "wanted"), [
@@ -24,12 +25,12 @@ def test_a_card_is_asked_for_its_capability(monkeypatch: pytest.MonkeyPatch, cap
     ({}, torch.float32), ({"avx512_bf16": True}, torch.bfloat16), ({"amx_bf16": True}, torch.bfloat16)])
 def test_a_processor_is_asked_for_its_features(monkeypatch: pytest.MonkeyPatch, features: dict[str, bool],
                                                wanted: torch.dtype) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features)
+    monkeypatch.setattr(compute, "cpu_capabilities", lambda: features)
     assert precision.decide("auto", torch.device("cpu")).dtype is wanted
 
 
 def test_emulation_is_refused_and_float32_is_always_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    monkeypatch.setattr(compute, "cpu_capabilities", dict)
     with pytest.raises(UserError, match="no bfloat16 on this device: the processor has neither avx512_bf16") as caught:
         precision.decide("bfloat16", torch.device("cpu"))
     assert caught.value.hint == "Choose the precision `auto` or `float32`."
@@ -63,4 +64,8 @@ def test_a_missing_card_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="no CUDA device"):
         compute.setup_device("cuda")
+    with emulated_cuda():
+        assert compute.setup_device("auto") == torch.device("cuda")
+        assert not torch.are_deterministic_algorithms_enabled()  # they slow every write to the cache of keys
     assert compute.setup_device("auto") == torch.device("cpu")
+    assert torch.are_deterministic_algorithms_enabled()

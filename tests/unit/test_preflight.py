@@ -164,10 +164,10 @@ def test_a_loss_that_is_no_number_says_so(world: Workspace) -> None:
 
 def test_a_checkpoint_that_reads_back_otherwise_is_found(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     def moved(*given: object):
-        voice = load_checkpoint(*given)
+        tts = load_checkpoint(*given)
         with torch.no_grad():
-            voice.model.module.get_parameter("text_emb.new")[0, 0] += 1
-        return voice
+            tts.lm.module.get_parameter("text_emb.new")[0, 0] += 1
+        return tts
 
     from core.model.loading import load_checkpoint
 
@@ -177,7 +177,7 @@ def test_a_checkpoint_that_reads_back_otherwise_is_found(world: Workspace, monke
 
 
 def test_silence_is_no_speech(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.tiny.family.TinyVocoder.decode", lambda *given: torch.zeros(16000))
+    monkeypatch.setattr("models.tiny.family.TinyVocoder.decode", lambda *given, **named: torch.zeros(16000))
     with pytest.raises(UserError, match="failed at 'speak': The synthesized audio is silent"):
         tried(world)
 

@@ -138,7 +138,7 @@ def test_a_long_unbroken_text_is_cut_and_its_cost_is_said_before() -> None:
     text = "ሀ" * 20_000
     made = (AudioGenerated("base", 0, "a.wav", text, "am", 1.5, 0.4, 0.9, text, "a.png", "It reads " + "ha" * 20_000),)
     state = JobState(job("compare", texts=[["am", text]]), "finished", audio=made, started_at=0.0, ended_at=1.0)
-    shown = comparison_views.comparison(state, {}, comparison_views.BlindMode(False))
+    shown = comparison_views.comparison(state, {})
     assert "ሀ" * 240 + "..." in shown
     assert len(shown) < 5000
     notice = comparison_views.length_notice(text, [state])
@@ -153,8 +153,7 @@ def test_the_two_figures_before_training_are_told_apart() -> None:
     made = tuple(AudioGenerated(side, 0, "a.wav", "ሰላም", "am", 1.5, 0.4, 0.2, "ሰላ", "a.png", note)
                  for side, note in zip(("base", "finetuned"), notes, strict=True))
     state = JobState(job("compare", texts=[["am", "ሰላም"]]), "finished", audio=made)
-    assert comparison_views.ROMANISED_BASELINE in comparison_views.comparison(state, {},
-                                                                              comparison_views.BlindMode(False))
+    assert comparison_views.ROMANISED_BASELINE in comparison_views.comparison(state, {})
     check = CertificateCheck("character_error_rates", "measured", "", "am 15.5%", "What was heard.")
     proof = Certificate("run:a@1", "a", 1, "gated", "tiny", "tiny-am", "b", "f", 1.0, (check,),
                         (LanguageCER("am", True, 40, 0.739, 0.155, 0.0),))
@@ -239,7 +238,7 @@ def comparison() -> JobState:
 
 def test_a_comparison_shows_each_error_beside_the_one_on_recordings() -> None:
     state = comparison()
-    shown = comparison_views.comparison(state, records.originals(state), comparison_views.BlindMode(False))
+    shown = comparison_views.comparison(state, records.originals(state))
     assert "CER 90%" in shown
     assert "CER 20%" in shown
     assert shown.count("original recordings: CER 2.0%") == 2
@@ -251,7 +250,7 @@ def test_a_judge_that_is_gone_is_told_under_the_clip_and_above_them() -> None:
     asked, reason = job("synthesize", text="ሰላም", language="am", voice_model="run:one"), "the recogniser me/ear is gone"
     made = (AudioGenerated("speech", 0, "audio/speech.wav", "ሰላም", "am", 1.5, 0.4, None, "", "a.png", "", reason),)
     state = JobState(asked, "finished", audio=made, warnings=("Amharic is not measured: put it back.",))
-    shown = comparison_views.comparison(state, {}, comparison_views.BlindMode(False))
+    shown = comparison_views.comparison(state, {})
     assert f"Not measured: {reason}." in shown
     assert "No recogniser (ASR) for this language" not in shown
     chosen = {"pair": asked.id, "blind": "False"}
@@ -261,13 +260,13 @@ def test_a_judge_that_is_gone_is_told_under_the_clip_and_above_them() -> None:
 
 def test_one_voice_is_shown_alone_and_never_blind() -> None:
     asked = job("synthesize", text="A boat.", language="en", voice_model="base:tiny")
-    coming = comparison_views.comparison(JobState(asked, "running"), {}, comparison_views.BlindMode(True))
+    coming = comparison_views.comparison(JobState(asked, "running"), {}, True)
     assert coming.count("In progress.") == 1
     assert "A boat." in coming
     made = (AudioGenerated("speech", 0, "audio/speech.wav", "A boat.", "en", 1.5, 0.4, 0.1, "a boat",
                            "audio/speech.png"),)
     state = JobState(asked, "finished", audio=made, started_at=0.0, ended_at=1.0, result={"recordings_cer": 0.025})
-    shown = comparison_views.comparison(state, records.originals(state), comparison_views.BlindMode(True))
+    shown = comparison_views.comparison(state, records.originals(state), True)
     for part in ("<strong>Speech</strong>", "base:tiny", "CER 10%", "original recordings: CER 2.5%"):
         assert part in shown
     assert "one model takes" in comparison_views.length_notice("A boat. " * 60, [state])
@@ -275,16 +274,16 @@ def test_one_voice_is_shown_alone_and_never_blind() -> None:
 
 def test_blind_mode_hides_names_and_scores_until_the_vote() -> None:
     state = comparison()
-    hidden = comparison_views.comparison(state, {}, comparison_views.BlindMode(True))
+    hidden = comparison_views.comparison(state, {}, True)
     for telling in ("Before", "After", "run:one", "CER", "Transcript"):
         assert telling not in hidden
     assert "Sample A" in hidden
-    assert "CER" in comparison_views.comparison(state, {}, comparison_views.BlindMode(True, frozenset({0})))
+    assert "CER" in comparison_views.comparison(state, {}, True, frozenset({0}))
 
 
 def test_a_clip_that_is_still_to_come_is_shown_as_coming() -> None:
     state = JobState(job("compare", texts=[["am", "ሰላም"]], base="base:tiny", finetuned="run:one"), "running")
-    assert comparison_views.comparison(state, {}, comparison_views.BlindMode(False)).count("In progress.") == 2
+    assert comparison_views.comparison(state, {}).count("In progress.") == 2
 
 
 def test_the_order_of_a_blind_pair_is_the_same_after_a_reload_and_not_always_the_same() -> None:
@@ -342,7 +341,7 @@ def test_while_it_is_heard_blind_no_address_says_which_side_it_is_of(workspace: 
     audio.mkdir(parents=True)
     for clip in made:
         (workspace.runs / state.id / clip.path).write_text(clip.side)
-    shown = comparison_views.comparison(state, {}, comparison_views.BlindMode(True))
+    shown = comparison_views.comparison(state, {}, True)
     assert "base" not in shown
     assert "finetuned" not in shown
     addresses = re.findall(r'<audio [^>]*src="media/([^"]+)"', shown)
@@ -350,7 +349,7 @@ def test_while_it_is_heard_blind_no_address_says_which_side_it_is_of(workspace: 
     assert sorted(served) == ["base", "finetuned"]
     assert served == list(comparison_views.blind_order(state.id, 0))
     assert media.resolve(workspace, f"covered/{state.id}/0123456789abcdef.wav") is None
-    assert "000-base.wav" in comparison_views.comparison(state, {}, comparison_views.BlindMode(True, frozenset({0})))
+    assert "000-base.wav" in comparison_views.comparison(state, {}, True, frozenset({0}))
 
 
 def test_an_export_tells_its_place_and_what_failed_and_counts_its_checks() -> None:

@@ -66,7 +66,7 @@ def test_every_option_explains_itself(model: type[Options]) -> None:
 
 def test_a_dead_option_is_found() -> None:
     text = "def run(options: SamplingOptions): return options.temperature, options.top_p, options.seed"
-    assert unread(SamplingOptions, [text]) == ["min_p", "repetition_penalty", "guidance"]
+    assert unread(SamplingOptions, [text]) == ["top_k", "min_p", "repetition_penalty", "guidance"]
     assert "temperature" in unread(SamplingOptions, [text.replace(": SamplingOptions", "")])
 
 

@@ -98,3 +98,43 @@ def test_adapters_act_on_compact_layers() -> None:
 def test_an_unknown_form_is_refused() -> None:
     with pytest.raises(UserError, match="'int3'"):
         quantize_(nn.Linear(2, 2), "int3")
+
+
+@pytest.mark.parametrize(("kind", "bound"), [("bfloat16", 4e-3), ("int8", 1.2e-2)])
+@pytest.mark.parametrize("joined", [False, True])
+def test_biases_are_kept(kind: str, bound: float, joined: bool) -> None:
+    torch.manual_seed(0)
+    names = ("q_proj", "k_proj") if joined else ("c_fc",)
+    layers = nn.ModuleDict({name: nn.Linear(64, 96) for name in names})
+    for name in names:
+        nn.init.normal_(layers[name].bias, std=3.0)
+    hidden = torch.randn(3, 64)
+    wanted = [layers[name](hidden).detach() for name in names]
+    quantize_(layers, kind)
+    for name, whole in zip(names, wanted, strict=True):
+        assert (layers[name](hidden) - whole).norm() / whole.norm() < bound
+
+
+def test_a_dora_adapter_leaves_the_bias_of_a_compact_layer_unscaled() -> None:
+    torch.manual_seed(0)
+    holder = nn.ModuleDict({"c_fc": nn.Linear(64, 96)})
+    nn.init.normal_(holder["c_fc"].bias, std=3.0)
+    adapters = Adapters.fresh(holder, AdapterPlan("dora", {"c_fc": 4}), 0)
+    for name, value in adapters.parameters().items():
+        if "magnitude" in name:
+            value.data.mul_(2.0)
+    adapters.switch(True)
+    hidden = torch.randn(3, 64)
+    whole = holder["c_fc"](hidden).detach()
+    quantize_(holder, "int8")
+    assert (holder["c_fc"](hidden) - whole).norm() / whole.norm() < 0.03
+
+
+def test_joined_layers_of_which_one_has_a_bias_keep_it() -> None:
+    torch.manual_seed(0)
+    layers = nn.ModuleDict({"q_proj": nn.Linear(64, 96), "k_proj": nn.Linear(64, 96, bias=False)})
+    hidden = torch.randn(3, 64)
+    wanted = [layers[name](hidden).detach() for name in layers]
+    quantize_(layers, "int8")
+    for layer, whole in zip(layers.values(), wanted, strict=True):
+        assert (layer(hidden) - whole).norm() / whole.norm() < 1.2e-2

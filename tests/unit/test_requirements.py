@@ -63,10 +63,10 @@ def test_what_a_living_job_makes_is_waited_for(workspace: Workspace) -> None:
     (workspace.datasets / "amharic-demo").mkdir()
     extending = create_job(workspace, "extend", ExtendOptions(extension="soon"))
     Journal(extending.journal).append(Queued())
-    lock = FileLock.take(extending.lock)
+    lock = FileLock.acquire(extending.lock)
     assert lock is not None
     assert check(workspace, TrainOptions(extension="soon")) == (extending.id,)
-    lock.close()
+    lock.release()
     Journal(extending.journal).append(Failed("no"))
     with pytest.raises(UserError, match="no extension named 'soon'"):
         check(workspace, TrainOptions(extension="soon"))
@@ -125,7 +125,7 @@ def installed_models(workspace: Workspace) -> Workspace:
     for folder, languages in ((base, ("en", "fr")), (export / FRONT_END, ("en", "fr", "am"))):
         folder.mkdir(parents=True)
         entries = {code: {"tokenizer": "am.json" if code == "am" else "tokenizer.json"} for code in languages}
-        (folder / "front_end.json").write_text(json.dumps({"languages": entries}))
+        (folder / "front_end.json").write_text(json.dumps({"languages": entries, "base_languages": ["en", "fr"]}))
     (base / "voices").mkdir()
     (base / "voices" / "anna.ogg").touch()
     origin = Origin("tiny", "tiny", "", 10, 10, "")
@@ -170,13 +170,13 @@ def test_an_export_under_a_taken_name_is_refused_at_once(workspace: Workspace) -
 def test_a_name_that_a_living_export_will_take_is_refused_at_once(workspace: Workspace) -> None:
     making = create_job(workspace, "export", ExportOptions(run="run:r", export="second"))
     Journal(making.journal).append(Queued())
-    lock = FileLock.take(making.lock)
+    lock = FileLock.acquire(making.lock)
     assert lock is not None
     with pytest.raises(UserError, match=f"{making.id} is making an export named 'second'"):
         check(workspace, ExportOptions(run="run:r", export="second"))
     with pytest.raises(UserError, match="no run named 'r'"):
         check(workspace, ExportOptions(run="run:r", export="third"))
-    lock.close()
+    lock.release()
     Journal(making.journal).append(Failed("no"))
     with pytest.raises(UserError, match="no run named 'r'"):
         check(workspace, ExportOptions(run="run:r", export="second"))

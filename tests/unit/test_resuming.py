@@ -79,6 +79,17 @@ def test_what_did_not_change_goes_on(world: Workspace) -> None:
     assert resumed(world).of("step")[0].step == 3
 
 
+def test_fewer_sentences_may_be_evaluated_on_resume_but_the_metric_stays(world: Workspace) -> None:
+    run = world.runs / "one"
+    path = checkpoint.folder_of(run, 2) / records.CONFIG
+    saved = yaml.safe_load(path.read_text("utf-8"))
+    path.write_text(yaml.safe_dump({**saved, "options": {**saved["options"], "evaluation_sentences": 5}}))
+    options = train_options(**{**CHANGES, "evaluation_sentences": 2})
+    setup.check_options(run, 2, options, 1)
+    with pytest.raises(UserError, match="evaluation_sentences 0, wanted 5"):
+        setup.check_options(run, 2, train_options(**CHANGES), 1)
+
+
 def test_a_vocabulary_of_the_same_size_is_refused_by_its_content(world: Workspace) -> None:
     extend_anew(world, sorted(SYLLABLES[:-1] + "ፐ"))
     with pytest.raises(UserError, match=r"another vocabulary \(57 ids, wanted 57; .*differ: .*'ፐ'") as caught:
@@ -239,11 +250,11 @@ def test_another_machine_number_of_threads_or_torch_is_said(
 
 
 def fresh(world: Workspace, **changes: object) -> TTSModel:
-    return setup.new_voice(train_options(**changes), world, CPU)
+    return setup.new_model(train_options(**changes), world, CPU)
 
 
-def rows_of(voice: TTSModel) -> dict[str, torch.Tensor]:
-    rows = new_rows(voice.model.module, voice.model.text_tables)
+def rows_of(tts: TTSModel) -> dict[str, torch.Tensor]:
+    rows = new_rows(tts.lm.module, tts.lm.text_tables)
     return {name: value.detach().clone() for name, value in rows.items()}
 
 
@@ -259,29 +270,29 @@ def test_adopted_weights_are_those_of_the_checkpoint_with_fresh_optimizer_state(
     assert [step.step for step in listener.of("step")] == [1]
     tensors = checkpoint.load_state(world.runs / "two", 1).tensors
     assert {value.item() for name, value in tensors.items() if name.endswith("/step")} == {1.0}
-    voice, there = fresh(world), load_checkpoint(world, checkpoint.folder_of(world.runs / "one", 2), CPU)
-    untrained = rows_of(voice)
-    setup.init_from(world, "run:one@2", voice, lambda message: None)
+    tts, there = fresh(world), load_checkpoint(world, checkpoint.folder_of(world.runs / "one", 2), CPU)
+    untrained = rows_of(tts)
+    setup.init_from(world, "run:one@2", tts, lambda message: None)
     for name, value in rows_of(there).items():
-        assert torch.equal(rows_of(voice)[name], value)
+        assert torch.equal(rows_of(tts)[name], value)
         assert not torch.equal(untrained[name], value)
     assert there.adapters
-    assert voice.adapters
-    own = voice.adapters.tensors()
+    assert tts.adapters
+    own = tts.adapters.tensors()
     assert all(torch.equal(own[name], value) for name, value in there.adapters.tensors().items())
 
 
 def test_rows_of_another_vocabulary_are_taken_by_their_token(world: Workspace) -> None:
     extend_anew(world, sorted(SYLLABLES[:6] + "ፐፈ", reverse=True))
-    voice, said = fresh(world, scope="rows"), list[str]()
-    untrained, there = rows_of(voice), load_checkpoint(world, checkpoint.folder_of(world.runs / "one", 2), CPU)
-    setup.init_from(world, "run:one@2", voice, said.append)
+    tts, said = fresh(world, scope="rows"), list[str]()
+    untrained, there = rows_of(tts), load_checkpoint(world, checkpoint.folder_of(world.runs / "one", 2), CPU)
+    setup.init_from(world, "run:one@2", tts, said.append)
     assert "its vocabulary is another: 7 of 9 new rows are copied by the text of their token" in said[0]
     assert "2 start as the extension has them ('ፐ', 'ፈ'), 4 of its own are not used" in said[0]
     assert "Its adapters are not used" in said[0]
     theirs = {token.text: token.id - 46 for token in there.front_end.added_tokens()}
-    for token in voice.front_end.added_tokens():
-        for name, value in rows_of(voice).items():
+    for token in tts.front_end.added_tokens():
+        for name, value in rows_of(tts).items():
             source = untrained[name][token.id - 46] if token.text in "ፐፈ" else rows_of(there)[name][theirs[token.text]]
             assert torch.equal(value[token.id - 46], source), token.text
 
@@ -306,11 +317,11 @@ def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world:
     named(world.runs / "full", 1)
     there = load_checkpoint(world, checkpoint.folder_of(world.runs / "full", 1), CPU)
     said: list[str] = []
-    voice = setup.init_from(world, "run:full", fresh(world, scope="full"), said.append)
+    tts = setup.init_from(world, "run:full", fresh(world, scope="full"), said.append)
     assert f"The {len(there.changed)} tensors of the base that it changed are copied" in said[-1]
-    theirs, own = there.model.module.state_dict(), voice.model.module.state_dict()
+    theirs, own = there.lm.module.state_dict(), tts.lm.module.state_dict()
     assert all(torch.equal(own[name], theirs[name]) for name in there.changed)
-    assert set(voice.base_values) == set(there.changed)
+    assert set(tts.base_values) == set(there.changed)
     setup.init_from(world, "run:full", fresh(world, scope="rows"), said.append)
     assert "are not copied: scope" in said[-1]
     with pytest.raises(UserError, match="run:full changed embeddings, layers of the base; this run trains heads"):
@@ -319,14 +330,14 @@ def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world:
     listener = Listener(world.runs / "second")
     training_run, _ = train.prepare_run(options, world, listener)
     trainer, base = training_run.trainer, load_base(world, "tiny", CPU)
-    base_now = base.model.module.state_dict()
-    held = trainer.voice.model.module.state_dict()
+    base_now = base.lm.module.state_dict()
+    held = trainer.tts.lm.module.state_dict()
     with trainer.base_weights() as seen:
         assert seen.adapters is None
         assert all(torch.equal(held[name], base_now[name]) for name in there.changed)
     assert all(torch.equal(held[name], theirs[name]) for name in there.changed)
     training_run.evaluate_base()
-    found = checkpoint_evaluation.validation_samples(trainer.voice, trainer.data, trainer.drift_clips)
+    found = checkpoint_evaluation.validation_samples(trainer.tts, trainer.data, trainer.drift_clips)
     wanted = checkpoint_evaluation.measure_losses(base, {code: found[code] for code in ("en", "fr")}, 4,
                                                   trainer.precision)
     assert trainer.base_losses == {code: one.speech_loss for code, one in wanted.items()}
@@ -340,13 +351,13 @@ def test_adopted_adapters_act_as_they_did_at_another_scale(world: Workspace, kin
                              Listener(world.runs / "other"))[0])
     named(world.runs / "other", 2)
     said: list[str] = []
-    voice = fresh(world, adapter=kind, adapter_scale=5.0)
-    setup.init_from(world, "run:other@2", voice, said.append)
+    tts = fresh(world, adapter=kind, adapter_scale=5.0)
+    setup.init_from(world, "run:other@2", tts, said.append)
     there = load_checkpoint(world, checkpoint.folder_of(world.runs / "other", 2), CPU)
-    assert voice.adapters
+    assert tts.adapters
     assert there.adapters
     wanted = there.adapters.merged_weights()
-    for name, value in voice.adapters.merged_weights().items():
+    for name, value in tts.adapters.merged_weights().items():
         torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-7)
     assert "the EMA of its training (0.5)" in said[0]
     assert "scaled by 0.4 so that they act as before" in said[0]

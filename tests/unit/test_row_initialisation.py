@@ -140,3 +140,20 @@ def test_tokenizer_of_another_model_is_refused() -> None:
 def test_old_rows_that_are_all_equal_still_give_different_ones() -> None:
     rows = initial_rows({"text_emb": torch.zeros(49, SIZE)}, base(), amharic(), "romanised", 0).rows["text_emb"]
     assert len(rows.unique(dim=0)) == len(rows)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_bias_starts_where_its_rows_do_and_changes_no_other_table(strategy: Initialisation) -> None:
+    bias = torch.linspace(-1, 1, base().prefix_size)
+    alone, made = initial_rows(tables(), base(), amharic(), strategy, 0), initial_rows(
+        {**tables(), "text_head.bias": bias}, base(), amharic(), strategy, 0)
+    assert all(torch.equal(alone.rows[name], made.rows[name]) for name in alone.rows)
+    new = made.rows["text_head.bias"]
+    assert new.shape == (len(alone.rows["text_head"]),)
+    for value, ids in zip(new, made.spellings, strict=True):
+        if not ids:  # a tag, or what the base cannot spell
+            assert bias.min() <= value <= bias.max()
+        elif strategy != "factored":
+            torch.testing.assert_close(value, bias[list(ids)].mean())
+    if strategy in ("mean", "random"):
+        torch.testing.assert_close(new[-2:], bias.mean().expand(2))

@@ -20,6 +20,7 @@ from test_vocabulary import write
 from config.errors import UserError
 from config.schema import ExtendOptions, TokenizerOptions
 from core import extend, tokenizer
+from core.model import loading
 from core.model.loading import load_extension
 from core.text import text_rules
 from core.text.tokenizer_report import TokenizerReport
@@ -82,7 +83,7 @@ def loaded(style: str) -> FrontEnd:
 def test_a_dot_of_an_abbreviation_ends_no_sentence() -> None:
     pieces = split_for_model("በ1967 ዓ. ም. ተወለደ። ዶ.ር 3.5 ኪ.ሜ. ሄደ።", "am", reader("words"), 10_000, 10_000)
     assert [piece.text for piece in pieces] == [
-        "በአንድ ሺህ ዘጠኝ መቶ ስልሳ ሰባት ዓመተ ምህረት ተወለደ።", "ዶክተር ሶስት ነጥብ አምስት ኪሎ ሜትር ሄደ።"]
+        "በአስራ ዘጠኝ መቶ ስልሳ ሰባት ዓመተ ምህረት ተወለደ።", "ዶክተር ሶስት ነጥብ አምስት ኪሎ ሜትር ሄደ።"]
 
 
 def test_base_languages_never_go_through_rules() -> None:
@@ -115,7 +116,7 @@ def test_digits_that_a_tokenizer_lacks_are_told_with_the_rules_that_would_write_
 @pytest.fixture
 def ready(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A workspace with a model and an Amharic dataset."""
-    monkeypatch.setattr(tokenizer, "family", lambda name: SmallFamily())
+    monkeypatch.setattr(loading, "family_named", lambda name: SmallFamily())
     base().save(workspace.models / "tiny")
     write(workspace, "amharic", "am", AMHARIC)
     return workspace
@@ -178,13 +179,13 @@ def test_an_edit_of_rules_in_use_is_refused_or_forked(made: Workspace) -> None:
         make(made, "mine-2")
 
 
-def test_an_edit_of_what_was_made_is_refused_when_it_is_loaded(ready: Workspace) -> None:
+def test_an_edit_of_what_was_made_is_refused_when_it_is_loaded(
+        ready: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "family_named", registry.family)
     shutil.rmtree(ready.models / "tiny")
     write_model(ready.models / "tiny")
     options = TokenizerOptions(model="tiny", dataset="amharic", tokenizer="new", rules="am")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(tokenizer, "family", registry.family)
-        tokenizer.run(options, ready, Recorder())
+    tokenizer.run(options, ready, Recorder())
     extend.run(ExtendOptions(model="tiny", tokenizer="new", extension="new"), ready, Recorder())
     path = ready.extension("new") / "front_end" / "rules-am.json"
     assert load_extension(ready, "new", torch.device("cpu")).front_end.normalise("50%", "am") == "ሃምሳ በመቶ"

@@ -93,7 +93,8 @@ def taught(ref: str = "run:one") -> Any:
     """A model that was taught Amharic, and whose family has no recogniser."""
     front_end = SimpleNamespace(languages=("en", "am"), is_new=lambda language: language == "am")
     family = SimpleNamespace(load_recogniser=lambda folder: None)
-    return SimpleNamespace(ref=ref, family=family, base_folder=Path(), front_end=front_end)
+    return SimpleNamespace(ref=ref, family=family, base_folder=Path(), front_end=front_end,
+                           new_languages=("am",))
 
 
 def of_export(recogniser: str, language: str = "") -> ExportRecord:

@@ -225,6 +225,42 @@ def test_a_long_text_is_found_in_its_recording_and_what_does_not_belong_is_left_
         assert not any(piece.from_s < begin + 0.3 < piece.to_s for begin, _, _ in truth[10:13])
 
 
+def test_a_noisy_recording_is_aligned_by_a_denoised_copy_which_is_said(tmp_path: Path, ready: Workspace) -> None:
+    truth = write_long(tmp_path / "in/talk.wav", 0, 8)
+    clean = soundfile.read(tmp_path / "in/talk.wav", dtype="float32")[0]
+    voiced = np.concatenate([clean[int(begin * RATE):int(end * RATE)] for begin, end, _ in truth])
+    noise = np.random.default_rng(1).standard_normal(len(clean)) * np.sqrt(np.square(voiced).mean() / 10)  # 10 dB
+    soundfile.write(tmp_path / "in/talk.wav", clean + noise, RATE, subtype="FLOAT")
+    (tmp_path / "in/talk.txt").write_text("\n".join(text for _, _, text in truth), encoding="utf-8")
+    recorder = Recorder()
+    segments = aligned(ready, tmp_path / "in", recorder, lufs=0)
+    found = times(next((segments.folder / "aligned").glob("talk-*.srt")))
+    assert max(abs(begin - wanted) for (begin, _), (wanted, _, _) in zip(found, truth, strict=True)) < AT_MOST_S
+    assert "Noise is the likely reason: the voice is only 10 dB above it" in recorder.warnings
+    assert not list((segments.folder / "work").glob("*.wav"))
+    piece = segments.pieces()[0]  # its sound is the recording's, with the noise
+    assert np.allclose(sound_of(segments, piece)[:RATE],
+                       (clean + noise)[round(piece.from_s * RATE):][:RATE].clip(-1, 1), atol=2**-14)
+
+
+def test_samples_above_full_scale_are_counted_and_those_that_are_no_numbers_refused(tmp_path: Path,
+                                                                                    ready: Workspace) -> None:
+    write_long(tmp_path / "in/loud.wav", 0, 4)
+    loud = 3 * soundfile.read(tmp_path / "in/loud.wav", dtype="float32")[0]
+    soundfile.write(tmp_path / "in/loud.wav", loud, RATE, subtype="FLOAT")
+    broken = loud.copy()
+    broken[RATE + 8] = np.nan
+    soundfile.write(tmp_path / "in/broken.wav", broken, RATE, subtype="FLOAT")
+    recorder = Recorder()
+    segments = cut(ready, tmp_path / "in", recorder, lufs=0)
+    inside = [np.abs(loud[round(piece.from_s * RATE):round(piece.to_s * RATE)]) for piece in segments.pieces()]
+    above = sum(int((part > 1).sum()) for part in inside)
+    assert above > 100
+    assert f"loud.wav: {above:,} samples above full scale were cut to it" in recorder.warnings
+    assert "broken.wav is skipped" in recorder.warnings
+    assert "not finite numbers, the first at 1.00 s" in recorder.warnings
+
+
 def test_a_text_of_another_recording_is_no_dataset(tmp_path: Path, ready: Workspace) -> None:
     truth = write_long(tmp_path / "talk.wav", 0, 6)
     others = write_long(tmp_path / "other.wav", 100, 6)

@@ -19,7 +19,7 @@ ROW = "c\ta.wav\tሰላም\n"
 
 
 def upload(folder: Path, **files: bytes) -> list[Path]:
-    """As Gradio leaves them: each in a folder of its own."""
+    """As Gradio leaves them: each in a separate folder."""
     paths = []
     for name, content in files.items():
         path = folder / f"hash-{name}" / name.replace("__", ".")

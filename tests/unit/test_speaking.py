@@ -82,13 +82,13 @@ def test_the_voice_is_heard(world: Workspace, speaker: Synthesizer) -> None:
 def test_the_language_reaches_tag_and_adapters(world: Workspace, monkeypatch) -> None:
     model = load(world, f"run:{RUN}", torch.device("cpu"))
     assert model.adapters is not None
-    asked, generate = [], model.model.generate
+    asked, generate = [], model.lm.generate
 
     def watched(texts, voices, sampling):
         asked.append((int(texts[0][1]), model.adapters.on))
         return generate(texts, voices, sampling)
 
-    monkeypatch.setattr(model.model, "generate", watched)
+    monkeypatch.setattr(model.lm, "generate", watched)
     for text, language in (("cinq", "en"), ("cinq", "fr"), ("ሀለመ", "am")):
         list(Synthesizer(model, "low").synthesize(text, language, LIVELY))
     assert asked == [(model.front_end.tag_id(code), code == "am") for code in ("en", "fr", "am")]
@@ -110,17 +110,17 @@ def silence_at_the_end(waveform: torch.Tensor) -> float:
 
 def test_the_first_segment_comes_before_the_second_is_made(speaker: Synthesizer) -> None:
     made = []
-    generate = speaker.model.model.generate
+    generate = speaker.model.lm.generate
 
     def counted(*arguments):
         made.append(1)
         return generate(*arguments)
 
-    speaker.model.model.generate = counted  # type: ignore[method-assign]
+    speaker.model.lm.generate = counted  # type: ignore[method-assign]
     try:
         first = next(iter(speaker.synthesize(TEXT, "en", LIVELY)))
     finally:
-        speaker.model.model.generate = generate  # type: ignore[method-assign]
+        speaker.model.lm.generate = generate  # type: ignore[method-assign]
     assert first.text == "the cat sees a dog."
     assert len(made) == 1
 
@@ -144,13 +144,13 @@ def test_texts_of_old_and_new_languages_spoken_together_are_what_they_are_alone(
 
 
 def test_the_same_pieces_of_several_texts_share_a_batch(mixed: Synthesizer, monkeypatch) -> None:
-    sizes, generate = [], mixed.model.model.generate
+    sizes, generate = [], mixed.model.lm.generate
 
     def watched(texts, voices, sampling):
         sizes.append((len(texts), sampling.seed))
         return generate(texts, voices, sampling)
 
-    monkeypatch.setattr(mixed.model.model, "generate", watched)
+    monkeypatch.setattr(mixed.model.lm, "generate", watched)
     progress: list[Progress] = []
     mixed.synthesize_batch([POOL[0], POOL[1], POOL[3]], LIVELY, progress.append)
     counts = [len(mixed.split(text, language)) for language, text in (POOL[0], POOL[1], POOL[3])]
@@ -160,7 +160,7 @@ def test_the_same_pieces_of_several_texts_share_a_batch(mixed: Synthesizer, monk
 
 
 def test_a_text_that_cannot_be_spoken_is_refused_before_the_others_are(mixed: Synthesizer, monkeypatch) -> None:
-    monkeypatch.setattr(mixed.model.model, "generate", None)
+    monkeypatch.setattr(mixed.model.lm, "generate", None)
     with pytest.raises(UserError, match="The text is empty"):
         mixed.synthesize_batch([POOL[0], ("en", "?!")], LIVELY)
 
@@ -174,7 +174,7 @@ def test_pieces_are_no_longer_than_what_was_measured(world: Workspace, speaker: 
 
 
 def test_speech_that_needs_more_codes_than_there_are_is_said_in_two_breaths(speaker: Synthesizer, monkeypatch) -> None:
-    model, asked = speaker.model.model, []
+    model, asked = speaker.model.lm, []
 
     def endless(texts, voices, sampling):
         asked.append(texts[0])

@@ -62,7 +62,7 @@ def test_patience_ends_the_run_with_the_best_step(world: Workspace, monkeypatch:
         "Stopped early at step 6 of 8: 2 validations in a row did not improve the validation speech loss of 3.0000 "
         "at step 4.")
     assert checkpoint.read_ranking(listener.directory).best == 4
-    assert checkpoint.load_state(listener.directory, 6).early_stopping == EarlyStopping(6, 4, 3.0, 2)
+    assert checkpoint.load_state(listener.directory, 6).early_stopping == EarlyStopping(6, 4, 3.0, 2, 3.0)
 
 
 def test_a_run_whose_last_step_exhausts_the_patience_did_not_stop_early(world: Workspace,
@@ -83,7 +83,7 @@ def test_a_resumed_run_stops_where_the_whole_one_does(world: Workspace, monkeypa
 
 def test_a_step_counts_once_and_a_tie_is_no_better() -> None:
     patience = EarlyStopping().after(4, 2.0).after(4, 2.0).after(8, 2.0)
-    assert patience == EarlyStopping(8, 4, 2.0, 1)
+    assert patience == EarlyStopping(8, 4, 2.0, 1, 2.0)
     assert patience.should_stop(1)
     assert not patience.should_stop(0)
 
@@ -101,16 +101,16 @@ def test_a_judge_that_is_asked_for_and_not_there_is_refused(world: Workspace, mo
 
 
 def test_losses_and_accuracy_are_those_of_the_logits(world: Workspace) -> None:
-    voice = load_extension(world, "tiny-am", CPU)
-    data = dataloader.load_training_data(world, "demo-am", voice)
-    samples = dataloader.validation_pairs(data.held_out, data.train, voice.model.max_prompt_length)
+    tts = load_extension(world, "tiny-am", CPU)
+    data = dataloader.load_training_data(world, "demo-am", tts)
+    samples = dataloader.validation_pairs(data.held_out, data.train, tts.lm)
     from core.model.precision import Precision
 
-    found = checkpoint_evaluation.measure_losses(voice, {"am": samples}, 3,
+    found = checkpoint_evaluation.measure_losses(tts, {"am": samples}, 3,
                                                  Precision("cpu", torch.float32, "for the test"))["am"]
     speech = text = hits = 0.0
     for sample in samples:
-        probe = voice.model.probe(sample)
+        probe = tts.lm.probe(sample)
         wanted = torch.tensor([*sample.speech_codes, 28])  # the stop comes last
         logs = torch.log_softmax(probe.speech_logits, -1)
         speech -= float(logs[torch.arange(len(wanted)), wanted].sum())
@@ -154,3 +154,18 @@ def test_a_kill_between_saving_and_ranking_loses_no_value(world: Workspace, monk
     assert checkpoint.read_ranking(world.runs / "one").values == {}
     run(world, monkeypatch)
     assert checkpoint.read_ranking(world.runs / "one").values == {1: 5.0, 2: 4.0, 4: 3.0, 8: 2.0}
+
+
+def test_small_improvements_count_when_they_add_up_to_a_large_one() -> None:
+    stopping, counts = EarlyStopping(), []
+    for step, value in enumerate((3.0, 2.95, 2.92, 2.85, 2.84, 2.85), 1):
+        stopping = stopping.after(step, value, min_improvement=0.1)
+        counts.append(stopping.validations_without_improvement)
+    assert counts == [0, 1, 2, 0, 1, 2]  # 2.85 is more than a tenth below 3.0
+    assert (stopping.best_step, stopping.best) == (5, 2.84)  # the best is the lowest all the same
+
+
+def test_a_minimum_improvement_ends_the_run_sooner(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = run(world, monkeypatch, patience=2, min_improvement=1.5, keep_last=9)
+    assert [step.step for step in listener.of("step")] == [1, 2, 3]
+    assert checkpoint.read_ranking(listener.directory).best == 2

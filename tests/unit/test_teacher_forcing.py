@@ -21,8 +21,8 @@ DROPOUT = LossOptions(text_dropout=0.3, code_dropout=0.5)
 
 def sample(text: int, codes: int, seed: int) -> Sample:
     noise = np.random.default_rng(seed)
-    return Sample(noise.integers(0, 30, text), noise.integers(0, 20, codes),
-                  noise.standard_normal(4).astype(np.float32), noise.integers(0, 20, 5))
+    return Sample(noise.integers(0, 30, text), noise.integers(0, 20, codes), {
+        "speaker_embedding": noise.standard_normal(4).astype(np.float32), "prompt_codes": noise.integers(0, 20, 5)})
 
 
 SAMPLES = [sample(6, 9, 1), sample(14, 30, 2), sample(3, 2, 3)]

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from core.proof.tensor_comparison import compare_tensors, find_rows, format_spans, is_transposed, low_rank
+from core.proof.tensor_comparison import (
+    compare_new_rows,
+    compare_tensors,
+    find_rows,
+    format_spans,
+    is_transposed,
+    low_rank,
+)
 
 HALVES = (torch.bfloat16, torch.float16)
 
@@ -130,3 +137,13 @@ def test_a_value_that_is_no_number_hides_neither_its_row_nor_the_others() -> Non
 ], ids=["infinity", "mask", "overflow"])
 def test_infinities_that_the_base_has_too_are_told_and_end_nothing(before: torch.Tensor, after: torch.Tensor) -> None:
     assert compare_tensors(before, after).state == "broken"
+
+
+def test_new_biases_are_never_called_alike_but_must_be_numbers() -> None:
+    before, after = torch.randn(5), torch.cat([torch.randn(5), torch.full((3,), 0.25)])
+    [found] = compare_new_rows("text_head.bias", before, after)
+    assert (found.state, found.rows, found.shape) == ("new", 3, (3,))
+    assert found.words == "biases from 0.25 to 0.25"
+    after[6] = torch.nan
+    [found] = compare_new_rows("text_head.bias", before, after)
+    assert (found.state, found.words) == ("broken", "1 of 3 rows hold values that are no numbers")

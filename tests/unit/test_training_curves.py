@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from core.jobs.directory import Job
-from core.jobs.events import Evaluated, Step
+from core.jobs.events import Evaluated, Journal, Queued, Started, Step
 from core.jobs.state import JobState
-from ui import charts, run_views
+from core.workspace import Workspace
+from tests.unit.fake_verbs import step
+from tests.unit.live_jobs import train
+from ui import charts, media, run_views
 
 RATES = {"rows": 1e-3, "adapters": 1e-4}
 
@@ -121,3 +129,22 @@ def test_labels_of_close_values_are_told_apart(percent: bool) -> None:
     labels = re.findall(r'class="y-label"[^>]*>([^<]*)<', str(drawn))
     assert len(labels) > 1
     assert len(set(labels)) == len(labels)
+
+
+def test_the_curves_are_downloaded_with_everything_that_was_measured(workspace: Workspace) -> None:
+    job = train(workspace, "quick", name="mine")
+    journal = Journal(job.journal)
+    for event in (Queued(), Started(1, 1), replace(step(1), rates={"rows": 0.5}), step(2),
+                  Evaluated(2, 1.0, {"am": 0.25}, languages={"am": {"speech_loss": 1.0}}), step(3)):
+        journal.append(event)
+    journal.close()
+    app = Starlette(routes=media.routes(workspace))
+    given = TestClient(app).get(media.curves_url("mine"))
+    assert "attachment" in given.headers["content-disposition"]
+    rows = list(csv.DictReader(io.StringIO(given.text)))
+    assert [row["step"] for row in rows] == ["1", "2", "3"]
+    assert [row["speech_loss"] for row in rows] == ["1.0"] * 3
+    assert [row["learning_rate.rows"] for row in rows] == ["0.5", "", ""]
+    assert [row["held_out.am.speech_loss"] for row in rows] == ["", "1.0", ""]
+    assert [row["cer.am"] for row in rows] == ["", "0.25", ""]
+    assert TestClient(app).get(media.curves_url("other")).status_code == 404

@@ -88,7 +88,7 @@ def test_a_batch_holds_no_more_tokens_than_its_class(hours: float, clip_s: float
                                     name,
                                     "auto").options
     tokens = {16: 2000, 24: 4000, 80: 16000}[size if count else 16]
-    clip = model_info.TOKENS_A_SECOND * speech(hours, clip_s).clip_s
+    clip = model_info.tokens_per_second("chatterbox") * speech(hours, clip_s).clip_s
     assert options.batch_size == 1 or options.batch_size * clip <= tokens
     assert options.processes == (max(1, count) if name == "large" else 1)
 

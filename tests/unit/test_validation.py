@@ -3,8 +3,10 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
-from small_data import AMHARIC, write_clip, write_dataset
+import soundfile
+from small_data import AMHARIC, RATE, write_clip, write_dataset
 
 from config.errors import UserError
 from data.importers import ImportedSource, SkippedRow, SourceRow, import_source
@@ -45,6 +47,24 @@ def test_faults_are_told_apart(tmp_path: Path) -> None:
     assert str(tmp_path / "text.wav") in messages["text"]
     assert messages["wordless"] == "the text '።' of wordless has nothing to speak"
     assert messages["again"] == "the same recording as good"
+
+
+def test_a_float_recording_beyond_what_a_clip_can_hold_is_named(tmp_path: Path) -> None:
+    loud = 0.1 * np.sin(np.arange(3 * RATE) / 9)
+    loud[RATE:RATE + 50] = 1.5
+    soundfile.write(tmp_path / "loud.wav", loud, RATE, subtype="FLOAT")
+    loud[2 * RATE + 100] = np.nan
+    soundfile.write(tmp_path / "broken.wav", loud, RATE, subtype="FLOAT")
+    rows = (SourceRow("cut", tmp_path / "loud.wav", "ሰላም ለሁሉም", "cut", begin_s=0.5, end_s=2.0),
+            SourceRow("whole", tmp_path / "broken.wav", "ሰላም ለሁሉም", "whole"),
+            SourceRow("part", tmp_path / "broken.wav", "ሰላም ለሁሉም", "part", begin_s=1.5, end_s=3.0),
+            SourceRow("fine", tmp_path / "broken.wav", "ሰላም ለሁሉም", "fine", begin_s=0, end_s=0.9))
+    kept, report = validate(ImportedSource(rows), "ethiopic")
+    assert [entry.row.id for entry in kept] == ["cut", "fine"]
+    assert {one.where: one.message.split(";")[0] for one in report.warnings if one.kind == "clipping"} == {
+        "cut": "cut: 50 samples were above full scale, and were cut to it"}
+    assert {one.where: one.message.split("holds ")[1] for one in report.errors} == dict.fromkeys(
+        ("whole", "part"), "samples that are not finite numbers, the first at 2.01 s.")
 
 
 def test_of_two_texts_for_one_recording_neither_is_said_to_be_the_right_one(tmp_path: Path) -> None:

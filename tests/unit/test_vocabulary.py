@@ -12,6 +12,7 @@ from small_data import AMHARIC, SOMALI, Recorder, SmallFamily, base
 from config.errors import UserError
 from config.schema import TokenizerOptions
 from core import tokenizer
+from core.model import loading
 from core.text.pieces import train_pieces
 from core.text.tokenizer_report import TokenizerReport, prove
 from core.workspace import Workspace
@@ -27,7 +28,7 @@ WORDS = [normalise(text, "latin") for text in SOMALI]
 @pytest.fixture
 def ready(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A workspace with a model, a Somali and an Amharic dataset."""
-    monkeypatch.setattr(tokenizer, "family", lambda name: SmallFamily())
+    monkeypatch.setattr(loading, "family_named", lambda name: SmallFamily())
     base().save(workspace.models / "tiny")
     write(workspace, "somali", "so", SOMALI)
     write(workspace, "amharic", "am", (*AMHARIC, "ጨረቃ 12"))

@@ -1,7 +1,7 @@
-"""Measure the speed of Chatterbox with random weights of the published sizes: python -m scripts.dev.benchmark
+"""Measure the speed of Chatterbox and IndexTTS2 with random weights: python -m scripts.dev.benchmark
 
-Writes benchmark.json and benchmark.md. With --against-reference the published package, in a
-separate environment (`make reference`), is measured interleaved with ours.
+Sizes are the published ones. Writes benchmark.json and benchmark.md. With --against-reference the published packages,
+in a separate environment (`make reference`), are measured interleaved with ours.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from config.errors import UserError
 from core import compute
 from core.workspace import Workspace
-from scripts.dev.benchmark import extraction, machine, options, results, s3gen, t3, training
+from scripts.dev.benchmark import extraction, gpt, machine, options, results, s2mel, s3gen, t3, training
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.reference import PublishedPackage
 from scripts.dev.benchmark.results import BenchmarkResults
@@ -27,7 +27,7 @@ from scripts.dev.benchmark.sizes import FULL, QUICK
 from scripts.exit_codes import USAGE_ERROR, exit_with
 
 PARTS: dict[str, Callable[[Bench], BenchmarkResults]] = {
-    part.PART: part.measure for part in (t3, s3gen, training, options, extraction)
+    part.PART: part.measure for part in (t3, s3gen, gpt, s2mel, training, options, extraction)
 }
 
 
@@ -45,7 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(args: argparse.Namespace, command: Sequence[str]) -> int:
     """Measure the chosen parts."""
     device = compute.setup_device(args.device)
-    torch.use_deterministic_algorithms(False)  # as in synthesis
     folder = Path(args.out) if args.out else Workspace.open(args.workspace).path / "benchmark"
     folder.mkdir(parents=True, exist_ok=True)
     where, sizes = machine.describe(device), QUICK if args.quick else FULL

@@ -6,10 +6,12 @@ import ctypes
 import gc
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
 
+from config.errors import UserError
 from core.model import precision
 from scripts.dev.benchmark.reference import PublishedPackage
 from scripts.dev.benchmark.sizes import BenchmarkSizes
@@ -28,6 +30,14 @@ class Bench:
         """The half precision of the hardware, or None."""
         found = precision.decide("auto", self.device).dtype
         return None if found is torch.float32 else found
+
+    def halves(self) -> list[str]:
+        """The names of all half precisions that the hardware has."""
+        found = []
+        for name in ("bfloat16", "float16"):
+            with suppress(UserError):
+                found.append(precision.decide(name, self.device).name)
+        return found
 
     def smaller(self, sizes: BenchmarkSizes) -> Bench:
         """The same with other sizes."""

@@ -12,13 +12,17 @@ from core.jobs.events import Event
 from core.prepare import extract_features
 from core.sources.dataset_source import demo_dataset
 from core.workspace import Workspace
+from data.acoustics.voice_encoder import VoiceEncoder
 from data.importers import import_source
 from data.manifest import TRAIN, ManifestClip, PreparedDataset, make_card
 from data.sound_files import file_duration
 from models import tiny as pack
 from models.chatterbox.codec import ChatterboxExtractor
 from models.chatterbox.s3gen import S3Gen
-from models.chatterbox.voice_encoder import VoiceEncoder
+from models.indextts2.extractor import IndexTTS2Extractor
+from models.indextts2.semantic_codec import SemanticCodec
+from models.indextts2.unified_voice import VoiceConditioner as ConditioningNetworks
+from models.indextts2.w2v_bert import W2vBert
 from models.registry import family
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow
@@ -29,7 +33,7 @@ PART = "extraction"
 
 
 def measure(bench: Bench) -> BenchmarkResults:
-    """Codes, prompt codes and speaker embedding of each clip, for Chatterbox and for the built-in model."""
+    """Codes and conditioning of each clip, for Chatterbox, IndexTTS2 and the built-in model."""
     bench.say("Feature extraction")
     models, encoder = S3Gen(bench.sizes.sound), VoiceEncoder()
     for module in (models, encoder):
@@ -47,8 +51,33 @@ def measure(bench: Bench) -> BenchmarkResults:
         measures["package"] = lambda: total_s / reference.ask("extract", lengths=lengths)["seconds"]
     found = measure_interleaved(measures, bench.sizes.repeats)
     what = f"{len(clips)} clips of {min(bench.sizes.clip_durations_s):g} to {max(bench.sizes.clip_durations_s):g} s"
-    return BenchmarkResults((BenchmarkRow(PART, what, "h/h", found["ours"], found.get("package"), more_is_better=True),
-                  _built_in(bench)))
+    row = BenchmarkRow(PART, what, "h/h", found["ours"], found.get("package"), more_is_better=True)
+    bench.tidy()
+    return BenchmarkResults((row, _indextts2(bench, lengths), _built_in(bench)))
+
+
+def _indextts2(bench: Bench, lengths: list[int]) -> BenchmarkRow:
+    """Codes, speaker latents and emotion vector of each clip."""
+    bench.say("Feature extraction, IndexTTS2")
+    sizes = bench.sizes.extractor
+    states, codec = W2vBert(sizes.states), SemanticCodec(sizes.codec)
+    encoder = ConditioningNetworks(bench.sizes.voice)
+    for module in (states, codec, encoder):
+        fill_randomly(module)
+        module.requires_grad_(False).eval().to(bench.device)
+    extractor = IndexTTS2Extractor(states, codec, encoder, "")
+    random = torch.Generator().manual_seed(0)
+    clips = [0.1 * torch.randn(length, generator=random) for length in lengths]
+    total_s = sum(bench.sizes.clip_durations_s)
+    measures: dict[str, Measure] = {
+        "ours": lambda: total_s / seconds(lambda: extractor.extract_batch(clips), bench.device)}
+    if (reference := bench.reference) is not None:
+        reference.ask("indextts2")
+        measures["package"] = lambda: total_s / reference.ask("extract_indextts2", lengths=lengths)["seconds"]
+    found = measure_interleaved(measures, bench.sizes.repeats)
+    what = f"IndexTTS2, {len(clips)} clips of {min(bench.sizes.clip_durations_s):g} to " \
+           f"{max(bench.sizes.clip_durations_s):g} s"
+    return BenchmarkRow(PART, what, "h/h", found["ours"], found.get("package"), more_is_better=True)
 
 
 def _built_in(bench: Bench) -> BenchmarkRow:

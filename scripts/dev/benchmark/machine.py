@@ -39,7 +39,7 @@ def describe(device: torch.device) -> Machine:
 
 def _processor() -> str:
     """Its model and its relevant instruction sets."""
-    found = torch.cpu.get_capabilities()
+    found = compute.cpu_capabilities()
     features = [flag for flag in ("avx2", "avx512_f", "avx512_bf16", "avx512_vnni", "amx_bf16") if found.get(flag)]
     name = compute.device_name(torch.device("cpu"))
     return f"{name} ({', '.join(features)})" if features else name

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -25,7 +26,7 @@ from scripts.dev.benchmark.timing import Measure, MeasurementStats, measure_inte
 PART = "options"
 _LAYERS = 10  # all variants are held at once, and layers are alike
 _NONE = "none"
-CHOSEN: dict[str, Mapping[str, object]] = {
+CHOSEN: dict[str, Mapping[str, Any]] = {
     _NONE: {},
     "activation checkpointing": {"activation_checkpointing": "on"},
     "averaging": {"ema": 0.999},
@@ -68,7 +69,7 @@ def measure(bench: Bench) -> BenchmarkResults:
     made: dict[str, _Variant] = {}
     for name, changes in CHOSEN.items():
         bench.say(f"Options: {name}")
-        made[name] = _Variant(training.make(bench, "gated", **changes))
+        made[name] = _Variant(training.make(bench, "gated", "chatterbox", **changes))
     made["batches of any length"] = _Variant(_unsorted(training.make(bench, "gated")))
     made["attention that is not fused"] = _Variant(training.make(bench, "gated"), fused=False)
     peaks = {name: variant.peak(bench) for name, variant in made.items()}
@@ -86,4 +87,4 @@ def measure(bench: Bench) -> BenchmarkResults:
 def _unsorted(trainer: Trainer) -> Trainer:
     """The same training on clips whose length the batches do not heed."""
     clips = tuple(_AnyLength(**vars(clip)) for clip in trainer.data.train)
-    return Trainer(trainer.options, trainer.voice, replace(trainer.data, train=clips), (), trainer.precision)
+    return Trainer(trainer.options, trainer.tts, replace(trainer.data, train=clips), (), trainer.precision)

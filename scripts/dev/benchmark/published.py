@@ -1,7 +1,7 @@
-"""The published package (chatterbox-tts 0.1.7) at its defaults, one request a line. Run by its own interpreter.
+"""The published packages (chatterbox-tts 0.1.7, indextts2-inference 2.1.1) at their defaults, one request a line.
 
-It stands alone: nothing of ours is on that interpreter's path. Weights are the random ones
-that the package's modules are born with; only their sizes matter to the time. A request is
+It is run by its own interpreter and stands alone: nothing of ours is on that interpreter's path. Weights are the random
+ones that the package's modules are born with; only their sizes matter to the time. A request is
 `{"do": NAME, ...}`, its answer one line of numbers, times in seconds.
 """
 
@@ -122,6 +122,55 @@ class Package:
         model = self._parts.s3gen
         return {"seconds": self._timed(lambda: model.inference(speech, ref_dict=given, n_cfm_timesteps=steps))}
 
+    def s2mel(self) -> Answer:
+        """Make IndexTTS2's flow (indextts2-inference 2.1.1) and its vocoder, both at the published sizes."""
+        self._parts.s2mel, self._parts.bigvgan = _s2mel().to(self.device), _bigvgan().to(self.device)
+        return {}
+
+    def mel(self, frames: int, prompt: int, steps: int) -> Answer:
+        """`CFM.inference` as `infer_v2` calls it, from noise to mel."""
+        draw = torch.Generator().manual_seed(0)
+        condition = torch.randn(1, prompt + frames, 512, generator=draw).to(self.device)
+        mel, style = (torch.randn(shape, generator=draw).to(self.device) for shape in ((1, 80, prompt), (1, 192)))
+        lengths = torch.tensor([prompt + frames], device=self.device)
+        model = self._parts.s2mel
+        return {"seconds": self._timed(lambda: model.inference(condition, lengths, mel, style, None, steps,
+                                                              inference_cfg_rate=0.7))}
+
+    def wave(self, frames: int) -> Answer:
+        """Mel to sound by its BigVGAN without the CUDA kernel."""
+        mel = torch.randn(1, 80, frames, generator=torch.Generator().manual_seed(0)).to(self.device)
+        with torch.inference_mode():
+            return {"seconds": self._timed(lambda: self._parts.bigvgan(mel))}
+
+    def gpt(self, layers: int) -> Answer:
+        """Make IndexTTS2's GPT; `layers` fewer than twenty-four are for trying."""
+        self._parts.gpt = _unified_voice(layers).to(self.device).eval()
+        self._parts.gpt.post_init_gpt2_config(kv_cache=True)
+        return {}
+
+    @torch.no_grad()
+    def begin_gpt(self, text: int) -> Answer:
+        """`inference_speech` as `infer_v2.py` calls it, with three beams, on `text` ids; answers as `begin` does."""
+        model = self._parts.gpt
+        clip = torch.randn(1, 200, 1024, generator=torch.Generator().manual_seed(0)).to(self.device)
+        texts = torch.randint(2, 12_000, (1, text), device=self.device)
+        width = torch.tensor([1024], device=self.device)
+        emotion = model.get_emovec(clip, width)
+        timer = DecodeTimer(self._channel, self.device)
+        hook = model.gpt.register_forward_hook(timer.after_pass)
+        try:
+            while True:
+                timer.start()
+                model.inference_speech(
+                    clip, texts, clip, cond_lengths=width, emo_cond_lengths=width, emo_vec=emotion, do_sample=True,
+                    top_p=0.8, top_k=30, temperature=0.8, num_return_sequences=1, length_penalty=0.0, num_beams=3,
+                    repetition_penalty=10.0, max_generate_length=1500)
+        except Ended:
+            return {}
+        finally:
+            hook.remove()
+
     def extract(self, lengths: list[int]) -> Answer:
         """Clips of so many samples at 16 kHz to what its `prepare_conditionals` takes for T3, and all their codes."""
         from chatterbox.models.voice_encoder import VoiceEncoder
@@ -140,22 +189,58 @@ class Package:
 
         return {"seconds": self._timed(work)}
 
+    def indextts2(self) -> Answer:
+        """Make what IndexTTS2 takes clips through; its GPT, of which the conditioning is used, with one layer."""
+        from indextts.utils.maskgct.models.codec.kmeans.repcodec_model import RepCodec
+        from transformers import SeamlessM4TFeatureExtractor, Wav2Vec2BertConfig, Wav2Vec2BertModel
+
+        self._parts.features = SeamlessM4TFeatureExtractor(padding_value=1.0)
+        self._parts.states = Wav2Vec2BertModel(Wav2Vec2BertConfig()).to(self.device).eval()
+        self._parts.codec = RepCodec().to(self.device).eval()
+        self._parts.gpt = _unified_voice(1).to(self.device).eval()
+        return {}
+
+    @torch.no_grad()
+    def extract_indextts2(self, lengths: list[int]) -> Answer:
+        """Clips of so many samples at 16 kHz to codes, speaker latents and emotion vector, as `infer_v2.py` does."""
+        draw = torch.Generator().manual_seed(0)
+        clips = [torch.randn(length, generator=draw).mul(0.1).numpy() for length in lengths]
+        width = torch.tensor([1024], device=self.device)
+
+        def work() -> None:
+            for clip in clips:
+                given = self._parts.features(clip, sampling_rate=16000, return_tensors="pt").to(self.device)
+                hidden = self._parts.states(**given, output_hidden_states=True).hidden_states[17]
+                self._parts.codec.quantize(hidden)
+                self._parts.gpt.get_conditioning(hidden.transpose(1, 2), width)
+                self._parts.gpt.get_emovec(hidden, width)
+
+        return {"seconds": self._timed(work)}
+
     def train(self, layers: int) -> Answer:
         """Make T3 with all its parameters in AdamW, in float32."""
+        return self._train(lambda: _t3(layers), _t3_loss)
+
+    def train_gpt(self, layers: int) -> Answer:
+        """The same with IndexTTS2's GPT; of its conditioning networks, whose results trainers cache, nothing is run."""
+        return self._train(lambda: _unified_voice(layers), _gpt_loss)
+
+    def _train(self, make: Callable[[], Any], loss: Callable[..., torch.Tensor]) -> Answer:
         self._parts.resident = _resident()
-        model = _t3(layers).to(self.device).train()
-        self._parts.t3, self._parts.optimizer = model, torch.optim.AdamW(model.parameters(), lr=1e-5)
+        model = make().to(self.device).train()
+        self._parts.trained, self._parts.loss = model, loss
+        self._parts.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
         return {"parameters": sum(value.numel() for value in model.parameters())}
 
     def step(self, lengths: list[tuple[int, int]]) -> Answer:
         """One step on right-padded samples of so many text ids and codes; the useful tokens are next-token targets."""
-        batch = _batch(lengths, self.device)
+        model, optimizer = self._parts.trained, self._parts.optimizer
 
         def work() -> None:
-            self._parts.optimizer.zero_grad(set_to_none=True)
-            _loss(self._parts.t3, batch).backward()
-            torch.nn.utils.clip_grad_norm_(self._parts.t3.parameters(), 1.0)
-            self._parts.optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            self._parts.loss(model, lengths, self.device).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
 
         return {"seconds": self._timed(work), "tokens": sum(text - 1 + codes + 1 for text, codes in lengths)}
 
@@ -186,6 +271,50 @@ def _t3(layers: int) -> torch.nn.Module:
     LLAMA_CONFIGS["Llama_520M"]["num_hidden_layers"] = layers
     model: torch.nn.Module = T3(T3Config.multilingual())
     return model
+
+
+def _s2mel() -> Any:
+    from indextts.s2mel.modules.flow_matching import CFM
+    from munch import Munch
+
+    sizes = {"hidden_dim": 512, "style_condition": True}
+    transformer = {
+        **sizes, "num_heads": 8, "depth": 13, "class_dropout_prob": 0.1, "in_channels": 80, "content_dim": 512,
+        "content_codebook_size": 1024, "content_type": "discrete", "final_layer_type": "wavenet", "is_causal": False,
+        "long_skip_connection": True, "time_as_token": False, "style_as_token": False, "uvit_skip_connection": True,
+    }
+    wavenet = {**sizes, "num_layers": 8, "kernel_size": 5, "dilation_rate": 1, "p_dropout": 0.2}
+    model = CFM(Munch.fromDict({"dit_type": "DiT", "reg_loss_type": "l1", "DiT": transformer,
+                                                 "wavenet": wavenet, "style_encoder": {"dim": 192}})).eval()
+    model.estimator.setup_caches(max_batch_size=1, max_seq_length=8192)
+    return model
+
+
+def _unified_voice(layers: int) -> Any:
+    from indextts.gpt.model_v2 import UnifiedVoice
+
+    stack = {"output_size": 512, "linear_units": 2048, "attention_heads": 8, "num_blocks": 6,
+             "input_layer": "conv2d2", "perceiver_mult": 2}
+    emotion = stack | {"linear_units": 1024, "attention_heads": 4, "num_blocks": 4}
+    return UnifiedVoice(
+        layers=layers, model_dim=1280, heads=20, max_text_tokens=600, max_mel_tokens=1815, number_text_tokens=12000,
+        number_mel_codes=8194, start_mel_token=8192, stop_mel_token=8193, condition_num_latent=32,
+        condition_type="conformer_perceiver", condition_module=stack, emo_condition_module=emotion)
+
+
+def _bigvgan() -> Any:
+    from indextts.s2mel.modules.bigvgan.bigvgan import BigVGAN
+    from indextts.s2mel.modules.bigvgan.env import AttrDict
+
+    rates = [4, 4, 2, 2, 2, 2]
+    model = BigVGAN(AttrDict(
+        num_mels=80, upsample_rates=rates, upsample_kernel_sizes=[2 * rate for rate in rates],
+        upsample_initial_channel=1536, resblock="1", resblock_kernel_sizes=[3, 7, 11],
+        resblock_dilation_sizes=[[1, 3, 5]] * 3, activation="snakebeta", snake_logscale=True, use_tanh_at_final=False,
+        use_bias_at_final=False,
+    ))
+    model.remove_weight_norm()
+    return model.eval()
 
 
 def _conditioning(rows: int, device: torch.device) -> object:
@@ -241,29 +370,36 @@ class DecodeTimer:
         self._left, self._begin = request["codes"], time.perf_counter()
 
 
-def _batch(lengths: list[tuple[int, int]], device: torch.device) -> SimpleNamespace:
-    """Samples padded on the right."""
+def _padded(lengths: list[tuple[int, int]], limit: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids of texts, and codes below `limit` between start and stop, padded on the right."""
     texts = torch.zeros(len(lengths), max(text for text, _ in lengths), dtype=torch.long)
     codes = torch.zeros(len(lengths), 2 + max(codes for _, codes in lengths), dtype=torch.long)
     for row, (text, count) in enumerate(lengths):
         texts[row, :text] = _texts(text, torch.device("cpu"))
-        codes[row, 1:1 + count] = torch.randint(6561, (count,))
-        codes[row, 0], codes[row, 1 + count] = 6561, 6562
-    text_lengths, code_lengths = torch.tensor(lengths).unbind(1)
-    return SimpleNamespace(
-        given=_conditioning(len(lengths), device), texts=texts.to(device), codes=codes.to(device),
-        text_lengths=text_lengths.to(device), code_lengths=(code_lengths + 2).to(device),
-    )
+        codes[row, 1:1 + count] = torch.randint(limit, (count,))
+        codes[row, 0], codes[row, 1 + count] = limit, limit + 1
+    return texts.to(device), codes.to(device)
 
 
-def _loss(t3: torch.nn.Module, batch: SimpleNamespace) -> torch.Tensor:
+def _t3_loss(t3: Any, lengths: list[tuple[int, int]], device: torch.device) -> torch.Tensor:
     """Next-token loss over text and speech; the package's own `loss` neither shifts nor transposes."""
-    out = t3(t3_cond=batch.given, text_tokens=batch.texts, text_token_lens=batch.text_lengths,
-             speech_tokens=batch.codes, speech_token_lens=batch.code_lengths, training=True)
-    return sum((
-        _next_token(logits, ids, lengths) for logits, ids, lengths in (
-            (out.text_logits, batch.texts, batch.text_lengths), (out.speech_logits, batch.codes, batch.code_lengths))
-    ), torch.zeros((), device=batch.texts.device))
+    texts, codes = _padded(lengths, 6561, device)
+    text_lengths, code_lengths = torch.tensor(lengths, device=device).unbind(1)
+    out = t3(t3_cond=_conditioning(len(lengths), device), text_tokens=texts, text_token_lens=text_lengths,
+             speech_tokens=codes, speech_token_lens=code_lengths + 2, training=True)
+    return _next_token(out.text_logits, texts, text_lengths) + _next_token(out.speech_logits, codes, code_lengths + 2)
+
+
+def _gpt_loss(gpt: Any, lengths: list[tuple[int, int]], device: torch.device) -> torch.Tensor:
+    """Next-token loss over text and codes by `UnifiedVoice.get_logits`, after 34 positions of conditioning."""
+    texts, codes = _padded(lengths, 8192, device)
+    text_lengths, code_lengths = torch.tensor(lengths, device=device).unbind(1)
+    conditioning = torch.randn(len(lengths), 34, 1280, device=device)
+    text_logits, code_logits = gpt.get_logits(
+        conditioning, gpt.text_embedding(texts) + gpt.text_pos_embedding(texts), gpt.text_head,
+        gpt.mel_embedding(codes) + gpt.mel_pos_embedding(codes), gpt.mel_head)
+    return (_next_token(text_logits.transpose(1, 2), texts, text_lengths)
+            + _next_token(code_logits.transpose(1, 2), codes, code_lengths + 2))
 
 
 def _next_token(logits: torch.Tensor, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

@@ -95,7 +95,7 @@ def _voice(max_clip_s: float) -> Voice:
         "codes": random.integers(0, 6561, codes), "speaker": random.standard_normal(192).astype(np.float32),
         "mel": random.standard_normal((codes * s3gen.FRAMES_PER_CODE, 80)).astype(np.float32),
     }
-    return Voice(np.zeros(256, np.float32), np.zeros(0, np.int64), timbre)
+    return Voice({}, timbre)
 
 
 def _rendering(bench: Bench, model: S3Gen, variant: SynthesisVariant, codes: np.ndarray, voice: Voice,
@@ -114,22 +114,27 @@ def _package(bench: Bench, length_s: float) -> Measure:
 
 @torch.inference_mode()
 def _costs(bench: Bench, models: dict[str, S3Gen], codes: np.ndarray, voice: Voice) -> list[Cost]:
-    """Signal-to-noise ratio against float32 of the mel, and of the waveform with the same excitation."""
-    device, costs = bench.device, []
-    rows = torch.from_numpy(codes)[None].to(device)
-    steps = bench.sizes.steps[0]
-    prompt = s3gen.flow_prompt(voice.timbre, device, max(bench.sizes.prompts_s))
-    mels = {name: model.flow.mel(rows, None, prompt, steps=steps, generator=torch.Generator().manual_seed(0))
-            for name, model in models.items()}
-    vocoder = models["float32"].mel2wav
-    source = vocoder.source(vocoder.f0(mels["float32"]), torch.Generator().manual_seed(0))
-    waveforms = {name: vocoder.decode(mel, source) for name, mel in mels.items()}
-    for name in models:
-        if name != "float32":
-            note = f"{steps} steps from the same noise, against float32"
-            costs += [Cost(PART, f"{name}: mel", _decibels(mels["float32"], mels[name]), "dB", note),
-                      Cost(PART, f"{name}: waveform", _decibels(waveforms["float32"], waveforms[name]), "dB",
-                           note + ", the same excitation")]
+    """Signal-to-noise ratio against float32 on the CPU of the mel, and of the waveform with the same excitation."""
+    device, cpu, costs = bench.device, torch.device("cpu"), []
+    steps, prompt_s = bench.sizes.steps[0], max(bench.sizes.prompts_s)
+    on_cpu = models["float32"] if device == cpu else copy.deepcopy(models["float32"]).to(cpu)
+
+    def mel(model: S3Gen, where: torch.device) -> torch.Tensor:
+        prompt = s3gen.flow_prompt(voice.timbre, where, prompt_s)
+        return model.flow.mel(torch.from_numpy(codes)[None].to(where), None, prompt, steps=steps,
+                              generator=torch.Generator().manual_seed(0))
+
+    wanted = mel(on_cpu, cpu)
+    source = on_cpu.mel2wav.source(on_cpu.mel2wav.f0(wanted), torch.Generator().manual_seed(0))
+    waveform = on_cpu.mel2wav.decode(wanted, source)
+    for name, model in models.items():
+        if model is on_cpu:
+            continue
+        made = mel(model, device)
+        note = f"{steps} steps from the same noise, against float32 on the CPU"
+        costs += [Cost(PART, f"{name}: mel", _decibels(wanted, made.cpu()), "dB", note),
+                  Cost(PART, f"{name}: waveform", _decibels(waveform, models["float32"].mel2wav.decode(
+                      made, source.to(device)).cpu()), "dB", note + ", the same excitation")]
     return costs
 
 

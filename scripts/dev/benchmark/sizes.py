@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -16,10 +16,32 @@ from models.chatterbox.hift import HiFTConfig
 from models.chatterbox.s3gen import S3GenConfig
 from models.chatterbox.speech_tokenizer import SpeechTokenizerConfig
 from models.decoder import DecoderConfig, RotaryScaling
+from models.indextts2.bigvgan import BigVGANConfig
+from models.indextts2.conditioning import ConformerConfig, PerceiverConfig
+from models.indextts2.s2mel import S2MelConfig
+from models.indextts2.semantic_codec import SemanticCodecConfig
+from models.indextts2.unified_voice import UnifiedVoiceConfig
+from models.indextts2.w2v_bert import W2vBertConfig
 from models.speech_lm import SpeechLMConfig
 
 TEXT_ROWS, SPEECH_ROWS = 2454, 8194
 _LAYERS = 30  # as published
+
+
+@dataclass(frozen=True)
+class ExtractorSizes:
+    """Sizes of IndexTTS2's extractor, without the conditioning networks, which are those of its GPT."""
+
+    states: W2vBertConfig = W2vBertConfig()
+    codec: SemanticCodecConfig = SemanticCodecConfig()
+
+
+_GPT = UnifiedVoiceConfig(
+    DecoderConfig(1280, 24, 20, 5120, rotary_theta=None), 12001, 8194, 602, 1818,
+    (ConformerConfig(), PerceiverConfig()),
+    (ConformerConfig(heads=4, mlp_width=1024, blocks=4),
+     PerceiverConfig(latents=1, width=1024, inner=256, mlp_width=1365)),
+)
 
 
 @dataclass(frozen=True)
@@ -28,9 +50,14 @@ class BenchmarkSizes:
 
     language: SpeechLMConfig
     sound: S3GenConfig
+    s2mel: S2MelConfig = field(default_factory=S2MelConfig)
+    bigvgan: BigVGANConfig = field(default_factory=BigVGANConfig)
+    voice: UnifiedVoiceConfig = _GPT
     package_layers: int = _LAYERS  # of the package's T3
+    package_gpt_layers: int = _GPT.decoder.layers
     repeats: int = 5
     contexts: tuple[int, ...] = (100, 400, 800)  # positions in the cache
+    gpt_contexts: tuple[int, ...] = (100, 300, 600)
     codes: int = 8  # decoded in one measurement
     prefills: tuple[int, ...] = (60, 250)  # text ids
     compared: tuple[int, ...] = (60, 150)  # text ids and codes of a sample whose logits are compared
@@ -45,6 +72,7 @@ class BenchmarkSizes:
     epochs: int = 2
     clip_durations_s: tuple[float, ...] = (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 12.0)  # of the extraction
     demo_clips: int = 380  # of the built-in model's: all
+    extractor: ExtractorSizes = ExtractorSizes()
 
 
 def language_model(layers: int = _LAYERS, width: int = 1024) -> SpeechLMConfig:
@@ -54,6 +82,7 @@ def language_model(layers: int = _LAYERS, width: int = 1024) -> SpeechLMConfig:
                           unused_tokens=8, doubled_start=True)
 
 
+_CONFORMER = ConformerConfig(16, 31, 2, 16, 1)
 FULL = BenchmarkSizes(language_model(), S3GenConfig())
 QUICK = BenchmarkSizes(
     language_model(2, 64),
@@ -63,16 +92,23 @@ QUICK = BenchmarkSizes(
                    estimator=FlowEstimatorConfig(width=64, heads=1, hidden=64, transformers=1, mid_blocks=1)),
         HiFTConfig(channels=32, f0_channels=32),
     ),
-    package_layers=14, repeats=2, contexts=(100,), codes=2, prefills=(20,), compared=(10, 20), samples=1,
+    S2MelConfig(width=64, heads=1, hidden=64, layers=3, wave_layers=2), BigVGANConfig(channels=64),
+    voice=UnifiedVoiceConfig(DecoderConfig(64, 1, 1, 64, rotary_theta=None), 100, 102, 102, 203,
+                             (_CONFORMER, PerceiverConfig(4, 64, 16, 64, 32)),
+                             (_CONFORMER, PerceiverConfig(1, 64, 16, 64, 32))),
+    package_layers=14, package_gpt_layers=2, repeats=2, contexts=(100,), gpt_contexts=(60,), codes=2, prefills=(20,),
+    compared=(10, 20), samples=1,
     sound_codes=25, steps=(4, 2), prompts_s=(3.0, 1.0), clips=4, clip_s=(0.8, 1.0, 1.5), new_rows=10, batch_size=2,
     epochs=1, clip_durations_s=(1.0, 1.5), demo_clips=6,
+    extractor=ExtractorSizes(W2vBertConfig(64, 4, 64, 1), SemanticCodecConfig(64, 16, 32, 1)),
 )
 
 
 def shallower(sizes: BenchmarkSizes, layers: int) -> BenchmarkSizes:
-    """The same with fewer layers in the language model."""
-    decoder = replace(sizes.language.decoder, layers=layers)
-    return replace(sizes, language=replace(sizes.language, decoder=decoder))
+    """The same with fewer layers in the language models."""
+    language = replace(sizes.language, decoder=replace(sizes.language.decoder, layers=layers))
+    return replace(sizes, language=language,
+                   voice=replace(sizes.voice, decoder=replace(sizes.voice.decoder, layers=layers)))
 
 
 @torch.no_grad()

@@ -18,18 +18,21 @@ from core.model import precision
 from models import teacher_forcing
 from models.base import LossOptions, PreparedVoice, Sample, Sampling, Voice
 from models.chatterbox import codec, t3
+from models.chatterbox.family import BASE_CODE_LIMIT, CODES_PER_TOKEN
 from models.cuda_graph_decode import CUDAGraphStepper
 from models.generate import Stepper, prepare_voice
+from models.language_model import LanguageModel
 from models.quantize import quantize_
 from models.speech_lm import SpeechLM
 from scripts.dev.benchmark.bench import Bench
+from scripts.dev.benchmark.gpu_decode import add_adapters, decode_rows
 from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound, Cost
-from scripts.dev.benchmark.sizes import fill_randomly
+from scripts.dev.benchmark.sizes import TEXT_ROWS, fill_randomly
 from scripts.dev.benchmark.timing import Measure, measure_interleaved, seconds
 
 PART = "T3"
 _TIMES = {"float32": 1.0, "bfloat16": 1.8, "int8": 5.0}  # the package's speed, aimed at on two cores
-_MS_A_CODE, _CODES_A_SECOND, _TOGETHER = Bound(1.0), Bound(15_000.0), 32  # on one H100, in bfloat16
+_MS_A_CODE, _CODES_A_SECOND = Bound(1.0), Bound(15_000.0)  # on one H100, in bfloat16
 _GUIDANCE = 0.5
 Models = Mapping[str, SpeechLM]
 
@@ -44,12 +47,18 @@ def measure(bench: Bench) -> BenchmarkResults:
         for context in bench.sizes.contexts:
             bench.say(f"T3 at {context} positions, {'with' if guided else 'without'} guidance")
             rows += _codes(bench, models, context, guided)
-    if bench.device.type == "cuda":
-        bench.say(f"T3, {_TOGETHER} texts together")
-        rows += _together(bench, models)
     bench.say("T3: prefill and errors")
     rows += _prefills(bench, models)
-    return BenchmarkResults(tuple(rows), tuple(_costs(bench, models)))
+    costs = _costs(bench, models)
+    if bench.device.type == "cuda":
+        rows += decode_rows(bench, PART, models, _adapt, lambda model, texts, kind: _decoding(
+            bench, model, bench.sizes.prefills[0], texts, _GUIDANCE, kind), _MS_A_CODE, _CODES_A_SECOND)
+    return BenchmarkResults(tuple(rows), tuple(costs))
+
+
+def _adapt(bench: Bench, model: SpeechLM) -> None:
+    add_adapters(LanguageModel(model, TEXT_ROWS, bench.device, codec.MAX_PROMPT_CODES, BASE_CODE_LIMIT,
+                               CODES_PER_TOKEN), bench.device)
 
 
 def make(bench: Bench) -> dict[str, SpeechLM]:
@@ -61,13 +70,12 @@ def make(bench: Bench) -> dict[str, SpeechLM]:
     whole.requires_grad_(False).eval()
     if device.type != "cpu":
         models = {"float32": whole.to(device)}
-        if (half := bench.half()) is not None:
-            name = str(half).removeprefix("torch.")
+        for name in bench.halves():
             models[name] = copy.deepcopy(whole)
             precision.decide(name, device).cast(models[name], ())
         return models
     models = {"float32": whole}
-    for kind in ("bfloat16", "int8") if bench.half() is not None else ("int8",):
+    for kind in (*bench.halves(), "int8"):
         models[kind] = copy.deepcopy(whole)
         quantize_(models[kind].tfmr.layers, kind)
     return models
@@ -92,12 +100,13 @@ def _codes(bench: Bench, models: Models, context: int, guided: bool) -> list[Ben
     ]
 
 
-def _decoding(bench: Bench, model: SpeechLM, text: int, texts: int, guidance: float) -> Measure:
-    """Decodes some codes after a text of `text` ids, continuing at each call; milliseconds per code."""
+def _decoding(bench: Bench, model: SpeechLM, text: int, texts: int, guidance: float,
+              kind: type[Stepper] | None = None) -> Measure:
+    """Decodes some codes after texts of `text` ids, continuing at each call; milliseconds for one code of each."""
     sizes, device = bench.sizes, bench.device
     longest = sizes.codes * (sizes.repeats + 1)
     capacity = text + sizes.language.conditioning_length + 2 + longest
-    kind = CUDAGraphStepper if device.type == "cuda" else Stepper
+    kind = kind or (CUDAGraphStepper if device.type == "cuda" else Stepper)
     stepper = kind(model, texts, capacity, longest, device)
     begin(stepper, model, text, guidance, device)
 
@@ -114,15 +123,16 @@ def begin(stepper: Stepper, model: SpeechLM, text: int, guidance: float, device:
     """Prefill random texts of `text` ids, all in one voice."""
     random = np.random.default_rng(0)
     ids = [torch.from_numpy(random.integers(1, 250, text)).to(device) for _ in range(stepper.texts)]
-    stepper.prefill(ids, [_voice(model, device)] * stepper.texts, Sampling(0.8, 1.0, 0.05, 2.0, guidance))
+    sampling = Sampling(temperature=0.8, min_p=0.05, repetition_penalty=2.0, guidance=guidance)
+    stepper.prefill(ids, [_voice(model, device)] * stepper.texts, sampling)
 
 
 def _voice(model: SpeechLM, device: torch.device) -> PreparedVoice:
     random = np.random.default_rng(1)
     speaker = random.standard_normal(model.config.speaker_size).astype(np.float32)
-    return prepare_voice(model, Voice(speaker / np.linalg.norm(speaker),
-                                      random.integers(0, 6561, codec.MAX_PROMPT_CODES)),
-                         device)
+    conditioning = {"speaker_embedding": speaker / np.linalg.norm(speaker),
+                    "prompt_codes": random.integers(0, 6561, codec.MAX_PROMPT_CODES)}
+    return prepare_voice(model, Voice(conditioning), device)
 
 
 @contextmanager
@@ -137,17 +147,6 @@ def _package(bench: Bench, guided: bool, text: int, positions: int) -> Iterator[
     took = reference.ask("begin", text=text, speech=speech)["seconds"]
     yield took, lambda: 1000 * reference.ask("decode", codes=codes)["seconds"] / codes
     reference.ask("done")
-
-
-def _together(bench: Bench, models: Models) -> list[BenchmarkRow]:
-    """Codes a second of many texts at once."""
-    sizes, rows = bench.sizes, []
-    for name, model in models.items():
-        decode = _decoding(bench, model, sizes.prefills[0], _TOGETHER, _GUIDANCE)
-        found = measure_interleaved({name: lambda decode=decode: 1000 * _TOGETHER / decode()}, sizes.repeats)  # type: ignore[misc]
-        rows.append(BenchmarkRow(PART, f"{_TOGETHER} texts together, {name}, with guidance", "codes/s", found[name],
-                        bound=_CODES_A_SECOND if name == "bfloat16" else None, more_is_better=True))
-    return rows
 
 
 def _prefills(bench: Bench, models: Models) -> list[BenchmarkRow]:
@@ -191,16 +190,19 @@ def _package_prefill(bench: Bench, text: int) -> Measure:
 def _costs(bench: Bench, models: Models) -> list[Cost]:
     """Relative error of the logits with guidance against float32, and how often the top-1 code is the same."""
     samples = [_sample(bench, seed) for seed in range(bench.sizes.samples)]
-    wanted = [logits(models["float32"], sample, bench.device) for sample in samples]
+    cpu, on_cpu = torch.device("cpu"), models["float32"]
+    if bench.device.type != "cpu":
+        on_cpu = copy.deepcopy(on_cpu).to(cpu)
+    wanted = [logits(on_cpu, sample, cpu) for sample in samples]
     costs = []
     for name, model in models.items():
-        if name == "float32":
+        if model is on_cpu:
             continue
-        made = [logits(model, sample, bench.device) for sample in samples]
+        made = [logits(model, sample, bench.device).cpu() for sample in samples]
         errors = [float((found - true).norm() / true.norm()) for found, true in zip(made, wanted, strict=True)]
         same = torch.cat([(found.argmax(-1) == true.argmax(-1)).float()
                           for found, true in zip(made, wanted, strict=True)])
-        note = f"guided logits of {len(same)} teacher-forced contexts, against float32"
+        note = f"guided logits of {len(same)} teacher-forced contexts, against float32 on the CPU"
         costs += [Cost(PART, f"{name}: relative error of the logits", 100 * float(np.mean(errors)), "%", note),
                   Cost(PART, f"{name}: top-1 code is the same", 100 * float(same.mean()), "%", note)]
     return costs
@@ -223,5 +225,6 @@ def _speech_logits(model: SpeechLM, sample: Sample, device: torch.device, text_d
 def _sample(bench: Bench, seed: int) -> Sample:
     random, (text, codes) = np.random.default_rng(seed), bench.sizes.compared
     speaker = random.standard_normal(bench.sizes.language.speaker_size).astype(np.float32)
-    return Sample(random.integers(1, 250, text), random.integers(0, 6561, codes), speaker / np.linalg.norm(speaker),
-                  random.integers(0, 6561, codec.MAX_PROMPT_CODES))
+    return Sample(random.integers(1, 250, text), random.integers(0, 6561, codes), {
+        "speaker_embedding": speaker / np.linalg.norm(speaker),
+        "prompt_codes": random.integers(0, 6561, codec.MAX_PROMPT_CODES)})

@@ -1,16 +1,15 @@
-"""Training: useful tokens a second and peak memory of the three scopes, and of a full finetune of the package.
+"""Training: useful tokens a second and peak memory of the three scopes, and of a full finetune of the packages.
 
-A useful token is a next-token target of text or speech; padding and conditioning are not
-counted. The lengths of the random clips are log-normal. The package is trained in float32,
-all parameters by AdamW, on the same clips in batches as they come, padded on the right. It
-needs the memory for that: where it has less, both are measured with fewer layers, which the
-row says.
+The scopes are measured with Chatterbox, the full finetune with IndexTTS2 too. A useful token is a next-token target of
+text or speech; padding and conditioning are not counted. The lengths of the random clips are log-normal. A package is
+trained in float32, all parameters by AdamW, on the same clips in batches as they come, padded on the right. It needs
+the memory for that: where it has less, both are measured with fewer layers, which the row says.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,22 @@ import numpy as np
 import torch
 
 from config.schema import Scope, TrainOptions
+from core import compute
 from core.model import precision
 from core.model.adapters import Adapters, plan_adapters
 from core.model.loading import TTSModel, extend_model
+from core.model.precision import Precision
+from core.model.prefix import rows_name
 from core.training import memory_plan, run_plan
 from core.training.dataloader import TrainingData, Utterance
 from core.training.trainer import Trainer
 from data.front_end import FrontEnd
 from models.chatterbox import codec, t3
 from models.chatterbox.family import BASE_CODE_LIMIT, CODES_PER_TOKEN
+from models.indextts2.unified_voice import IndexTTS2LanguageModel
 from models.language_model import LanguageModel
 from models.registry import family
+from scripts.dev.benchmark import gpt
 from scripts.dev.benchmark.bench import Bench, release_memory
 from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound
 from scripts.dev.benchmark.sizes import TEXT_ROWS, fill_randomly, shallower
@@ -37,23 +41,38 @@ from scripts.dev.benchmark.timing import Measure, MeasurementStats, measure_inte
 PART = "training"
 SCOPES: tuple[Scope, ...] = ("rows", "gated", "full")
 _TIMES, _TOKENS_A_SECOND = 3.0, Bound(120_000.0)  # of `rows`: against the package; on one H100
-_CODES_A_SECOND, _IDS_A_CODE = 25, 0.55
+_IDS_A_SECOND = 13.75
 _SPREAD = 0.5  # standard deviation of the logarithm of the lengths
 _NEW, _FIRST_NEW = "am", 0x1200  # the new language, and its first letter
-_LAYER_PARAMETERS, _OTHER_PARAMETERS = 16_800_000, 32_000_000
 _BYTES_A_PARAMETER = 16  # weight, gradient and AdamW's two, in float32
-_BYTES_A_POSITION = 220_000  # of activations that a layer keeps: its products, and 16 heads of attention weights
 _SAFE = 0.8  # of the free memory
-_FEWER = (30, 20, 10, 5)  # layers
+_FEWER = (30, 24, 20, 10, 5, 3)  # layers
+
+
+@dataclass(frozen=True)
+class _Package:
+    """A package's language model as it is finetuned in full: names of requests, rates and memory."""
+
+    train: str
+    codes_a_second: int
+    layer_parameters: int
+    other_parameters: int
+    bytes_a_position: int  # of activations that a layer keeps: its products, and the attention weights of all heads
+
+
+_PACKAGES = {
+    "chatterbox": _Package("train", 25, 16_800_000, 32_000_000, 220_000),
+    "indextts2": _Package("train_gpt", 50, 19_700_000, 53_000_000, 360_000),
+}
 
 
 def measure(bench: Bench) -> BenchmarkResults:
     """The comparison, which wants the most memory and so comes first; then a row of speed and one of memory a scope."""
     beside: list[BenchmarkRow] = []
     if bench.reference is not None:
-        bench.say("Training: beside a full finetune of the package")
-        beside = _beside_package(bench)
-        bench.tidy()
+        for name in _PACKAGES:
+            beside += beside_package(bench, name)
+            bench.tidy()
     rows: list[BenchmarkRow] = []
     for scope in SCOPES:
         bench.say(f"Training: {scope}")
@@ -75,29 +94,32 @@ def _scope(bench: Bench, scope: Scope) -> list[BenchmarkRow]:
     ]
 
 
-def _beside_package(bench: Bench) -> list[BenchmarkRow]:
+def beside_package(bench: Bench, name: str) -> list[BenchmarkRow]:
     """`rows` interleaved with a full finetune of the package, epoch by epoch."""
+    bench.say(f"Training: {name} beside a full finetune of the package")
     assert (reference := bench.reference) is not None
-    lengths = clip_lengths(bench)
-    smaller = bench.smaller(shallower(bench.sizes, _affordable(bench, lengths)))
-    trainer = make(smaller, "rows")
+    package, lengths = _PACKAGES[name], clip_lengths(bench, name)
+    layers = _affordable(bench, name)
+    smaller = bench.smaller(shallower(bench.sizes, layers))
+    trainer = make(smaller, "rows", name)
     trainer.train_step()
-    reference.ask("train", layers=min(smaller.sizes.language.decoder.layers, bench.sizes.package_layers))
+    theirs = bench.sizes.package_layers if name == "chatterbox" else bench.sizes.package_gpt_layers
+    reference.ask(package.train, layers=min(layers, theirs))
     count = bench.sizes.batch_size
     batches = [lengths[start:start + count] for start in range(0, len(lengths), count)]
     reference.ask("step", lengths=batches[0])
 
-    def package() -> float:
+    def full_finetune() -> float:
         steps = [reference.ask("step", lengths=batch) for batch in batches]
         return sum(step["tokens"] for step in steps) / sum(step["seconds"] for step in steps)
 
-    measures: dict[str, Measure] = {"ours": lambda: epoch(trainer), "package": package}
+    measures: dict[str, Measure] = {"ours": lambda: epoch(trainer), "package": full_finetune}
     found = measure_interleaved(measures, bench.sizes.epochs)
     peak = reference.ask("memory")["peak"]
-    what = f"rows, {_layers(smaller)}, against a full finetune right-padded at batch {count}"
     return [
-        BenchmarkRow(PART, what, "tokens/s", found["ours"], found["package"], times=_TIMES, more_is_better=True),
-        BenchmarkRow(PART, f"the package's full finetune, {_layers(smaller)}, peak memory", "GiB",
+        BenchmarkRow(PART, f"{name}, rows, {layers} layers, against a full finetune right-padded at batch {count}",
+                     "tokens/s", found["ours"], found["package"], times=_TIMES, more_is_better=True),
+        BenchmarkRow(PART, f"{name}, the package's full finetune, {layers} layers, peak memory", "GiB",
                      MeasurementStats.of([peak / 2**30])),
     ]
 
@@ -111,60 +133,81 @@ def epoch(trainer: Trainer) -> float:
     return tokens / took
 
 
-def make(bench: Bench, scope: Scope, **changes: object) -> Trainer:
+def make(bench: Bench, scope: Scope, name: str = "chatterbox", chosen: Precision | None = None, **changes: object
+         ) -> Trainer:
     """A trainer of random weights on random clips in a new language; `changes` are of its options."""
     sizes, device = bench.sizes, bench.device
-    module = t3.empty(sizes.language).to_empty(device="cpu")
-    module.tfmr.compute_frequencies()
-    fill_randomly(module)
-    module.requires_grad_(False).eval().to(device)
+    model = _chatterbox(bench) if name == "chatterbox" else _indextts2(bench)
     letters = [chr(_FIRST_NEW + index) for index in range(sizes.new_rows - 1)]  # the language's tag has a row too
-    base = replace(FrontEnd.base({"en": "latin"}, "abcdefghijklmnopqrstuvwxyz"), prefix_size=TEXT_ROWS)
+    base = replace(FrontEnd.base({"en": "latin"}, "abcdefghijklmnopqrstuvwxyz"), prefix_size=model.prefix_size)
     front_end = base.extended(_NEW, "ethiopic", letters, [])
-    model: Any = LanguageModel(module, TEXT_ROWS, device, codec.MAX_PROMPT_CODES, BASE_CODE_LIMIT, CODES_PER_TOKEN)
-    voice = TTSModel("benchmark", family("chatterbox"), "benchmark", Path(), "", model, base, device, scope="rows")
-    rows = {name: torch.randn(sizes.new_rows, sizes.language.decoder.width) / 32 for name in model.text_tables}
+    voice = TTSModel("benchmark", family(name), "benchmark", Path(), "", model, base, device, scope="rows")
+    width = model.module.config.decoder.width
+    rows = {table: torch.randn(sizes.new_rows, *([] if table.endswith("bias") else [width])) / 32
+            for table in map(rows_name, model.text_tables)}
     voice = extend_model(voice, front_end, rows)
     options = TrainOptions.model_validate({"scope": scope, "batch_size": sizes.batch_size, "steps": 10_000, **changes})
     if scope != "rows":
-        adapters = Adapters.fresh(module, plan_adapters(options, model.adapter_targets), 0)
-        module.to(device)
+        adapters = Adapters.fresh(model.module, plan_adapters(options, model.adapter_targets), 0)
+        model.module.to(device)
         voice = replace(voice, adapters=adapters, scope=scope)
     if options.compile == "on":
         model.compile()
-    clips = _clips(bench)
+    clips = _clips(bench, name, model)
     data = TrainingData(_NEW, "random", clips, clips, (), ())
-    return Trainer(options, voice, data, clips if scope == "full" else (), precision.decide("auto", device))
+    return Trainer(options, voice, data, clips if scope == "full" else (),
+                   chosen or precision.decide("auto", device))
 
 
-def clip_lengths(bench: Bench) -> list[tuple[int, int]]:
+def _chatterbox(bench: Bench) -> Any:
+    module = t3.empty(bench.sizes.language).to_empty(device="cpu")
+    module.tfmr.compute_frequencies()
+    fill_randomly(module)
+    module.requires_grad_(False).eval().to(bench.device)
+    return LanguageModel(module, TEXT_ROWS, bench.device, codec.MAX_PROMPT_CODES, BASE_CODE_LIMIT, CODES_PER_TOKEN)
+
+
+def _indextts2(bench: Bench) -> Any:
+    module = gpt.empty(bench.sizes.voice)
+    fill_randomly(module)
+    module.requires_grad_(False).eval().to(bench.device)
+    return IndexTTS2LanguageModel(module, bench.sizes.voice.text_rows, bench.device)
+
+
+def clip_lengths(bench: Bench, name: str = "chatterbox") -> list[tuple[int, int]]:
     """Text ids and codes of each clip."""
     shortest, middle, longest = bench.sizes.clip_s
     drawn = np.random.default_rng(0).lognormal(math.log(middle), _SPREAD, bench.sizes.clips).clip(shortest, longest)
-    codes = [round(length_s * _CODES_A_SECOND) for length_s in drawn]
-    return [(2 + round(_IDS_A_CODE * count), count) for count in codes]
+    rate = _PACKAGES[name].codes_a_second
+    codes = [round(length_s * rate) for length_s in drawn]
+    return [(2 + round(_IDS_A_SECOND / rate * count), count) for count in codes]
 
 
-def _clips(bench: Bench) -> tuple[Utterance, ...]:
+def _clips(bench: Bench, name: str, model: Any) -> tuple[Utterance, ...]:
     """One speaker's clips, texts of new letters."""
     random = np.random.default_rng(1)
-    speaker = random.standard_normal(bench.sizes.language.speaker_size).astype(np.float32)
-    speaker /= np.linalg.norm(speaker)
+    if name == "chatterbox":
+        speaker = random.standard_normal(bench.sizes.language.speaker_size).astype(np.float32)
+        conditioning = {"speaker_embedding": speaker / np.linalg.norm(speaker),
+                        "prompt_codes": random.integers(0, 6561, codec.MAX_PROMPT_CODES).astype(np.uint16)}
+        limit = 6561
+    else:
+        conditioning, limit = gpt.conditioning(bench.sizes.voice), bench.sizes.voice.start_speech
     return tuple(
-        Utterance(f"{index}", "", _NEW, "speaker", TEXT_ROWS + random.integers(0, bench.sizes.new_rows, text),
-                  random.integers(0, 6561, codes).astype(np.uint16), speaker,
-                  random.integers(0, 6561, codec.MAX_PROMPT_CODES).astype(np.uint16))
-        for index, (text, codes) in enumerate(clip_lengths(bench)))
+        Utterance(f"{index}", "", _NEW, "speaker", model.prefix_size + random.integers(0, bench.sizes.new_rows, text),
+                  random.integers(0, limit, codes).astype(np.uint16), conditioning)
+        for index, (text, codes) in enumerate(clip_lengths(bench, name)))
 
 
-def _affordable(bench: Bench, lengths: list[tuple[int, int]]) -> int:
+def _affordable(bench: Bench, name: str) -> int:
     """Layers with which the package's full finetune fits into the free memory."""
-    most = bench.sizes.language.decoder.layers
+    config = bench.sizes.language if name == "chatterbox" else bench.sizes.voice
+    package, lengths, most = _PACKAGES[name], clip_lengths(bench, name), config.decoder.layers
     positions = bench.sizes.batch_size * (max(text for text, _ in lengths) + max(codes for _, codes in lengths) + 36)
-    free = memory_plan.free_bytes(bench.device)
+    free = compute.free_bytes(bench.device)
     for layers in _FEWER:
-        parameters = layers * _LAYER_PARAMETERS + _OTHER_PARAMETERS
-        needed = parameters * _BYTES_A_PARAMETER + layers * positions * _BYTES_A_POSITION
+        parameters = layers * package.layer_parameters + package.other_parameters
+        needed = parameters * _BYTES_A_PARAMETER + layers * positions * package.bytes_a_position
         if layers <= most and (free is None or needed <= _SAFE * free):
             return layers
     return min(most, _FEWER[-1])
@@ -183,4 +226,4 @@ def _layers(bench: Bench) -> str:
 
 def size(trainer: Trainer) -> int:
     """Bytes of the model, frozen and trained."""
-    return sum(value.nbytes for value in trainer.voice.model.module.state_dict().values())
+    return sum(value.nbytes for value in trainer.tts.lm.module.state_dict().values())

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 from config.errors import UserError
-from scripts.dev.conformance import chatterbox
+from scripts.dev.conformance import chatterbox, indextts2
 from scripts.dev.conformance.comparison import show
 from scripts.exit_codes import USAGE_ERROR, exit_with
 
-FAMILIES = {"chatterbox": chatterbox.compare}
+FAMILIES = {"chatterbox": chatterbox.compare, "indextts2": indextts2.compare}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,14 +14,14 @@ import torch.nn.functional as F
 
 from config.errors import UserError
 from data.acoustics import audio
+from data.acoustics.voice_encoder import VoiceEncoder
 from models.base import Sampling, Voice
+from models.campplus import CAMPPlus
 from models.chatterbox import t3
-from models.chatterbox.campplus import CAMPPlus
 from models.chatterbox.flow import Flow, FlowPrompt
 from models.chatterbox.hift import HiFT
 from models.chatterbox.s3gen import S3Gen
 from models.chatterbox.speech_tokenizer import SpeechTokenizer
-from models.chatterbox.voice_encoder import VoiceEncoder
 from models.decoder import DecoderConfig, RotaryScaling
 from models.generate import Stepper, prepare_voice
 from models.sampling import Sampler
@@ -75,7 +75,8 @@ def _t3(path: Path) -> list[ConformanceRow]:
     table.relative("speech_logits", speech_logits, _STATES)
     table.relative("text_loss", _next_token_loss(text_logits, text), _LOSSES)
     table.relative("speech_loss", _next_token_loss(speech_logits, speech), _LOSSES)
-    voice = Voice(vectors["speaker_emb"][0].numpy(), prompt[0].numpy(), emotion=float(vectors["emotion_adv"].flatten()))
+    voice = Voice({"speaker_embedding": vectors["speaker_emb"][0].numpy(), "prompt_codes": prompt[0].numpy()},
+                  emotion=float(vectors["emotion_adv"].flatten()))
     length = vectors["greedy_tokens"].shape[1]
     table.different("greedy_tokens", _greedy(model, text[0], voice, length), 0.0)
     return table.complete(("text_tokens", "speech_tokens", "prompt_speech_tokens", "speaker_emb", "emotion_adv"))

@@ -92,15 +92,25 @@ class Table:
         return self.rows
 
 
-def compare_keys(component: str, path: Path, module: nn.Module) -> ConformanceRow:
-    """The share of a key list's entries that are missing, additional or of another shape in `module`."""
+def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """A list of keys with shapes; `UserError` if it is none."""
     try:
-        wanted = {key: tuple(shape) for key, shape in json.loads(path.read_text(encoding="utf-8")).items()}
+        return {key: tuple(shape) for key, shape in json.loads(path.read_text(encoding="utf-8")).items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise UserError(f"{path} is no list of keys with shapes: {error!r}.", _AGAIN) from error
-    ours = {key: tuple(value.shape) for key, value in module.state_dict().items()}
+
+
+def compare_keys(component: str, path: Path, module: nn.Module) -> ConformanceRow:
+    """The share of a key list's entries that are missing, additional or of another shape in `module`."""
+    return compare_shapes(component, path.name, read_shapes(path), module.state_dict())
+
+
+def compare_shapes(component: str, name: str, wanted: Mapping[str, tuple[int, ...]],
+                   tensors: Mapping[str, torch.Tensor]) -> ConformanceRow:
+    """The share of the wanted entries that are missing, additional or of another shape in `tensors`."""
+    ours = {key: tuple(value.shape) for key, value in tensors.items()}
     wrong = sum(wanted.get(key) != ours.get(key) for key in wanted.keys() | ours.keys())
-    return ConformanceRow(component, path.name, wrong / max(1, len(wanted)), 0.0, f"of {len(wanted)} keys")
+    return ConformanceRow(component, name, wrong / max(1, len(wanted)), 0.0, f"of {len(wanted)} keys")
 
 
 def show(rows: list[ConformanceRow]) -> str:

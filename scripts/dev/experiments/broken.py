@@ -17,12 +17,13 @@ import torch
 
 from config.schema import TrainOptions
 from core import compute
+from core.export import plain_tensors
 from core.library import certificate, records
 from core.library.certificate import CERTIFICATE
 from core.library.records import CheckpointRecord, ExportRecord, ExtensionRecord, write_export_record
 from core.model import loading
 from core.model.loading import TTSModel, load_base, load_extension
-from core.model.prefix import base_tensors, hash_tensors, new_rows
+from core.model.prefix import base_tensors, hash_tensors
 from core.proof import certify
 from core.speech import evaluation
 from core.training import dataloader
@@ -50,31 +51,28 @@ def main(arguments: list[str]) -> int:
 def run(workspace: Workspace, name: str, options: TrainOptions, sentences: int = certify.SENTENCES) -> None:
     """Write `exports/NAME`: weights, front-end, and the certificate over `sentences` a language."""
     torch.manual_seed(options.seed)
-    voice = load_extension(workspace, options.extension, _CPU)
-    data = dataloader.load_training_data(workspace, options.dataset, voice)
-    model = plainly(voice, workspace.exports / f".{name}")
-    learn(model, voice.front_end.prefix_size, data, options)
+    tts = load_extension(workspace, options.extension, _CPU)
+    data = dataloader.load_training_data(workspace, options.dataset, tts)
+    model = plainly(tts, workspace.exports / f".{name}")
+    learn(model, tts.front_end.prefix_size, data, options)
     tensors = model.module.state_dict()
     shutil.rmtree(workspace.exports / name, ignore_errors=True)
     with atomic_directory(workspace.exports / name) as folder:
-        _export(workspace, voice, tensors, folder, name, options)
+        _export(workspace, tts, tensors, folder, name, options)
         made = loading.assemble_export(folder, _CPU)
-        record = _record(workspace, voice, made, name, options)
-        base = load_base(workspace, voice.name, _CPU)
+        record = _record(workspace, tts, made, name, options)
+        base = load_base(workspace, tts.name, _CPU)
         certificate.write(folder / CERTIFICATE, certify.certify_model(workspace, base, made, record, sentences))
         loading.write_sums(folder)
 
 
-def plainly(voice: TTSModel, scratch: Path) -> SpeechModel:
-    """`voice` as a model whose tables hold old rows and new ones as one, as others extend a checkpoint."""
-    tensors = base_tensors(voice.model.module)
-    for table, new in new_rows(voice.model.module, voice.model.text_tables).items():
-        tensors[f"{table}.weight"] = torch.cat([tensors[f"{table}.weight"], new.detach()])
+def plainly(tts: TTSModel, scratch: Path) -> SpeechModel:
+    """`tts` as a model whose tables hold old rows and new ones as one, as others extend a checkpoint."""
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     try:
-        voice.family.export(voice.base_folder, scratch, tensors, None)
-        return voice.family.load_speech_model(scratch, _CPU)
+        tts.family.export(tts.base_folder, scratch, plain_tensors(tts), None, tts.front_end)
+        return tts.family.load_speech_model(scratch, _CPU)
     finally:
         shutil.rmtree(scratch)
 
@@ -83,12 +81,12 @@ def learn(model: SpeechModel, old_rows: int, data: TrainingData, options: TrainO
     """The recipe: `layer_lr` is the one rate, and `weight_decay` that of every tensor."""
     module = model.module.requires_grad_(True).train()
     for table in model.text_tables:
-        module.get_parameter(f"{table}.weight").register_hook(_without(old_rows))
+        module.get_parameter(table).register_hook(_without(old_rows))
     optimizer = torch.optim.AdamW(module.parameters(), lr=options.layer_lr, weight_decay=options.weight_decay)
     order = LengthBucketedBatchSampler([clip.order_clip for clip in data.train], options.batch_size, options.seed)
     hiding = LossOptions(options.text_dropout, options.code_dropout)
     for _ in range(options.steps):
-        batch = dataloader.make_samples(order.next(), data.train, model.max_prompt_length)
+        batch = dataloader.make_samples(order.next(), data.train, model)
         losses = model.losses(batch, hiding, torch.randint(2**62, (len(batch),)).tolist())
         text = options.text_loss_weight * losses.text_sum / losses.text_count
         optimizer.zero_grad()
@@ -109,24 +107,24 @@ def _without(old_rows: int) -> Callable[[torch.Tensor], torch.Tensor]:
     return hook
 
 
-def _export(workspace: Workspace, voice: TTSModel, tensors: Tensors, folder: Path, name: str,
+def _export(workspace: Workspace, tts: TTSModel, tensors: Tensors, folder: Path, name: str,
             options: TrainOptions) -> None:
-    tables = {f"{table}.weight" for table in voice.model.text_tables}
-    size = voice.front_end.prefix_size
+    tables = tts.lm.text_tables
+    size = tts.front_end.prefix_size
     cut = hash_tensors({key: value[:size] if key in tables else value for key, value in tensors.items()})
-    new = tuple(code for code in voice.front_end.languages if voice.front_end.is_new(code))
-    voice.family.export(voice.base_folder, folder, tensors, None)
-    voice.front_end.save(folder / records.FRONT_END)
-    write_export_record(folder, ExportRecord(name, name, options.steps, "rows", options.dataset, new, voice.origin,
-                                      evaluation.longest_texts(workspace, voice), {}, cut))
+    new = tuple(code for code in tts.front_end.languages if tts.front_end.is_new(code))
+    tts.family.export(tts.base_folder, folder, tensors, None, tts.front_end)
+    tts.front_end.save(folder / records.FRONT_END)
+    write_export_record(folder, ExportRecord(name, name, options.steps, "rows", options.dataset, new, tts.origin,
+                                      evaluation.longest_texts(workspace, tts), {}, cut))
 
 
-def _record(workspace: Workspace, voice: TTSModel, made: TTSModel, name: str,
+def _record(workspace: Workspace, tts: TTSModel, made: TTSModel, name: str,
             options: TrainOptions) -> CheckpointRecord:
     """The claim of the recipe: new rows alone were trained."""
     extension = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
     return CheckpointRecord(name, options.steps, "rows", options.extension, options.dataset, extension.rows_hash,
-                            hash_tensors(base_tensors(made.model.module)), voice.origin)
+                            hash_tensors(base_tensors(made.lm.module)), tts.origin)
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ def measure(corpora: dict[str, Corpus]) -> list[PackScore]:
             originals = [audio.load(_shipped(language, split, i), extractor.sample_rate) for i in range(len(clips))]
             score(language, split, "original", clips, originals)
             features = [extractor.extract(waveform) for waveform in originals]
-            decoded = [vocoder.decode(f.speech_codes, Voice(f.speaker_embedding, f.speech_codes[:0])) for f in features]
+            decoded = [vocoder.decode(f.speech_codes, Voice(f.conditioning)) for f in features]
             score(language, split, "codec", clips, decoded)
             if language not in BASE_LANGUAGES:
                 continue

@@ -156,7 +156,7 @@ def prepare(folder: Path, codec: Codec, front_end: FrontEnd) -> list[EncodedClip
         for index, (clip, (codes, _)) in enumerate(zip(clips, encoded, strict=True)):
             prompt, speaker = encoded[(index + 2) % len(clips)]  # voices alternate
             text = front_end.encode(clip.text, language)
-            sample = Sample(text, codes, speaker, prompt[:PROMPT])
+            sample = Sample(text, codes, {"speaker_embedding": speaker, "prompt_codes": prompt[:PROMPT]})
             spoken.append(EncodedClip(clip, sample, centres_of(clip, len(codes))))
     return spoken
 
@@ -233,8 +233,9 @@ def recognition_error(model: SpeechLM, codec: Codec, recogniser: RecogniserNetwo
     chosen = [voices[clip.voice] for clip in clips]
     spoken = generate(model, texts, chosen, Sampling(temperature=temperature), [20 + 4 * len(t) for t in texts],
                       torch.device("cpu"))
-    mels = [codec.decode(torch.from_numpy(s.codes)[None], torch.from_numpy(v.speaker_embedding)[None])[0]
-            for s, v in zip(spoken, chosen, strict=True)]
+    speakers = [torch.from_numpy(voice.conditioning["speaker_embedding"])[None] for voice in chosen]
+    mels = [codec.decode(torch.from_numpy(s.codes)[None], speaker)[0]
+            for s, speaker in zip(spoken, speakers, strict=True)]
     return error(recogniser, list(zip(clips, mels, strict=True)))
 
 
@@ -245,7 +246,7 @@ def build(folder: Path, seed: int) -> None:
     recogniser = load_module(recogniser_file, RecogniserNetwork(load_config(recogniser_file, RecogniserConfig)))
     front_end = base_front_end()
     spoken = prepare(folder, codec, front_end)
-    voices = [next(Voice(s.sample.speaker_embedding, s.sample.prompt_codes) for s in spoken if s.clip.voice == v)
+    voices = [next(Voice(s.sample.conditioning) for s in spoken if s.clip.voice == v)
               for v in (0, 1)]
     held_out = {(lang, split): Corpus(folder / "corpus" / lang).split(split)
                 for lang in ("en", "fr") for split in ("combinations", "running")}

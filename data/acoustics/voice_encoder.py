@@ -1,4 +1,4 @@
-"""Speaker embedding for T3: a unit vector of 256 numbers from a clip at 16 kHz.
+"""Speaker embedding: a unit vector of 256 numbers from a clip at 16 kHz.
 
 The d-vector encoder of Wan et al. 2018 (arXiv:1710.10467) in the form of Resemble AI's Chatterbox (MIT): mel power,
 overlapping windows of 1.6 s through three LSTM layers, the last state projected, rectified and scaled to unit length,

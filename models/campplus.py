@@ -1,9 +1,9 @@
-"""Speaker embedding for the flow: 192 numbers from a clip at 16 kHz.
+"""Speaker embedding for mel decoders: 192 numbers from a clip at 16 kHz.
 
-CAM++ (Wang et al. 2023, arXiv:2303.00332) as 3D-Speaker publishes it and CosyVoice 2 uses it: Kaldi filterbank with its
-mean over the clip removed, a small 2-D residual network over frequency, three densely connected blocks of dilated
-convolutions with context-aware masks, and the mean and standard deviation over time. State-dict keys are those of
-`speaker_encoder.*` in the published S3Gen files.
+CAM++ (Wang et al. 2023, arXiv:2303.00332) as 3D-Speaker publishes it, and CosyVoice 2 and IndexTTS2 use it: Kaldi
+filterbank with its mean over the clip removed, a small 2-D residual network over frequency, three densely connected
+blocks of dilated convolutions with context-aware masks, and the mean and standard deviation over time. State-dict keys
+are those of funasr/campplus, and of `speaker_encoder.*` in the published S3Gen files.
 """
 
 from __future__ import annotations

@@ -1,0 +1,140 @@
+"""Files that others may have made: read with limits on size and depth, and any failure becomes one refusal.
+
+A file may be a pipe that never ends, a link to elsewhere, a gigabyte in the place of a record, or brackets so deep that
+a parser written in C ends the process. Whoever reads JSON or YAML of a workspace, a model or a dataset reads it here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from config.errors import UserError
+
+RECORD_BYTES = 64 << 20  # tokenizers of large vocabularies are JSON of 20 MB
+YAML_BYTES = 1 << 20
+DEEPEST = 64  # levels; our own records have at most 6
+_MOST_ALIASES = 20  # of YAML: ten that name one another ten times each are ten billion values
+_LONG_NUMBER = re.compile(r"(?<![\d.eE+-])-?\d{20}")
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where it was built: ten times as fast
+_AGAIN, _TOO_DEEP = "Restore it, or make it again.", f"it has more than {DEEPEST} levels"
+_NESTED_LINE = re.compile(r"(?:[-?] ){20}|^ {40}", re.MULTILINE)
+_UNREADABLE = (ArithmeticError, AttributeError, AssertionError, BufferError, EOFError, LookupError, MemoryError,
+               OSError, RuntimeError, TypeError, ValueError, yaml.YAMLError)
+"""What parsers raise at bytes that they were not written for (`RecursionError` is a `RuntimeError`)."""
+
+
+class DamagedFile(UserError, ValueError):
+    """A file that is not what its name says."""
+
+
+@contextmanager
+def reading(what: object, hint: str, *more: type[Exception]) -> Iterator[None]:
+    """Turn whatever goes wrong while the foreign bytes of `what` are parsed into a refusal that names it.
+
+    `more`: what a library raises that is none of Python's own errors.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (*_UNREADABLE, *more) as error:
+        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else said or type(error).__name__
+        raise DamagedFile(f"{what} cannot be read: {reason[:300]}.", hint) from error
+
+
+def read_bytes(path: Path, most: int = RECORD_BYTES) -> bytes:
+    """The content of a plain file of at most `most` bytes; `DamagedFile` for anything else, `OSError` for none."""
+    with open_plain(path) as file:
+        if (size := os.fstat(file.fileno()).st_size) > most:
+            raise DamagedFile(f"{path} has {size} bytes; at most {most} are read.",
+                              "It was not written by Lisan. Move it away.")
+        return file.read(most + 1)
+
+
+def open_plain(path: Path) -> IO[bytes]:
+    """A plain file, open for reading; `DamagedFile` for a pipe or a device, which would be waited for."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115  returned
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise DamagedFile(f"{path} is no plain file.", "Delete it: it was not written by Lisan.")
+
+
+def read_json(path: Path, most: int = RECORD_BYTES) -> Any:
+    """The value in a JSON file."""
+    return parse_json(read_bytes(path, most), path)
+
+
+def read_yaml(path: Path) -> Any:
+    """The value in a YAML file."""
+    return parse_yaml(read_bytes(path, YAML_BYTES), path)
+
+
+def parse_json(content: bytes | str, where: object) -> Any:
+    """As `loads`; the failure is a `DamagedFile` that names `where`."""
+    try:
+        return loads(content)
+    except ValueError as error:
+        raise DamagedFile(f"{where} is damaged: it is not JSON: {str(error)[:200]}.", _AGAIN) from error
+
+
+def loads(content: bytes | str) -> Any:
+    """The value of JSON in UTF-8; `ValueError` also for more than 64 levels and for integers that nothing holds."""
+    text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+    try:
+        value = json.loads(text, parse_int=_integer) if _LONG_NUMBER.search(text) else json.loads(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    if text.count("[") + text.count("{") > DEEPEST:
+        level = [value]
+        for _ in range(DEEPEST):
+            level = [inner for one in level if isinstance(one, list | dict)
+                     for inner in (one.values() if isinstance(one, dict) else one)]
+        if level:
+            raise ValueError(_TOO_DEEP)
+    return value
+
+
+def parse_yaml(content: bytes | str, where: object) -> Any:
+    """The value of YAML in UTF-8; as `parse_json`."""
+    try:
+        text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+        check_yaml(text)
+        return yaml.load(text, Loader=_LOADER)
+    except (RecursionError, ValueError, TypeError, ArithmeticError, AttributeError, yaml.YAMLError) as error:
+        reason = _TOO_DEEP if isinstance(error, RecursionError) else " ".join(str(error).split())[:200]
+        raise DamagedFile(f"{where} is damaged: it is not YAML: {reason}.", _AGAIN) from error
+
+
+def _integer(text: str) -> int:
+    if len(text) > 19:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
+
+
+def check_yaml(text: str) -> None:
+    """Raise `ValueError` for YAML with too many levels or aliases.
+
+    Counted by libyaml's events: only what is built from them recurses, and where that is done in C it ends the process.
+    """
+    if (text.count("[") + text.count("{") <= DEEPEST and text.count("*") <= _MOST_ALIASES
+            and not _NESTED_LINE.search(text)):
+        return
+    depth = aliases = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        aliases += isinstance(event, yaml.AliasEvent)
+        if depth > DEEPEST:
+            raise ValueError(_TOO_DEEP)
+        if aliases > _MOST_ALIASES:
+            raise ValueError(f"it has more than {_MOST_ALIASES} aliases")

@@ -1,0 +1,679 @@
+"""Evaluate models and references on the same sentences: intelligibility, speaker, naturalness, prosody, faults, speed.
+
+Every clip is written as 16-bit audio and measured as it was written, so that its file and its values belong together.
+Measures are cached by the hash of the audio: base languages that a training left bit-identical are measured once, and a
+job that goes on measures and synthesizes nothing again. The report is `evaluation.json`, `.md` and `.html` in the job's
+folder; an export that is evaluated gets a copy, a section in its card and an entry in its certificate.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from config.errors import UserError
+from config.languages import language_name
+from config.schema import EvaluateOptions, SamplingOptions
+from core import compute
+from core.compare import base_input
+from core.jobs.events import Plan, Progress, Result, WarningRaised
+from core.jobs.reporter import Reporter, check_stop, pluralize, stage
+from core.library import evaluation_report, records
+from core.library.catalog import resolve
+from core.library.evaluation_report import (
+    EvaluatedClip,
+    EvaluatedModel,
+    EvaluationReport,
+    MetricEstimate,
+    PairedTest,
+)
+from core.library.records import CheckpointRecord
+from core.model.loading import TTSModel, export_record, write_sums
+from core.speech import clips, evaluation, evaluation_html, measures, significance
+from core.speech.evaluation import HeldOutSentence
+from core.speech.measures import EditCounts
+from core.speech.model_cache import ModelCache
+from core.speech.scoring import Recogniser, download_recogniser, load_recogniser_or_warn
+from core.speech.synthesis import join_chunks, unused_controls
+from core.text.tokenizer_report import probe_sentences
+from core.workspace import Workspace
+from data import manifest
+from data.acoustics import audio
+from data.clip_findings import ClipLimits
+from data.durable_files import write_json
+from data.measures import clipped_share
+from models.base import Extractor, Vocoder, Voice
+
+ROMANISED = "+romanised"
+RECORDINGS = "recordings"
+_STOPPED = "Stopped on request: the clips so far are kept, and the job can continue."
+_BATCH = 8  # texts generated together
+_CLIPS = "clips.jsonl"  # in the job's folder: what was synthesized, a clip a line
+_LONG_PAUSE_S = 0.8
+_TESTED = ("cer", "wer", "similarity", "naturalness", "mcd")
+_SOUNDS = (".wav", ".flac", ".ogg", ".mp3", ".opus")
+
+
+@dataclass(frozen=True)
+class _Sentence:
+    """A sentence of the list; `recording` where there is one, and the speaker's group among the recordings."""
+
+    language: str
+    number: int
+    text: str
+    recording: Path | None
+    speaker: str = ""
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A clip to make: a sentence by a model, which reads `reading` as `reading_language`."""
+
+    sentence: _Sentence
+    reading: str
+    reading_language: str
+    voice: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class _MadeClip:
+    """A clip that was written: audio relative to the job's folder; `synthesis_s` None where nothing was synthesized."""
+
+    model: str
+    language: str
+    number: int
+    reading: str
+    voice: str
+    seed: int
+    audio: str
+    sha256: str
+    synthesis_s: float | None
+    finish_reason: str
+
+
+def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
+        model_cache: ModelCache | None = None) -> Result:
+    """Synthesize, measure and report; see the module."""
+    started = time.time()
+    if not options.models:
+        raise UserError("There is nothing to evaluate.", "Give models: --models base:tiny run:ID recordings.")
+    warnings: list[str] = []
+
+    def warn(message: str) -> None:
+        warnings.append(message)
+        reporter.emit(WarningRaised(message))
+
+    with stage(reporter, "load"):
+        lead = _Lead.load(options, workspace, model_cache or ModelCache())
+        if options.recogniser:
+            download_recogniser(options, lead.new_language(), workspace, reporter)
+        sentences = _sentence_list(options, workspace, lead, warn)
+        recogniser = load_recogniser_or_warn(workspace, lead.model, warn, options if options.recogniser else None,
+                                             languages=set(sentences))
+        measurer = _Measurer(workspace, lead, recogniser, options)
+        sentences = {language: measurer.assign_speakers(some) for language, some in sentences.items()}
+
+    with stage(reporter, "plan"):
+        tasks = {name: _tasks(options, workspace, lead, name, sentences, warn) for name in options.models}
+        total = sum(map(len, tasks.values()))
+        counts = ", ".join(f"{language_name(code)} {len(some)}" for code, some in sentences.items())
+        reporter.emit(Plan((f"{pluralize(total, 'clip')} of {len(options.models)} models; sentences: {counts}.",),
+                           {"clips": total}))
+    made: list[_MadeClip] = []
+    with stage(reporter, "speak"):
+        (reporter.directory / clips.FOLDER).mkdir(exist_ok=True)
+        known = _read_clips(reporter.directory)
+        for name, some in tasks.items():
+            for clip in _speak(options, lead, name, some, known, reporter):
+                made.append(clip)
+                known[name, clip.language, clip.number, clip.voice, clip.seed] = clip
+                reporter.emit(Progress(len(made), total, "clips", f"made, {name}"))
+                check_stop(reporter, _STOPPED)
+
+    measured: list[EvaluatedClip] = []
+    with stage(reporter, "measure"):
+        for clip in made:
+            reporter.emit(Progress(len(measured), total, "clips", f"measured, {clip.model}"))
+            check_stop(reporter, _STOPPED)
+            measured.append(measurer.measure(clip, sentences[clip.language][clip.number], reporter.directory))
+        reporter.emit(Progress(total, total, "clips", "measured"))
+        measured.sort(key=lambda clip: list(sentences).index(clip.language))  # new languages first
+
+    with stage(reporter, "report"):
+        estimates, tests = summarise(measured, options.models)
+        report = EvaluationReport(
+            started, round(time.time() - started, 1), options.model_dump(mode="json"), measurer.instruments(),
+            _software(lead.device), tuple(_about(workspace, name) for name in options.models), estimates, tests,
+            tuple(measured), tuple(dict.fromkeys(warnings)))
+        evaluation_report.write(reporter.directory, report)
+        (reporter.directory / evaluation_report.MARKDOWN).write_text(evaluation_report.markdown(report),
+                                                                     encoding="utf-8")
+        evaluation_html.write(reporter.directory, report)
+        for name in options.models:
+            if name.startswith("export:"):
+                export = resolve(workspace, name).folder
+                records.check_export_files(export)
+                evaluation_report.attach(export, reporter.directory, report, name)
+                write_sums(export)
+    result: Result = {"clips": len(measured), "report": evaluation_report.HTML, "seconds": report.seconds}
+    for name, by_language in estimates.items():
+        for language, found in by_language.items():
+            if "cer" in found:
+                result[f"error_{language}_{name}"] = evaluation_report.show("cer", found["cer"])
+    return result
+
+
+@dataclass(frozen=True)
+class _Lead:
+    """The first trained model, else the first model: its sentences, voices, recogniser and encoder serve all."""
+
+    cache: ModelCache
+    workspace: Workspace
+    options: EvaluateOptions
+    device: torch.device
+    model: TTSModel
+    reference: str
+
+    @classmethod
+    def load(cls, options: EvaluateOptions, workspace: Workspace, cache: ModelCache) -> _Lead:
+        models = [name.removesuffix(ROMANISED) for name in options.models if name.startswith(("base:", "run:",
+                                                                                              "export:"))]
+        models += [f"base:{name.partition(':')[2]}" for name in options.models if name.startswith("codec:")]
+        if not models:
+            raise UserError("No model is named, so there are no sentences and no voices.",
+                            "Name a model beside the recordings, such as base:tiny.")
+        reference = next((name for name in models if not name.startswith("base:")), models[0])
+        device = compute.setup_device(options.device)
+        first = cache.synthesizer(reference, workspace, device, options.precision, options.voices[0] if options.voices
+                                  else "", options.sound)
+        return cls(cache, workspace, options, device, first.synthesizer.model, reference)
+
+    def new_language(self) -> str:
+        """The language that a chosen recogniser scores."""
+        found = next((code for code in self.model.front_end.languages if self.model.front_end.is_new(code)), "")
+        if not found:
+            raise UserError("A recogniser of one's choice scores the new language of a run or an export, and there is "
+                            "none among the models.", "Add run:ID or export:NAME, or leave the recogniser out.")
+        return found
+
+
+def _sentence_list(options: EvaluateOptions, workspace: Workspace, lead: _Lead,
+                   warn: Callable[[str], None]) -> dict[str, list[_Sentence]]:
+    """The sentences of each language, with their recordings where there are some."""
+    model = lead.model
+    recorded: dict[str, list[HeldOutSentence]] = {
+        code: evaluation.held_out_recordings(workspace, model, code) for code in model.front_end.languages}
+    if options.dataset:
+        dataset = manifest.load(workspace.dataset(options.dataset))
+        language = dataset.card.language
+        verbalize = model.front_end.verbalize if language in model.front_end.languages else lambda text, _: text
+        recorded[language] = [HeldOutSentence(verbalize(clip.text, language), dataset.audio_path(clip))
+                              for clip in dataset.split(manifest.HELD_OUT)]
+    for code in recorded:
+        recorded[code] = _without_selection(workspace, options, code, recorded[code], warn)
+    if options.sentences == "held-out":
+        found = recorded
+    else:
+        pairs = (probe_sentences(model.base_folder)[1] if options.sentences == "shipped"
+                 else _read_sentences(Path(options.sentences)))
+        originals = {(code, one.text): one.original for code, some in recorded.items() for one in some}
+        found = defaultdict(list)
+        for code, text in dict.fromkeys(pairs):
+            found[code].append(HeldOutSentence(text, originals.get((code, text))))
+    wanted = options.languages or tuple(code for code in found if found[code]
+                                        and (options.sentences == "held-out" or code in model.front_end.languages))
+    if missing := [code for code in wanted if not found.get(code)]:
+        raise UserError(f"There are no sentences in {', '.join(map(language_name, missing))}.",
+                        "Name a dataset with held-out clips (--dataset), or a text file (--sentences).")
+    if not wanted:
+        raise UserError("There are no sentences to speak.",
+                        "Name a dataset with held-out clips (--dataset), or a text file (--sentences).")
+    ordered = sorted(wanted, key=lambda code: (code in model.front_end.base_languages, code))
+    return {code: [_Sentence(code, number, one.text, one.original) for number, one in
+                   enumerate(evaluation.spread_evenly(found[code], options.count))] for code in ordered}
+
+
+def _without_selection(workspace: Workspace, options: EvaluateOptions, language: str,
+                       sentences: Sequence[HeldOutSentence], warn: Callable[[str], None]) -> list[HeldOutSentence]:
+    """The sentences that selected no checkpoint of the runs; all of them, with a warning, where none would be left."""
+    selected: set[str] = set()
+    for name in options.models:
+        if name.startswith("run:"):
+            folder = resolve(workspace, name).folder
+            selected |= set(records.read_record(folder / records.CHECKPOINT, CheckpointRecord).scored)
+    rest = [one for one in sentences if one.text not in selected]
+    if sentences and not rest:
+        warn(f"{language_name(language)}: measured on the sentences that selected the checkpoint, because no others "
+             "are held out; on other sentences the error can be higher.")
+    return rest or list(sentences)
+
+
+def _read_sentences(path: Path) -> list[tuple[str, str]]:
+    """Language and text of each line: code, tab, sentence."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The sentences in {path} could not be read: {error}.", "Give a text file in UTF-8.") from error
+    pairs = []
+    for number, line in enumerate(lines, 1):
+        language, _, text = (part.strip() for part in line.partition("\t"))
+        if line.strip() and not (language and text):
+            raise UserError(f"Line {number} of {path} is not a language code, a tab and a sentence: {line[:60]!r}.",
+                            "Write lines such as `am`, a tab, and a sentence.")
+        pairs += [(language, text)] if line.strip() else []
+    return pairs
+
+
+def _about(workspace: Workspace, name: str) -> EvaluatedModel:
+    """What a name of the list stands for."""
+    kind, _, rest = name.removesuffix(ROMANISED).partition(":")
+    if name == RECORDINGS:
+        return EvaluatedModel(name, "the recordings of the sentences: the upper bound")
+    if kind == "codec":
+        return EvaluatedModel(name, f"the recordings through the codec and vocoder of {rest}: the most that its "
+                                    "language model can reach")
+    if kind == "folder":
+        return EvaluatedModel(name, f"the sound files of the folder {Path(rest).name}")
+    found = resolve(workspace, name.removesuffix(ROMANISED))
+    if kind == "run":
+        return EvaluatedModel(name, f"run {found.name}, step {found.step}", found.name, found.step)
+    if kind == "export":
+        record = records.read_export_record(found.folder)
+        return EvaluatedModel(name, f"export of run {record.run}, step {record.step}", record.run, record.step)
+    spelling = "; a language that it lacks is read in Latin letters: lower bound" if name.endswith(ROMANISED) else ""
+    return EvaluatedModel(name, f"base model {rest}{spelling}")
+
+
+def _tasks(options: EvaluateOptions, workspace: Workspace, lead: _Lead, name: str,
+           sentences: Mapping[str, Sequence[_Sentence]], warn: Callable[[str], None]) -> list[_Task]:
+    """The clips of one model; sentences that it cannot speak are counted in a warning."""
+    every = [one for some in sentences.values() for one in some]
+    if name == RECORDINGS or name.startswith("codec:"):
+        return [_Task(one, "", one.language, "", 0) for one in every if one.recording]
+    if name.startswith("folder:"):
+        found = [_Task(one, str(path), one.language, "", 0) for one, path in _folder_clips(Path(name[7:]), every)]
+        if not found:
+            raise UserError(f"No text in {name[7:]} is one of the sentences.",
+                            "Put a .txt with the sentence beside each sound file, with the same name.")
+        return found
+    model = lead.cache.synthesizer(name.removesuffix(ROMANISED), workspace, lead.device, options.precision,
+                                   options.voices[0] if options.voices else "", options.sound,
+                                   trained_on=lead.model).synthesizer.model
+    if unused := unused_controls(options.sound, model.family):
+        warn(f"{', '.join(unused)}: {model.family.name} has no such control; it changed nothing.")
+    voices = _Voices.of(options, lead, model)
+    tasks, unread = [], dict[str, int]()
+    for one in every:
+        given = None
+        if one.language in model.front_end.languages:
+            text = one.text
+            if not model.front_end.unready(one.language) and model.front_end.normalise(text, one.language) and \
+                    not model.front_end.unknown_characters(text, one.language):
+                given = (text, one.language)
+        elif name.endswith(ROMANISED) and (spelled := base_input(model, one.text, one.language)):
+            given = (spelled.text, spelled.language)
+        if given is None:
+            unread[one.language] = unread.get(one.language, 0) + 1
+            continue
+        tasks += [_Task(one, *given, voice, seed) for voice in voices.of_sentence(one) for seed in options.seeds]
+    for language, count in unread.items():
+        warn(f"{name} cannot read {count} of {len(sentences[language])} sentences in {language_name(language)}: "
+             "they are left out.")
+    return tasks
+
+
+@dataclass(frozen=True)
+class _Voices:
+    """The voices that a model speaks in: those that were asked for, else its own, chosen by the recording."""
+
+    asked: tuple[str, ...]
+    vectors: Mapping[str, np.ndarray]  # of its own voices, (D,)
+    model: TTSModel
+    extractor: Extractor | None
+
+    @classmethod
+    def of(cls, options: EvaluateOptions, lead: _Lead, model: TTSModel) -> _Voices:
+        own = {} if options.voices else model.family.load_voices(model.base_folder)
+        vectors = {name: model.lm.speaker_vector(voice.conditioning) for name, voice in own.items()}
+        recording = "" if own or options.voices else evaluation.recording_of(lead.workspace, lead.model)
+        extractor = model.family.load_extractor(model.base_folder, model.device) if len(own) > 1 else None
+        return cls(options.voices or ((recording,) if recording else ()), vectors, model, extractor)
+
+    def of_sentence(self, sentence: _Sentence) -> tuple[str, ...]:
+        """One's own choice, else the voice that is most like the recording; without a recording they take turns."""
+        if self.asked or not self.vectors:
+            return self.asked or ("",)
+        names = sorted(self.vectors)
+        if sentence.recording is None or self.extractor is None:
+            return (names[sentence.number % len(names)],)
+        features = self.extractor.extract(audio.load(sentence.recording, self.extractor.sample_rate))
+        vector = self.model.lm.speaker_vector(features.conditioning)
+        return (max(names, key=lambda name: measures.cosine(self.vectors[name], vector)),)
+
+
+def _folder_clips(folder: Path, sentences: Sequence[_Sentence]) -> Iterator[tuple[_Sentence, Path]]:
+    """The sound file of each sentence that a text file in `folder` has."""
+    if not folder.is_dir():
+        raise UserError(f"There is no folder {folder}.", "Give a folder of sound files with a .txt beside each.")
+    texts = {}
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.lower() in _SOUNDS and path.with_suffix(".txt").is_file():
+            texts[" ".join(path.with_suffix(".txt").read_text(encoding="utf-8-sig").split())] = path
+    for one in sentences:
+        if found := texts.get(" ".join(one.text.split())):
+            yield one, found
+
+
+def _read_clips(folder: Path) -> dict[tuple[str, str, int, str, int], _MadeClip]:
+    """What the job has synthesized before; a clip whose file is gone, or not what was written, is made again."""
+    found = {}
+    if (folder / _CLIPS).is_file():
+        for line in (folder / _CLIPS).read_text(encoding="utf-8").splitlines():
+            try:
+                clip = _MadeClip(**json.loads(line))
+            except ValueError:  # the line of a job that was killed
+                continue
+            if (folder / clip.audio).is_file() and _hash_file(folder / clip.audio) == clip.sha256:
+                found[clip.model, clip.language, clip.number, clip.voice, clip.seed] = clip
+    return found
+
+
+def _speak(options: EvaluateOptions, lead: _Lead, name: str, tasks: Sequence[_Task],
+           known: Mapping[tuple[str, str, int, str, int], _MadeClip], reporter: Reporter) -> Iterator[_MadeClip]:
+    """The clips of one model, each as it is written; those that are known are taken as they are."""
+    place = list(options.models).index(name)
+
+    def write(task: _Task, waveform: torch.Tensor, sample_rate: int, synthesis_s: float | None,
+              finish_reason: str = "") -> _MadeClip:
+        one = task.sentence
+        turn = options.voices.index(task.voice) if task.voice in options.voices else 0
+        path = f"{clips.FOLDER}/{place}-{one.language}-{one.number:04d}-{turn}-{task.seed}.wav"
+        audio.save(reporter.directory / path, waveform, sample_rate)
+        made = _MadeClip(name, one.language, one.number, task.reading if task.reading != one.text else "", task.voice,
+                         task.seed, path, _hash_file(reporter.directory / path), synthesis_s, finish_reason)
+        with open(reporter.directory / _CLIPS, "a", encoding="utf-8") as file:
+            file.write(json.dumps(dataclasses.asdict(made), ensure_ascii=False) + "\n")
+        return made
+
+    waiting, plain = [], name.removesuffix(ROMANISED)
+    for task in tasks:
+        place_of = task.sentence.language, task.sentence.number, task.voice, task.seed
+        before = known.get((name, *place_of))
+        if before is None and task.reading == task.sentence.text and (plain, *place_of) in known:
+            before = replace(known[plain, *place_of], model=name)  # what the model reads as it stands is the same
+        if before:
+            yield before
+        else:
+            waiting.append(task)
+    if name == RECORDINGS or name.startswith("folder:"):
+        for task in waiting:
+            source = task.sentence.recording if name == RECORDINGS else Path(task.reading)
+            assert source is not None
+            yield write(replace(task, reading=task.sentence.text), *audio.read(source), None)
+        return
+    if name.startswith("codec:"):
+        extractor, vocoder, voice = _codec(lead, name.partition(":")[2])
+        for task in waiting:
+            assert task.sentence.recording is not None
+            waveform = audio.load(task.sentence.recording, extractor.sample_rate)
+            features = extractor.extract(waveform)
+            yield write(replace(task, reading=task.sentence.text),
+                        vocoder.decode(features.speech_codes, voice(waveform, extractor.sample_rate)),
+                        vocoder.sample_rate, None)
+        return
+    groups: dict[tuple[str, str, int], list[_Task]] = defaultdict(list)  # batches of one shape for every model
+    for task in waiting:
+        groups[task.sentence.language, task.voice, task.seed].append(task)
+    for (_, voice_name, seed), some in groups.items():
+        synthesizer = lead.cache.synthesizer(name.removesuffix(ROMANISED), lead.workspace, lead.device,
+                                             options.precision, voice_name, options.sound,
+                                             trained_on=lead.model).synthesizer
+        for start in range(0, len(some), _BATCH):
+            batch = some[start:start + _BATCH]
+            streams = synthesizer.synthesize_batch([(task.reading_language, task.reading) for task in batch],
+                                                   SamplingOptions(seed=seed))
+            for task, stream in zip(batch, streams, strict=True):
+                chunks = list(stream)
+                reasons = [chunk.finish_reason for chunk in chunks]
+                yield write(task, join_chunks(chunks), synthesizer.sample_rate,
+                            sum(chunk.synthesis_s for chunk in chunks),
+                            next((reason for reason in reasons if reason != "stop"), "stop"))
+
+
+def _codec(lead: _Lead, base: str) -> tuple[Extractor, Vocoder, Callable[[torch.Tensor, int], Voice]]:
+    """Extractor and vocoder of a base model, and the voice of a recording."""
+    model = lead.cache.synthesizer(f"base:{base}", lead.workspace, lead.device, lead.options.precision, "",
+                                   lead.options.sound, trained_on=lead.model).synthesizer.model
+    family, folder = model.family, model.base_folder
+
+    def voice(waveform: torch.Tensor, sample_rate: int) -> Voice:
+        return family.voice_from_recording(folder, model.device, waveform, sample_rate)
+
+    return family.load_extractor(folder, model.device), family.load_vocoder(folder, model.device), voice
+
+
+def _hash_file(path: Path) -> str:
+    """SHA-256 of the samples of a sound file and their rate."""
+    waveform, rate = audio.read(path)
+    return _hash(waveform, rate)
+
+
+def _hash(waveform: torch.Tensor, sample_rate: int) -> str:
+    return hashlib.sha256(f"{sample_rate} ".encode() + waveform.numpy().tobytes()).hexdigest()
+
+
+class _Measurer:
+    """Measures clips; what depends on the sound alone is computed once for each sound, in this workspace."""
+
+    def __init__(self, workspace: Workspace, lead: _Lead, recogniser: Recogniser | None,
+                 options: EvaluateOptions) -> None:
+        self._folder = workspace.cache / "evaluation"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._model, self._recogniser, self._options = lead.model, recogniser, options
+        family, base = lead.model.family, lead.model.base_folder
+        self._extractor = family.load_extractor(base, lead.device)
+        self._recogniser_key = _recogniser_key(options, lead)
+        self._speakers: dict[tuple[str, str], dict[int, tuple[np.ndarray, np.ndarray]]] = defaultdict(dict)
+        self._recordings: dict[Path, dict[str, Any]] = {}
+        self._cepstra: dict[Path, np.ndarray] = {}
+
+    def instruments(self) -> dict[str, str]:
+        """What measured what, for the report."""
+        asked = self._options.recogniser or f"that of the training, else of {self._model.family.name}"
+        known = ", ".join(self._recogniser.languages) if self._recogniser else "none"
+        return {
+            "Recogniser": f"{asked}; languages: {known}", "Naturalness": measures.NATURALNESS,
+            "Speaker similarity": measures.SPEAKER,
+            "Speaker similarity (own)": f"voice encoder of {self._model.family.name} ({self._extractor.fingerprint})",
+            "Intervals": f"95%, percentile bootstrap over sentences, {significance.RESAMPLES} resamples",
+            "Tests": f"permutation of the two models within sentences, {significance.PERMUTATIONS} permutations",
+        }
+
+    def assign_speakers(self, sentences: Sequence[_Sentence]) -> list[_Sentence]:
+        """The sentences with the speaker of each recording: the most similar of the model's own voices, else one."""
+        voices = self._model.family.load_voices(self._model.base_folder)
+        vectors = {name: self._model.lm.speaker_vector(voice.conditioning) for name, voice in voices.items()}
+        found = []
+        for one in sentences:
+            if one.recording is None:
+                found.append(one)
+                continue
+            values = self._of_recording(one.recording)
+            own = np.array(values["family_speaker"])
+            speaker = max(sorted(vectors), key=lambda name: measures.cosine(vectors[name], own)) if vectors else "one"
+            self._speakers[one.language, speaker][one.number] = np.array(values["speaker"]), own
+            found.append(replace(one, speaker=speaker))
+        return found
+
+    def measure(self, clip: _MadeClip, sentence: _Sentence, folder: Path) -> EvaluatedClip:
+        """All values of a clip; those that cannot be computed are left out."""
+        waveform, rate = audio.read(folder / clip.audio)
+        cached = self._cached(clip.sha256)
+        values: dict[str, tuple[float, float]] = {}
+        reference = transcript = ""
+        language, front_end = sentence.language, self._model.front_end
+        text = front_end.verbalize(sentence.text, language) if language in front_end.languages else sentence.text
+        if evaluation.can_score(self._recogniser, language):
+            key = f"{self._recogniser_key} {language} {text}"
+            if key not in cached:
+                score = self._recogniser.score(waveform, rate, text, language)
+                cached[key] = [score.reference, score.transcript]
+                self._save(clip.sha256, cached)
+            reference, transcript = cached[key]
+            words = [word for part in text.split() if (word := self._recogniser.normalise(part, language))]
+            whole = "".join(words) == reference  # a rule of spelling may look beyond a word
+            edits: EditCounts = measures.count_edits(words if whole else [reference], transcript)
+            letters = float(max(1, len(reference)))
+            values["cer"] = (float(edits.substitutions + edits.deletions + edits.insertions), letters)
+            values["deletions"] = (float(edits.deletions), letters)
+            if whole:
+                values["wer"] = (float(edits.wrong_words), float(len(words)))
+            values["repetition"] = (float(clip.finish_reason == "repetition"
+                                          or measures.has_repetition(reference, transcript)), 1.0)
+        own = self._of_sound(clip.sha256, waveform, rate)
+        group = self._speakers.get((language, clip.voice if clip.voice in self._options.voices
+                                    and (language, clip.voice) in self._speakers else sentence.speaker), {})
+        others = [vectors for number, vectors in group.items() if number != sentence.number]
+        if Path(clip.voice).is_file():  # a reference recording is the speaker
+            prompt = self._of_recording(Path(clip.voice))
+            others = [(np.array(prompt["speaker"]), np.array(prompt["family_speaker"]))]
+        if others and own["speaker"] is not None:
+            for name, key, column in (("similarity", "speaker", 0), ("family_similarity", "family_speaker", 1)):
+                centre = np.mean([vectors[column] / np.linalg.norm(vectors[column]) for vectors in others], axis=0)
+                values[name] = (measures.cosine(np.array(own[key]), centre), 1.0)
+        values["naturalness"] = (own["naturalness"], 1.0)
+        spoken = float(len(reference or [sign for sign in text if sign.isalnum()]))
+        if own["speech_s"] > 0:
+            values["rate"] = (spoken / own["speech_s"], 1.0)
+        if own["f0_range"] is not None:
+            values["f0_range"] = (own["f0_range"], 1.0)
+        if sentence.recording is not None and clip.model != RECORDINGS:
+            recorded = self._of_recording(sentence.recording)
+            key = f"mcd {recorded['sha256']}"
+            if key not in cached:
+                cached[key] = measures.mel_cepstral_distance(measures.mel_cepstra(waveform, rate),
+                                                             self._cepstra_of(sentence.recording))
+            values["mcd"] = (cached[key], 1.0)
+            if own["speech_s"] > 0 and recorded["speech_s"] > 0:
+                values["rate_ratio"] = (recorded["speech_s"] / own["speech_s"], 1.0)
+            if own["f0_range"] is not None and recorded["f0_range"]:
+                values["f0_range_ratio"] = (own["f0_range"] / recorded["f0_range"], 1.0)
+        values["long_silence"] = (float(own["pause_s"] >= _LONG_PAUSE_S), 1.0)
+        values["clipping"] = (float(own["clipped"] > ClipLimits().clipped_share), 1.0)
+        duration_s = len(waveform) / rate
+        if clip.synthesis_s is not None:
+            values["missing_stop"] = (float(clip.finish_reason != "stop"), 1.0)
+            values["real_time_factor"] = (clip.synthesis_s, duration_s)
+        cached.update(own)
+        self._save(clip.sha256, cached)
+        return EvaluatedClip(clip.model, language, sentence.number, sentence.text, clip.reading, clip.voice, clip.seed,
+                             clip.audio, clip.sha256, round(duration_s, 3), reference, transcript, clip.finish_reason,
+                             {name: (round(value, 6), weight) for name, (value, weight) in values.items()})
+
+    def _of_recording(self, path: Path) -> dict[str, Any]:
+        """The measures of a recording, and its hash."""
+        if path not in self._recordings:
+            waveform, rate = audio.read(path)
+            waveform = (waveform.clamp(-1, 1) * 32767).round() / 32768  # as the clip that is written of it
+            digest = _hash(waveform, rate)
+            values = self._of_sound(digest, waveform, rate)
+            self._save(digest, {**self._cached(digest), **values})
+            self._recordings[path] = {**values, "sha256": digest}
+        return self._recordings[path]
+
+    def _cepstra_of(self, path: Path) -> np.ndarray:
+        if path not in self._cepstra:
+            self._cepstra[path] = measures.mel_cepstra(*audio.read(path))
+        return self._cepstra[path]
+
+    def _of_sound(self, digest: str, waveform: torch.Tensor, rate: int) -> dict[str, Any]:
+        """What depends on the sound alone; speakers are None for a clip without sound."""
+        cached = self._cached(digest)
+        if cached.get("fingerprint") == self._extractor.fingerprint:
+            names = ("fingerprint", "naturalness", "f0_range", "pause_s", "speech_s", "clipped", "speaker",
+                     "family_speaker")
+            return {name: cached[name] for name in names}
+        samples = audio.to_numpy(waveform)
+        try:
+            features = self._extractor.extract(audio.resample(waveform, rate, self._extractor.sample_rate))
+            vectors: tuple[list[float] | None, list[float] | None] = (
+                measures.speaker_vector(waveform, rate).tolist(),
+                self._model.lm.speaker_vector(features.conditioning).tolist())
+        except UserError:  # silent or too short: it has no speaker
+            vectors = None, None
+        return {
+            "fingerprint": self._extractor.fingerprint, "naturalness": measures.naturalness(waveform, rate),
+            "f0_range": measures.pitch_range(measures.pitch(waveform, rate)),
+            "pause_s": measures.longest_pause(samples, rate), "speech_s": measures.speech_seconds(samples, rate),
+            "clipped": clipped_share(samples), "speaker": vectors[0], "family_speaker": vectors[1],
+        }
+
+    def _cached(self, digest: str) -> dict[str, Any]:
+        path = self._folder / f"{digest}-{measures.VERSION}.json"
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError):  # there is none, or one that was cut off
+            return {}
+
+    def _save(self, digest: str, values: Mapping[str, Any]) -> None:
+        write_json(self._folder / f"{digest}-{measures.VERSION}.json", values, sync=False)
+
+
+def _recogniser_key(options: EvaluateOptions, lead: _Lead) -> str:
+    """What tells one recogniser from another: its name, and the state of the files of the model that it came with."""
+    choice = options.recogniser, options.recogniser_language
+    if not options.recogniser and lead.reference.startswith("run:"):
+        record = records.read_record(resolve(lead.workspace, lead.reference).folder / records.CHECKPOINT,
+                                     CheckpointRecord)
+        choice = record.recogniser, record.recogniser_language
+    elif not options.recogniser and lead.reference.startswith("export:"):
+        exported = export_record(lead.model)
+        choice = exported.recogniser, exported.recogniser_language
+    names = sorted((path.name, path.stat().st_size) for path in lead.model.base_folder.glob("*recogniser*"))
+    return hashlib.sha256(json.dumps([lead.model.family.name, choice, names]).encode()).hexdigest()[:16]
+
+
+def summarise(measured: Sequence[EvaluatedClip], models: Sequence[str]
+              ) -> tuple[dict[str, dict[str, dict[str, MetricEstimate]]], tuple[PairedTest, ...]]:
+    """Estimates by model, language and metric, and the tests of every two models on the sentences of both."""
+    sums: dict[tuple[str, str, str], dict[int, np.ndarray]] = defaultdict(dict)
+    for clip in measured:
+        for metric, pair in clip.values.items():
+            some = sums[clip.model, clip.language, metric]
+            some[clip.sentence] = some.get(clip.sentence, np.zeros(2)) + np.array(pair)  # voices and seeds add up
+    estimates: dict[str, dict[str, dict[str, MetricEstimate]]] = {}
+    for (model, language, metric), some in sums.items():
+        numerators, denominators = np.array(list(some.values())).T
+        interval = significance.bootstrap_interval(numerators, denominators)
+        estimates.setdefault(model, {}).setdefault(language, {})[metric] = MetricEstimate(
+            significance.ratio(numerators, denominators), *interval, len(some))
+    tests = []
+    for language in dict.fromkeys(clip.language for clip in measured):
+        for metric in _TESTED:
+            for place, first in enumerate(models):
+                for second in models[place + 1:]:
+                    one, other = (sums.get((name, language, metric), {}) for name in (first, second))
+                    shared = [number for number in one if number in other]
+                    if shared:
+                        a, b = (np.array([some[number] for number in shared]).T for some in (one, other))
+                        tests.append(PairedTest(metric, language, first, second, *significance.paired_test(
+                            (a[0], a[1]), (b[0], b[1])), len(shared)))
+    return estimates, tuple(tests)
+
+
+def _software(device: torch.device) -> dict[str, str]:
+    """Versions and hardware, for the report."""
+    return {"processor": compute.device_name(device), "threads": str(torch.get_num_threads()),
+            "torch": torch.__version__, "distillmos": version("distillmos"), "Resemblyzer": version("Resemblyzer")}

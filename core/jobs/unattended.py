@@ -1,0 +1,235 @@
+"""What the app does by itself, each after a countdown that a person can end: resume the jobs that were alive when the
+machine went down, and run a command when the queue is empty.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from config.errors import UserError
+from core.jobs import control
+from core.jobs.directory import Job, choose_device, gpu_is_visible, load_job
+from core.jobs.events import Stopped, append_event
+from core.jobs.locks import FileLock
+from core.jobs.state import POSITION_FILE, JobReader, JobState, queue_position
+from core.workspace import Workspace
+from data.durable_files import write_text
+
+MAX_RESTARTS = 3
+"""As often is a job resumed without a new checkpoint between: it may be the job that brings the machine down."""
+_DEVICES = ("cpu", "cuda")
+_HOLDER = "the app, which resumes jobs,"  # as a waiting job names who holds its device
+_POLL_S = 0.05
+_QUEUED_TIMEOUT_S = 60.0
+_LOG = logging.getLogger("lisan.unattended")
+
+
+class Countdown:
+    """Calls `action` once, in a separate thread, after `seconds`; earlier by `act`, never after `cancel`."""
+
+    def __init__(self, seconds: float, action: Callable[[], object]) -> None:
+        self._action, self._guard = action, threading.Lock()
+        self._deadline: float | None = time.monotonic() + seconds
+        self._timer = threading.Timer(seconds, self.act)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def seconds_left(self) -> float | None:
+        """None when the action has begun or was cancelled."""
+        deadline = self._deadline
+        return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+    def cancel(self) -> bool:
+        """Whether this call ended the countdown."""
+        self._timer.cancel()
+        with self._guard:
+            pending, self._deadline = self._deadline is not None, None
+        return pending
+
+    def act(self) -> None:
+        """Do it now, unless it was done or cancelled."""
+        if self.cancel():
+            try:
+                self._action()
+            except Exception:  # the top of a thread: nobody else would report it
+                _LOG.exception("an action of the app failed")
+                raise
+
+
+@dataclass(frozen=True)
+class InterruptedJobs:
+    """Jobs that were alive when the machine went down, in the order in which they were created.
+
+    `kept_back` are those that only a person may resume, each with the reason.
+    """
+
+    jobs: tuple[JobState, ...]
+    kept_back: tuple[tuple[JobState, str], ...] = ()
+
+
+def find_interrupted(states: Sequence[JobState]) -> InterruptedJobs:
+    """The interrupted jobs of `states`, and those that were skipped because one of them did not finish."""
+    found: dict[str, JobState] = {}
+    kept_back: dict[str, tuple[JobState, str]] = {}
+    for state in sorted(states, key=lambda one: (one.job.created, one.id)):
+        needed = set(state.job.after)
+        if not (state.interrupted or (state.status == "skipped" and needed & (found.keys() | kept_back.keys()))):
+            continue
+        if first := next((name for name in state.job.after if name in kept_back), ""):
+            kept_back[state.id] = state, f"It needs {first}."
+        elif state.restarts >= MAX_RESTARTS:
+            kept_back[state.id] = state, (f"It ended with the machine {MAX_RESTARTS} times and saved nothing: it may "
+                                          "be what brings the machine down.")
+        elif state.job.device == "cuda" and not gpu_is_visible():
+            kept_back[state.id] = state, "It was queued for a GPU, and this machine has none."
+        else:
+            found[state.id] = state
+    return InterruptedJobs(tuple(found.values()), tuple(kept_back.values()))
+
+
+def resume_interrupted(workspace: Workspace, states: Sequence[JobState], *,
+                       command: Sequence[str] = control.WORKER_COMMAND) -> list[Job]:
+    """Resume `states` (see `find_interrupted`), each on the device that is chosen now; the jobs that were resumed.
+
+    Meanwhile every device is held, so that no worker begins before all stand in the queue: their processes start in
+    any order. A job that had its device goes before those that waited.
+    """
+    positions = [queue_position(state.job) for state in states]
+    held = [lock for device in _DEVICES
+            if (lock := FileLock.acquire(workspace.devices / f"{device}.lock", timeout_s=0.0))]
+    for lock in held:
+        lock.write(_HOLDER)
+    resumed: list[Job] = []
+    try:
+        for state in states:
+            if state.started_at is not None and min(positions) < queue_position(state.job):
+                write_text(state.job.directory / POSITION_FILE, f"{min(positions) - 1!r}\n", sync=False)
+            with suppress(control.AlreadyRunning):  # another app of this workspace was faster
+                control.resume(state.job, command=command, restart=True)
+                resumed.append(state.job)
+        readers = [JobReader(job) for job in resumed]
+        deadline = time.monotonic() + _QUEUED_TIMEOUT_S
+        while any(reader.state().status == "queued" for reader in readers) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+    finally:
+        for lock in held:
+            lock.release()
+    return resumed
+
+
+def decline(states: Sequence[JobState]) -> None:
+    """Record that a person does not want `states` to be resumed, so that no later start offers it again."""
+    for state in states:
+        lock = FileLock.acquire(state.job.lock)
+        if lock is None:
+            continue  # it lives again
+        try:
+            if JobReader(state.job).state(worker_alive=False).resumable:
+                append_event(state.job.journal, Stopped("The machine went down, and it was not to be resumed."))
+        finally:
+            lock.release()
+
+
+class RestartOffer:
+    """The interrupted jobs of a workspace at the start of an app, and the countdown to their resume."""
+
+    def __init__(self, workspace: Workspace, states: Sequence[JobState], *,
+                 command: Sequence[str] = control.WORKER_COMMAND) -> None:
+        self.workspace, self._command = workspace, command
+        self.interrupted = find_interrupted(states)
+        self.countdown: Countdown | None = None
+
+    def begin(self, seconds: float) -> None:
+        """Start the countdown, where there is something to resume."""
+        if self.interrupted.jobs:
+            self.countdown = Countdown(seconds, self._resume)
+
+    def seconds_left(self) -> float | None:
+        return self.countdown.seconds_left() if self.countdown else None
+
+    def accept(self) -> None:
+        """Resume now."""
+        if self.countdown:
+            self.countdown.act()
+
+    def decline(self) -> None:
+        """Leave the jobs as they are."""
+        if self.countdown and self.countdown.cancel():
+            decline(self.interrupted.jobs)
+
+    def _resume(self) -> None:
+        # Where file locks do not reach another machine, only its journal shows that a job lives there.
+        still = [state for state in self.interrupted.jobs if _unchanged(state)]
+        resume_interrupted(self.workspace, still, command=self._command)
+
+
+def _unchanged(state: JobState) -> bool:
+    """Whether nothing was written to the job's journal since `state` was read."""
+    with suppress(UserError):
+        return JobReader(load_job(state.job.workspace, state.id)).state().ended_at == state.ended_at
+    return False
+
+
+def restart_device(state: JobState) -> str:
+    """The device that an interrupted job would be resumed on."""
+    return choose_device(state.verb, state.job.settings)
+
+
+class IdleCommand:
+    """Runs a command of the user's when the queue becomes empty, after a countdown; once for each time.
+
+    The page and the terminal show it before. A new job ends the countdown. The words are never given to a shell.
+    """
+
+    def __init__(self, command: str, seconds: float, alive: Callable[[], bool],
+                 announce: Callable[[str], object]) -> None:
+        try:
+            self.words = shlex.split(command)
+        except ValueError as error:
+            raise UserError(f"The command {command!r} cannot be read: {error}.", "Close its quotes.") from error
+        if not self.words:
+            raise UserError("The command for an empty queue has no words.", "Such as --when-idle 'my-stop-script'.")
+        self.text, self._seconds, self._alive, self._announce = command, seconds, alive, announce
+        self.countdown: Countdown | None = None
+        self._worked = False  # since the last countdown a job was alive
+
+    def seconds_left(self) -> float | None:
+        return self.countdown.seconds_left() if self.countdown else None
+
+    def cancel(self) -> None:
+        if self.countdown and self.countdown.cancel():
+            self._announce(f"The queue is empty; {self.text} was cancelled.")
+
+    def watch(self, interval_s: float = 1.0) -> None:
+        """Look at the queue every so often, for ever, in a separate thread."""
+        def look() -> None:
+            while True:
+                self.look()
+                time.sleep(interval_s)
+
+        threading.Thread(target=look, name="watch the queue", daemon=True).start()
+
+    def look(self) -> None:
+        """Begin the countdown if the queue has become empty; end it if a job lives."""
+        if self._alive():
+            self._worked = True
+            if self.countdown:
+                self.countdown.cancel()
+        elif self._worked:
+            self._worked = False
+            self.countdown = Countdown(self._seconds, self._run)
+            self._announce(f"The queue is empty: {self.text} runs in {self._seconds:.0f} s. The page can cancel it.")
+
+    def _run(self) -> None:
+        self._announce(f"The queue is empty: running {self.text}")
+        try:
+            subprocess.Popen(self.words, stdin=subprocess.DEVNULL, start_new_session=True)
+        except OSError as error:
+            self._announce(f"{self.text} could not be started: {error.strerror}.")

@@ -1,0 +1,306 @@
+"""The report of an evaluation: every clip with its values, intervals, paired tests and settings. Never loads torch.
+
+`evaluation.json` holds all of it; an estimate can be computed again from the clips alone. The page, the card of an
+export and its certificate read it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pydantic import JsonValue
+
+from config import loading
+from config.languages import language_name
+from core.library import certificate
+from core.library.certificate import CERTIFICATE, CertificateCheck
+from core.library.records import EXPORT_CARD
+from core.workspace import Workspace
+from data.durable_files import hash_file, write_json, write_text
+
+JSON, MARKDOWN, HTML = "evaluation.json", "evaluation.md", "evaluation.html"
+FILES = (JSON, MARKDOWN, HTML)
+FOLDER = "evaluation"  # of an export
+CHECK = "evaluation"  # of a certificate
+SECTION = "## Evaluation"
+_SUMMARISED = ("cer", "similarity", "naturalness")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One measure of speech. `percent`: shown as a percentage; `better` says which values are."""
+
+    title: str
+    better: Literal["lower", "higher", "near 1", ""]
+    about: str
+    percent: bool = False
+
+    def show(self, value: float) -> str:
+        return f"{100 * value:.1f}%" if self.percent else f"{value:.2f}"
+
+
+METRICS: Mapping[str, Metric] = {
+    "cer": Metric("Character error (CER)", "lower", "edits of the transcript over letters of the text", True),
+    "deletions": Metric("Deleted letters", "lower", "letters of the text that the transcript lacks", True),
+    "wer": Metric("Word error", "lower", "words of the text with a wrong, missing or added letter; word spaces are not "
+                  "recognised", True),
+    "similarity": Metric("Speaker similarity", "higher", "cosine of an independent voice encoder"),
+    "family_similarity": Metric("Speaker similarity (own)", "higher", "the same by the voice encoder of the model "
+                                "family"),
+    "naturalness": Metric("Naturalness (MOS)", "higher", "estimated mean opinion score, 1 to 5, without a reference"),
+    "mcd": Metric("Mel-cepstral distance (dB)", "lower", "to the recording, 13 coefficients, dynamic time warping"),
+    "f0_range": Metric("F0 range (semitones)", "", "between the 5th and 95th percentile of the pitch"),
+    "f0_range_ratio": Metric("F0 range to recording", "near 1", "F0 range over that of the recording"),
+    "rate": Metric("Speaking rate (letters/s)", "", "letters of the text per second between the silent ends"),
+    "rate_ratio": Metric("Rate to recording", "near 1", "speaking rate over that of the recording"),
+    "missing_stop": Metric("Missing stop", "lower", "the codes reached the length limit or ran in a circle", True),
+    "repetition": Metric("Repetition", "lower", "four or more letters that follow themselves, against the text", True),
+    "long_silence": Metric("Long silence", "lower", "a pause of 0.8 s or more between two sounds", True),
+    "clipping": Metric("Clipping", "lower", "more than a thousandth of the samples at full scale", True),
+    "real_time_factor": Metric("Real-time factor", "lower", "seconds of synthesis per second of speech"),
+}
+"""In the order of the tables."""
+
+
+@dataclass(frozen=True)
+class MetricEstimate:
+    """An estimate over sentences with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+    sentences: int
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """A model or a reference, as it was named; `run` and `step` of a checkpoint, also that of an export."""
+
+    name: str
+    about: str
+    run: str = ""
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class EvaluatedClip:
+    """One clip. `values` holds a numerator and a denominator by metric: an estimate is the ratio of their sums.
+
+    `audio` is relative to the report; an export has a copy of the report without the clips.
+    """
+
+    model: str
+    language: str
+    sentence: int  # number in the list of the language
+    text: str
+    reading: str  # what the model was given, where it differs from the text; else empty
+    voice: str
+    seed: int
+    audio: str
+    sha256: str  # of the samples, 16 bits
+    duration_s: float
+    reference: str  # letters that the transcript is compared with
+    transcript: str
+    finish_reason: str
+    values: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """The difference of two models on the same sentences, second minus first; `p_value` two-sided, by permutation."""
+
+    metric: str
+    language: str
+    first: str
+    second: str
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    sentences: int
+
+
+@dataclass(frozen=True)
+class EvaluationReport:
+    """All of an evaluation. `instruments` names what measured what, `software` the versions and the hardware."""
+
+    created: float  # seconds since 1970
+    seconds: float
+    settings: dict[str, JsonValue]
+    instruments: dict[str, str]
+    software: dict[str, str]
+    models: tuple[EvaluatedModel, ...]
+    estimates: dict[str, dict[str, dict[str, MetricEstimate]]]  # by model, language and metric
+    tests: tuple[PairedTest, ...]
+    clips: tuple[EvaluatedClip, ...]
+    notes: tuple[str, ...] = ()
+
+    def model(self, name: str) -> EvaluatedModel:
+        """The model called `name`."""
+        return next(one for one in self.models if one.name == name)
+
+    def languages(self) -> tuple[str, ...]:
+        """Every language that was measured, in order."""
+        return tuple(dict.fromkeys(clip.language for clip in self.clips))
+
+    def metrics(self, language: str) -> tuple[str, ...]:
+        """The metrics that some model has in `language`."""
+        measured = {name for by_language in self.estimates.values() for name in by_language.get(language, {})}
+        return tuple(name for name in METRICS if name in measured)
+
+    def worst(self, name: str, count: int = 10) -> list[EvaluatedClip]:
+        """The worst clips of a model: faults first, then the error, then the naturalness."""
+        def badness(clip: EvaluatedClip) -> tuple[float, float, float]:
+            faults = sum(clip.values[one][0] for one in ("missing_stop", "repetition", "long_silence", "clipping")
+                         if one in clip.values)
+            edits, letters = clip.values.get("cer", (0.0, 1.0))
+            return -edits / max(letters, 1.0), -faults, clip.values.get("naturalness", (0.0, 1.0))[0]
+
+        return sorted((clip for clip in self.clips if clip.model == name), key=badness)[:count]
+
+
+def write(folder: Path, report: EvaluationReport) -> None:
+    """Write `evaluation.json`."""
+    write_json(folder / JSON, dataclasses.asdict(report))
+
+
+def read(folder: Path) -> EvaluationReport:
+    """The report in `folder`; `UserError` when it is missing or damaged."""
+    return loading.read_record(folder / JSON, EvaluationReport, "Evaluate again: python -m scripts.evaluate.")
+
+
+def find(workspace: Workspace, run: str, step: int) -> tuple[Path, EvaluationReport, str] | None:
+    """Folder, report and model name of the newest evaluation of a checkpoint in the workspace."""
+    found: list[tuple[float, Path, EvaluationReport, str]] = []
+    for name in workspace.list_runs():
+        folder = workspace.runs / name
+        if (folder / JSON).is_file():
+            report = read(folder)
+            found += [(report.created, folder, report, one.name) for one in report.models
+                      if (one.run, one.step) == (run, step)]
+    newest = max(found, key=lambda one: one[0], default=None)
+    return newest[1:] if newest else None
+
+
+def show(metric: str, estimate: MetricEstimate | None) -> str:
+    """Such as `18.2% (14.9% to 21.7%)`."""
+    if estimate is None:
+        return "–"
+    form = METRICS[metric].show
+    return f"{form(estimate.value)} ({form(estimate.low)} to {form(estimate.high)})"
+
+
+def show_test(test: PairedTest) -> str:
+    """Such as `-20.1% (-25.0% to -15.2%), p = 0.0002`."""
+    form = METRICS[test.metric].show
+    p_value = "p < 0.001" if test.p_value < 0.001 else f"p = {test.p_value:.3f}"
+    return f"{form(test.difference)} ({form(test.low)} to {form(test.high)}), {p_value}"
+
+
+def tables(report: EvaluationReport, language: str) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the table of one language: a metric a row, a model a column."""
+    names = [one.name for one in report.models if language in report.estimates.get(one.name, {})]
+    rows = [[METRICS[metric].title, *(show(metric, report.estimates[name][language].get(metric)) for name in names)]
+            for metric in report.metrics(language)]
+    return ["", *names], rows
+
+
+def interval_bar(metric: str, estimate: MetricEstimate, others: Sequence[MetricEstimate]) -> str:
+    """SVG of an interval on the scale that it shares with `others`: a line, and a dot at the estimate."""
+    low = min([0.0] * METRICS[metric].percent + [one.low for one in others])
+    span = max(one.high for one in others) - low or 1.0
+    start, value, end = (4 + 112 * (point - low) / span for point in (estimate.low, estimate.value, estimate.high))
+    return (f'<svg class="interval" viewBox="0 0 120 12" role="img" aria-label="{show(metric, estimate)}">'
+            f'<line x1="2" x2="118" y1="6" y2="6" class="scale"/>'
+            f'<line x1="{start:.1f}" x2="{end:.1f}" y1="6" y2="6" class="range"/>'
+            f'<circle cx="{value:.1f}" cy="6" r="3.5"/></svg>')
+
+
+def markdown(report: EvaluationReport) -> str:
+    """The report without its clips, as Markdown."""
+    return "\n".join(_markdown(report)) + "\n"
+
+
+def _markdown(report: EvaluationReport) -> Iterator[str]:
+    yield "# Evaluation"
+    yield ("\nEstimates over sentences with 95% bootstrap intervals. Differences are paired by sentence, second minus "
+           "first, with the p-value of a permutation test; p-values are not corrected for the number of tests.")
+    for language in report.languages():
+        yield f"\n## {language_name(language)}\n"
+        sizes = {name: by_language[language] for name, by_language in report.estimates.items()
+                 if language in by_language}
+        most = max((one.sentences for metrics in sizes.values() for one in metrics.values()), default=0)
+        yield f"{most} sentences.\n"
+        yield from _table(*tables(report, language))
+        tests = [test for test in report.tests if test.language == language]
+        if tests:
+            yield "\n" + "\n".join(f"- {METRICS[test.metric].title}, {test.second} minus {test.first}: "
+                                   f"{show_test(test)}" for test in tests)
+    yield "\n## Models\n"
+    yield from (f"- `{one.name}`: {one.about}" for one in report.models)
+    yield "\n## How it was measured\n"
+    yield from (f"- {name}: {text}" for name, text in report.instruments.items())
+    yield from (f"- {METRICS[name].title}: {METRICS[name].about}"
+                + (f"; better is {METRICS[name].better}" if METRICS[name].better else "") for name in METRICS)
+    if report.notes:
+        yield "\n## Notes\n"
+        yield from (f"- {note}" for note in report.notes)
+    yield "\n## Settings\n"
+    yield from (f"- {name}: {value}" for name, value in {**report.settings, **report.software}.items())
+    yield f"- took: {report.seconds:.0f} s"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
+def attach(export: Path, folder: Path, report: EvaluationReport, name: str) -> None:
+    """Copy the report in `folder` into an export of the model `name`; its card and certificate name it too.
+
+    The list of hashes is out of date then.
+    """
+    target = export / FOLDER
+    target.mkdir(exist_ok=True)
+    for file in FILES:
+        shutil.copyfile(folder / file, target / file)
+    proof = certificate.read(export / CERTIFICATE)
+    check = certificate_check(report, name, target / JSON)
+    certificate.write(export / CERTIFICATE, dataclasses.replace(
+        proof, checks=(*(one for one in proof.checks if one.name != check.name), check)))
+    card = export / EXPORT_CARD
+    write_text(card, with_section(card.read_text(encoding="utf-8"), card_section(report, name)))
+
+
+def card_section(report: EvaluationReport, name: str) -> str:
+    """The section of an export's card about the model `name`, with references and other models beside it."""
+    links = ", ".join(f"[{path}]({path})" for path in (f"{FOLDER}/{MARKDOWN}", f"{FOLDER}/{HTML}"))
+    parts = [SECTION, f"Means over sentences with 95% intervals; this model is `{name}`. Every metric, the paired "
+                      f"tests and the settings: {links}."]
+    for language in report.languages():
+        head, rows = tables(report, language)
+        titles = {METRICS[metric].title for metric in _SUMMARISED}
+        parts.append(f"{language_name(language)}:\n\n"
+                     + "\n".join(_table(head, [row for row in rows if row[0] in titles])))
+    return "\n\n".join(parts)
+
+
+def with_section(card: str, section: str) -> str:
+    """The card of an export with `section` before what was preserved, in the place of an earlier one."""
+    without = re.sub(rf"{re.escape(SECTION)}\n.*?(?=\n## )\n", "", card, flags=re.DOTALL)
+    return without.replace("## What was preserved", f"{section}\n\n## What was preserved", 1)
+
+
+def certificate_check(report: EvaluationReport, name: str, path: Path) -> CertificateCheck:
+    """What a certificate says of the evaluation of the model `name`, whose report is the file `path`."""
+    shown = [f"{language} {METRICS[metric].title} {show(metric, metrics[metric])}"
+             for language, metrics in report.estimates[name].items() for metric in _SUMMARISED if metric in metrics]
+    return CertificateCheck(CHECK, "measured", "", f"{'; '.join(shown)}; {FOLDER}/{JSON} {hash_file(path)[:12]}",
+                            "Estimates over sentences, with 95% intervals, of the report in the export.")

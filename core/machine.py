@@ -1,0 +1,119 @@
+"""The machine that this process runs on: memory, checks, and whose rented machine it is. Never loads torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+_MEMINFO, _CGROUP, _CPUINFO = Path("/proc/meminfo"), Path("/sys/fs/cgroup"), Path("/proc/cpuinfo")
+
+
+def free_memory() -> int | None:
+    """Bytes that a process may still take; None where that cannot be known."""
+    known = [size for size in (_in_system("MemAvailable"), _free_in_container()) if size is not None]
+    return min(known, default=None)
+
+
+def total_memory() -> int | None:
+    """Bytes of memory of the machine, or of the container where that has less; None where it cannot be known."""
+    known = [size for size in (_in_system("MemTotal"), _container_limit()) if size is not None]
+    return min(known, default=None)
+
+
+def _in_system(field: str) -> int | None:
+    """A field of /proc/meminfo; MemAvailable is Linux's own estimate of what can be taken without swapping."""
+    if not _MEMINFO.is_file():
+        return None
+    lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines() if ":" in line)
+    return int(lines[field].split()[0]) * 1024 if field in lines else None
+
+
+def _container_limit() -> int | None:
+    """What a control group of version 2 allows; None without a limit."""
+    path = _CGROUP / "memory.max"
+    most = path.read_text().strip() if path.is_file() else "max"
+    return None if most == "max" else int(most)
+
+
+def _free_in_container() -> int | None:
+    """What a control group of version 2 leaves, files that it only caches not counted; None without a limit."""
+    files = [_CGROUP / name for name in ("memory.current", "memory.stat")]
+    most = _container_limit()
+    if most is None or not all(path.is_file() for path in files):
+        return None
+    used, numbers = (path.read_text().strip() for path in files)
+    cached = dict(line.split() for line in numbers.splitlines()).get("inactive_file", "0")
+    return max(0, most - int(used) + int(cached))
+
+
+def cpu_capabilities() -> dict[str, object]:
+    """What Linux tells of the processor, under the names of `torch.cpu.get_capabilities`, which torch 2.8 lacks."""
+    entries = [dict(_pair(line) for line in entry.splitlines() if ":" in line)
+               for entry in (_CPUINFO.read_text() if _CPUINFO.is_file() else "").strip().split("\n\n")]
+    first = entries[0]
+    cores = {(entry.get("physical id"), entry["core id"]) for entry in entries if "core id" in entry}
+    found: dict[str, object] = dict.fromkeys(first.get("flags", first.get("Features", "")).split(), True)
+    return {**found, "cpu_name": first.get("model name", ""), "num_physical_cores": len(cores)}
+
+
+def _pair(line: str) -> tuple[str, str]:
+    name, _, value = line.partition(":")
+    return name.strip(), value.strip()
+
+
+@dataclass(frozen=True)
+class MachineCheck:
+    """One row of `core.machine_check`: what was checked, its status, what was found, and what to do about it."""
+
+    name: str
+    result: Literal["ok", "warn", "fail"]
+    found: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A rented machine. `address`: what a browser must open, empty where only the platform's own page knows it."""
+
+    name: str
+    address: str
+    note: str  # the one thing that differs there
+    listens_on_all: bool = False  # its proxy comes from outside of the machine, so the app must not listen on loopback
+
+
+def detect_platform(port: int, environment: Mapping[str, str] = os.environ) -> Platform | None:
+    """The platform that the environment variables name, with the address of `port`; None on a machine of one's own.
+
+    Lightning's variables and addresses are those of its own packages (lightning.app, litdata), Runpod's of its
+    documentation, Colab's of google.colab.output, a Space's of the hub's documentation.
+    """
+    host = environment.get("LIGHTNING_CLOUDSPACE_HOST", "")
+    if not host and (space := environment.get("LIGHTNING_CLOUD_SPACE_ID")):
+        host = f"{space}.cloudspaces.litng.ai"
+    if host:
+        return Platform("Lightning studio", f"https://{port}-{host}",
+                        "A switch of machine and the sleep end every process. `python -m scripts.lightning install` "
+                        "starts the app with the studio, and its jobs go on.", listens_on_all=True)
+    if "COLAB_RELEASE_TAG" in environment or "COLAB_GPU" in environment:
+        return Platform("Colab", "",
+                        f"Run in a cell: from google.colab import output; output.serve_kernel_port_as_window({port}). "
+                        "The disk is deleted with the runtime: download exports before.")
+    if "KAGGLE_KERNEL_RUN_TYPE" in environment:
+        return Platform("Kaggle", "", "No port can be reached from outside: start the app with --share and a "
+                                      "sign-in. Only /kaggle/working is kept, and only in a saved version.")
+    if pod := environment.get("RUNPOD_POD_ID"):
+        return Platform("Runpod", f"https://{pod}-{port}.proxy.runpod.net",
+                        f"Port {port} must stand in the pod's list of HTTP ports. Only /workspace (the volume) "
+                        "outlives a stop.", listens_on_all=True)
+    if host := environment.get("SPACE_HOST", ""):
+        return Platform("Hugging Face Space", f"https://{host}",
+                        "The disk is deleted at each restart unless the Space has storage.", listens_on_all=True)
+    if connection := environment.get("SSH_CONNECTION", "").split():
+        server = connection[2] if len(connection) > 2 else "this-machine"
+        user = environment.get("USER") or environment.get("LOGNAME") or "you"
+        return Platform("SSH", f"http://127.0.0.1:{port}",
+                        f"First, on your own machine: ssh -N -L {port}:127.0.0.1:{port} {user}@{server}")
+    return None

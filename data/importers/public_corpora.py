@@ -1,0 +1,363 @@
+"""Folder layouts of public corpora, recognised by the names and the first lines of their texts.
+
+Each `CorpusLayout` names its source. A corpus may lie in several folders, such as one for each split, book or speaker.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from config import foreign
+from config.errors import UserError
+from data.importers import corpora, tables, text_files
+from data.importers.rows import ParsedItem, ParsedUtterance, SkippedRow, is_audio, split_of_folders
+from data.importers.sidecars import walk_folders
+
+_LONGEST_WHOLE = 1 << 28  # characters of a JSON file that is read at once
+_FLEURS = re.compile(r"\d+\t[^\t]+\.\w+\t[^\t]*\t[^\t]*\t([^\t]*\t)?\d+\t(MALE|FEMALE|OTHER)\s*")
+_DONE = re.compile(r'\(\s*(\S+)\s+"(.*)"\s*\)')
+_VCTK = r"/txt/(\w\d+)/\1_\d+\.txt$"
+_LIBRITTS = r"/\d+_\d+_\d+_\d+\.normalized\.txt$"
+_MAILABS = re.compile(r"(?:^|/)(?:female|male)/([^/]+)/[^/]+/[^/]+$")
+_TAGS = {"<COMMA>": ",", "<PERIOD>": ".", "<QUESTIONMARK>": "?", "<EXCLAMATIONPOINT>": "!"}  # of GigaSpeech
+_NO_SPEECH = ("<SIL>", "<MUSIC>", "<NOISE>", "<OTHER>", "ignore_time_segment_in_scoring")
+
+
+@dataclass(frozen=True)
+class CorpusLayout:
+    """A public layout: the names of its texts, a pattern of their first line, and a reader of all of them.
+
+    Where each clip has a text of its own, only the first is looked up, and the reader walks through the folders.
+    """
+
+    title: str
+    name: str  # pattern of the text's path in the corpus, in lower case
+    first_line: str
+    read: Callable[[Path, Sequence[Path]], Iterator[ParsedItem]]
+    a_text_per_clip: bool = False
+
+
+def find_layouts(folder: Path) -> list[tuple[CorpusLayout, list[Path]]]:
+    """The layouts that texts below `folder` have, with these texts in order."""
+    found: dict[str, list[Path]] = {}
+    for place, names in walk_folders(folder):
+        for name in names:
+            if not is_audio(name) and (layout := layout_of(folder, place / name)):
+                texts = found.setdefault(layout.title, [])
+                if not (layout.a_text_per_clip and texts):
+                    texts.append(place / name)
+    return [(layout, found[layout.title]) for layout in LAYOUTS if layout.title in found]
+
+
+def layout_of(folder: Path, text: Path) -> CorpusLayout | None:
+    """The layout that the file `text` below `folder` belongs to, by its name and its first line; None for no such."""
+    path = f"/{text.relative_to(folder).as_posix().lower()}"
+    return next((layout for layout in LAYOUTS if re.search(layout.name, path) and (
+        not layout.first_line or re.match(layout.first_line, text_files.head(text).lstrip()))), None)
+
+
+def _texts(folder: Path, pattern: str) -> Iterator[Path]:
+    """Every text below `folder` whose path fits."""
+    for place, names in walk_folders(folder):
+        yield from (path for path in (place / name for name in names)
+                    if re.search(pattern, f"/{path.relative_to(folder).as_posix().lower()}"))
+
+
+def _splits(folder: Path, texts: Sequence[Path]) -> dict[Path, str]:
+    """The split of each text by its folders or its name, where one is for training and another is not."""
+    named = {path: split_of_folders([*path.relative_to(folder).parts[:-1], *re.split(r"[._-]", path.stem)])
+             for path in texts}
+    several = "train" in named.values() and len(set(named.values())) > 1
+    return named if several else dict.fromkeys(texts, "")
+
+
+def _lines(folder: Path, texts: Sequence[Path]) -> Iterator[tuple[str, Path, Path, str, str]]:
+    """Place, text, its folder within the corpus, split, and content of each line that is not empty."""
+    for path, split in _splits(folder, texts).items():
+        inside = path.parent.relative_to(folder)
+        for number, line in text_files.lines(path):
+            if line.strip():
+                yield f"{path.relative_to(folder)} line {number}", path, inside, split, line.strip("\r\n")
+
+
+def _there(folder: Path, *candidates: Path) -> str:
+    """The first of the relative paths at which a file is; else the first, which is then named as missing."""
+    return str(next((path for path in candidates if (folder / path).is_file()), candidates[0]))
+
+
+def _fleurs(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    """id, file, text, text in lower case, characters, samples, gender; the id is that of the sentence."""
+    for where, path, inside, split, line in _lines(folder, texts):
+        cells = line.split("\t")
+        if _FLEURS.fullmatch(line) is None:
+            yield SkippedRow(where, tables.wrong_field_count(cells, 7, "\t"))
+            continue
+        part, name = Path(path.stem), cells[1]
+        audio = _there(folder, inside / "audio" / part / name, inside / part / name, inside / name,
+                       inside / "audio" / f"{part}.tar.gz.unpacked" / part / name,
+                       inside / f"{part}.tar.gz.unpacked" / part / name)
+        yield ParsedUtterance(where, audio, cells[2], split=split)
+
+
+def _mls(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    for where, _, inside, split, line in _lines(folder, texts):
+        name, _, text = line.partition("\t")
+        speaker, book, *_ = f"{name}__".split("_")
+        yield ParsedUtterance(where, str(inside / "audio" / speaker / book / name), text, name, speaker, split)
+
+
+def _mailabs(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    """Of the two tables of a book the CSV; the text is the one with its numbers spelled out."""
+    for path in texts:
+        if path.suffix == ".json" and path.with_name("metadata.csv") in texts:
+            continue
+        inside = path.parent.relative_to(folder)
+        speaker = match[1] if (match := _MAILABS.search(path.as_posix())) else ""
+        if not speaker and "mix" in path.parts:
+            speaker = "several voices"
+        if path.suffix == ".json":
+            for name, texts_of in _json_object(path).items():
+                where = f"{path.relative_to(folder)} entry {name}"
+                known = texts_of if isinstance(texts_of, dict) else {}
+                text = str(known.get("clean") or known.get("original") or "")
+                yield ParsedUtterance(where, str(inside / "wavs" / name), text, speaker=speaker)
+            continue
+        for item in tables.read_ljspeech(path):
+            where = f"{inside}/{item.where}"
+            yield (SkippedRow(where, item.reason) if isinstance(item, SkippedRow) else
+                   ParsedUtterance(where, str(inside / "wavs" / item.audio), item.text, speaker=speaker))
+
+
+def _json_object(path: Path) -> dict:
+    try:
+        whole = foreign.loads(text_files.read(path, _LONGEST_WHOLE))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON: {error}.", "Download it again.") from error
+    if not isinstance(whole, dict):
+        raise UserError(f"{path} holds no JSON object.", "Download it again.")
+    return whole
+
+
+def _festival(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    for where, path, inside, _, line in _lines(folder, texts):
+        if (match := _DONE.fullmatch(line.strip())) is None:
+            yield SkippedRow(where, f'is not of the form ( name "text" ): {line.strip()[:60]!r}')
+            continue
+        voice = re.search(r"cmu_us_(\w+?)_arctic", path.as_posix())
+        corpus = inside.parent if inside.name == "etc" else inside
+        speaker = voice[1] if voice else corpus.name if len(texts) > 1 else ""
+        text = match[2].replace('\\"', '"')
+        yield ParsedUtterance(where, str(corpus / "wav" / match[1]), text, "" if len(texts) > 1 else match[1], speaker)
+
+
+def _aishell(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    """Words between spaces, which Chinese has not; the recordings of all splits lie beside the one transcript."""
+    for where, _, inside, _, line in _lines(folder, texts):
+        name, *words = line.split()
+        parts = [(split, inside.parent / "wav" / split / name[6:11] / f"{name}.wav")
+                 for split in ("train", "dev", "test")]
+        split, audio = next(((split, path) for split, path in parts if (folder / path).is_file()), ("", parts[0][1]))
+        yield ParsedUtterance(where, str(audio), "".join(words), name, name[6:11], split)
+
+
+def _aishell3(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    """Each character is followed by its pinyin, which is no text."""
+    for where, _, inside, split, line in _lines(folder, texts):
+        name, _, rest = line.partition("\t")
+        yield ParsedUtterance(where, str(inside / "wav" / name[:7] / name), "".join(rest.split()[::2]),
+                              Path(name).stem, name[:7], split)
+
+
+def _baker(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    """A line of text with marks of prosody (`#1` to `#4`), then one of pinyin."""
+    for where, _, inside, _, line in _lines(folder, texts):
+        name, _, text = line.partition("\t")
+        if name.strip():
+            yield ParsedUtterance(where, str(inside.parent / "Wave" / name.strip()), re.sub(r"#\d?", "", text), name)
+
+
+def _jsut(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    for where, _, inside, _, line in _lines(folder, texts):
+        name, _, text = line.partition(":")
+        audio = _there(folder, *(inside / place / f"{name}.wav" for place in ("wav", "wav24kHz16bit")))
+        speaker = next((part for part in inside.parts if re.fullmatch(r"jvs\d{3}", part)), "")
+        yield ParsedUtterance(where, audio, text, speaker=speaker)
+
+
+def _openslr(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    for where, _, inside, _, line in _lines(folder, texts):
+        name, speaker, text = [*line.split("\t", 2), "", ""][:3]
+        yield ParsedUtterance(where, str(inside / "data" / name[:2] / name), text, name, speaker)
+
+
+def _voxpopuli(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    """id, text, text without punctuation, speaker and split; the recordings lie in folders of their year."""
+    names: dict[Path, list[str]] = {}
+    for where, path, inside, _, line in _lines(folder, texts):
+        cells = line.split("\t")
+        if path not in names:
+            names[path] = cells
+        elif len(cells) != len(names[path]):
+            yield SkippedRow(where, tables.wrong_field_count(cells, len(names[path]), "\t"))
+        else:
+            row = dict(zip(names[path], cells, strict=True))
+            yield ParsedUtterance(where, str(inside / row["id"][:4] / row["id"]), row["raw_text"] or
+                                  row["normalized_text"], row["id"], row.get("speaker_id", ""), row.get("split", ""))
+
+
+def _stm(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    """NIST's segment time marks: recording, channel, speaker, begin, end, perhaps labels, text."""
+    for where, _, inside, split, line in _lines(folder, texts):
+        if line.startswith(";;"):
+            continue
+        cells = line.split(maxsplit=5)
+        try:
+            name, _, speaker, begin_s, end_s = *cells[:3], float(cells[3]), float(cells[4])
+        except (IndexError, ValueError):
+            yield SkippedRow(where, f"is no segment time mark: {line[:60]!r}")
+            continue
+        text = re.sub(r"^<[^<>]*>\s*", "", cells[5] if len(cells) > 5 else "")
+        if text.strip() in _NO_SPEECH:
+            yield SkippedRow(where, "is marked as no speech")
+            continue
+        places = (inside.parent / "sph", inside.parent / "wav", inside)
+        audio = _there(folder, *(place / f"{name}{suffix}" for place in places for suffix in (".sph", ".wav", ".flac")))
+        yield ParsedUtterance(where, audio, re.sub(r" (?='\w)", "", text), speaker=speaker, split=split,
+                              begin_s=begin_s, end_s=end_s)
+
+
+def _gigaspeech(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    """Recordings with segments; punctuation is written as tags."""
+    for path in texts:
+        try:
+            for recording in _json_object(path)["audios"]:
+                for segment in recording["segments"]:
+                    text, name = str(segment.get("text_tn", segment.get("text", ""))), str(segment["sid"])
+                    where = f"{path.name} segment {name}"
+                    if text.strip() in _NO_SPEECH:
+                        yield SkippedRow(where, f"is marked as no speech: {text}")
+                        continue
+                    for tag, mark in _TAGS.items():
+                        text = text.replace(f" {tag}", mark)
+                    yield ParsedUtterance(where, str(path.parent.relative_to(folder) / recording["path"]), text,
+                                          name, str(segment.get("speaker") or ""),
+                                          begin_s=float(segment["begin_time"]), end_s=float(segment["end_time"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{path} is not the JSON of GigaSpeech or WenetSpeech: it lacks {error}.",
+                            "Download it again.") from error
+
+
+def _kaldi(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    """Folders of Kaldi below another, such as `data/train` and `data/test`."""
+    for path, split in _splits(folder, [path for path in texts if corpora.is_kaldi(path.parent)]).items():
+        inside = path.parent.relative_to(folder)
+        for item in corpora.read_kaldi(path.parent):
+            where = f"{inside}/{item.where}"
+            if isinstance(item, SkippedRow):
+                yield SkippedRow(where, item.reason)
+            else:
+                audio = _there(folder, Path(item.audio), inside / item.audio)
+                yield replace(item, where=where, audio=audio, split=split)
+
+
+def _vctk(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    """Of the two microphones of version 0.92 the first, which all speakers have; version 0.80 has one file each."""
+    for path in _texts(folder, _VCTK):
+        speaker, where = path.parent.name, str(path.relative_to(folder))
+        corpus = path.parents[2].relative_to(folder)
+        places = [corpus / place / speaker for place in ("wav48_silence_trimmed", "wav48", "wav", "wavs")]
+        audio = _there(folder, *(place / f"{path.stem}{suffix}" for place in places
+                                 for suffix in ("_mic1.flac", "_mic2.flac", ".wav")))
+        yield ParsedUtterance(where, audio, text_files.read(path), path.stem, speaker)
+
+
+def _libritts(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    tops = {split_of_folders([path.name]) for path in folder.iterdir() if path.is_dir()}
+    named = "train" in tops and len(tops - {""}) > 1
+    for path in _texts(folder, _LIBRITTS):
+        split = split_of_folders(path.relative_to(folder).parts[:-1]) if named else ""
+        name = path.name.removesuffix(".normalized.txt")
+        audio = path.parent.relative_to(folder) / f"{name}.wav"
+        yield ParsedUtterance(str(path.relative_to(folder)), str(audio), text_files.read(path), name,
+                              name.partition("_")[0], split)
+
+
+def _lhotse(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    """Supervisions with their recordings, or cuts, which hold both; times of a cut's supervisions are those in it."""
+    splits = _splits(folder, texts)
+    supervisions = [path for path in texts if "cuts" not in path.name and _recordings_of(path).is_file()]
+    for path in supervisions or [path for path in texts if "cuts" in path.name]:
+        recordings = {} if path not in supervisions else {
+            str(record.get("id")): record for _, record in _objects(_recordings_of(path))}
+        for number, record in _objects(path):
+            where = f"{path.relative_to(folder)} line {number}"
+            if path in supervisions:
+                yield _supervision(where, record, recordings.get(str(record.get("recording_id"))), 0.0, splits[path])
+            elif record.get("type", "MonoCut") != "MonoCut" or not record.get("supervisions"):
+                yield SkippedRow(where, f"is a {record.get('type', 'MonoCut')} with "
+                                 f"{len(record.get('supervisions') or ())} supervisions; one recording and its text "
+                                 "are wanted")
+            else:
+                for found in record["supervisions"]:
+                    yield _supervision(where, found, record.get("recording"), float(record.get("start", 0)),
+                                       splits[path])
+
+
+def _recordings_of(supervisions: Path) -> Path:
+    return supervisions.with_name(supervisions.name.replace("supervisions", "recordings"))
+
+
+def _objects(path: Path) -> Iterator[tuple[int, dict]]:
+    for number, line in text_files.lines(path):
+        if line.strip():
+            try:
+                record = foreign.loads(line)
+            except ValueError as error:
+                raise UserError(f"{path}, line {number} is not JSON: {error}.", "Write the manifest again.") from error
+            if isinstance(record, dict):
+                yield number, record
+
+
+def _supervision(where: str, found: dict, recording: dict | None, offset_s: float, split: str) -> ParsedItem:
+    if recording is None:
+        return SkippedRow(where, f"there is no recording {str(found.get('recording_id'))[:60]!r} in the manifest")
+    sources = recording.get("sources") or []
+    if not isinstance(found.get("duration"), int | float):
+        return SkippedRow(where, f"has no duration but {found.get('duration')!r}")
+    if len(sources) != 1 or sources[0].get("type") != "file" or len(sources[0].get("channels", (0,))) > 1:
+        shown = [f"{source.get('type')} of {len(source.get('channels', ()))} channels" for source in sources]
+        return SkippedRow(where, f"its recording is {', '.join(shown) or 'nowhere'}; one file of one channel is wanted")
+    if recording.get("transforms"):
+        return SkippedRow(where, "its recording is transformed by lhotse; save the sound with its transforms")
+    begin_s = offset_s + float(found.get("start", 0))
+    end_s: float | None = begin_s + float(found["duration"])
+    if begin_s == 0 and end_s is not None and end_s >= float(recording.get("duration", 0)) - 0.01:
+        end_s = None  # the whole recording
+    return ParsedUtterance(where, str(sources[0]["source"]), str(found.get("text") or ""), str(found.get("id") or ""),
+                           str(found.get("speaker") or ""), split, begin_s, end_s)
+
+
+LAYOUTS = (
+    CorpusLayout("Kaldi folders", r"/[^/]+/wav\.scp$", "", _kaldi),  # kaldi-asr.org/doc/data_prep.html
+    CorpusLayout("lhotse", r"/([^/]*[_-])?(supervisions|cuts)([_-][^/]*|\.\d+)?\.jsonl(\.gz)?$", r"\{", _lhotse),
+    # lhotse.readthedocs.io/en/latest/corpus.html
+    CorpusLayout("FLEURS", r"/(train|dev|test)\.tsv$", _FLEURS.pattern, _fleurs),  # Conneau et al. 2022; google/fleurs
+    CorpusLayout("Multilingual LibriSpeech", r"/transcripts\.txt$", r"\d+_\d+_\d+\t", _mls),  # Pratap et al. 2020
+    CorpusLayout("M-AILABS", r"/metadata_mls\.json$|/by_book/.*/metadata\.csv$|/(fe)?male/[^/]+/[^/]+/metadata\.csv$",
+                 "", _mailabs),  # github.com/i-celeste-aurora/m-ailabs-dataset
+    CorpusLayout("VCTK", _VCTK, "", _vctk, True),  # Yamagishi, Veaux and MacDonald 2019
+    CorpusLayout("LibriTTS", _LIBRITTS, "", _libritts, True),  # Zen et al. 2019
+    CorpusLayout("Festival (txt.done.data)", r"/txt\.done\.data$", r"\(\s*\S+\s+\"", _festival),
+    # festvox.org/cmu_arctic
+    CorpusLayout("AISHELL-1", r"/aishell_transcript[^/]*\.txt$", "BAC009S", _aishell),  # openslr.org/33
+    CorpusLayout("AISHELL-3", r"/content\.txt$", r"SSB\d+\.wav\t", _aishell3),  # openslr.org/93
+    CorpusLayout("BZNSYP (Baker)", r"/prosodylabeling/[^/]+\.txt$", r"\d{6}\t", _baker),  # data-baker.com
+    CorpusLayout("JSUT or JVS", r"/transcripts?_utf8\.txt$", r"[^:\s]+:", _jsut),  # Sonobe et al. 2017, Takamichi 2019
+    CorpusLayout("OpenSLR 35 and its like", r"/utt_spk_text\.tsv$", r"\w+\t\w+\t", _openslr),  # Kjartansson et al. 2018
+    CorpusLayout("VoxPopuli", r"/asr_\w+\.tsv$", r"id\traw_text\tnormalized_text\t", _voxpopuli),  # Wang et al. 2021
+    CorpusLayout("segment time marks (STM)", r"\.stm$", "", _stm),  # NIST SCTK; TED-LIUM
+    CorpusLayout("GigaSpeech or WenetSpeech", r"/(gigaspeech|wenetspeech)[^/]*\.json$", r"\{", _gigaspeech),
+)

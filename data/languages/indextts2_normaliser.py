@@ -1,0 +1,189 @@
+"""IndexTTS2's published preparation of Chinese and English text, so that they get the ids it was trained with.
+
+The order of the package (index-tts/index-tts at ee40fa7, `utils/front.py` and `utils/common.py`): `'s` to `is` after
+some pronouns; hyphens within words, names and pinyin are replaced by placeholders; the text is verbalized by Chinese
+or English rules, whichever the text itself asks for; the placeholders are replaced again; marks become those that the
+model knows; each CJK character stands alone; upper case.
+
+The rules come from the package `wetext`, which the published code uses where WeTextProcessing does not install; its
+options here are WeTextProcessing's defaults, as the model knows simplified characters alone. Versions differ in places
+(`C#` is `C number` or `C hash`), so `rules_version` names the one in use.
+
+IndexTTS 2.5 prepares its languages much alike: `normalise_for_2_5`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache, lru_cache
+from importlib import metadata
+
+from config.errors import missing_package
+
+Verbalize = Callable[[str, bool], str]  # text, and whether to read it by Chinese rules
+
+WETEXT = "wetext==0.1.8"
+_HAN = "\u4e00-\u9fff"
+_CONTRACTION = re.compile("(what|where|who|which|how|t?here|it|s?he|that|this)'s", re.IGNORECASE)
+_EMAIL = re.compile(r"[a-zA-Z0-9]+@[a-zA-Z0-9]+\.[a-zA-Z]+\n?")
+_HYPHENATED = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z0-9]+)+")
+_NAME = re.compile(f"[{_HAN}]+(?:[-·—][{_HAN}]+){{1,2}}")
+_INITIALS = "zh|ch|sh|b|p|m|f|d|t|n|l|g|k|h|j|q|x|z|c|s|r|y|w"
+_FINALS = ("a|o|e|i|u|ü|v|ai|ei|ua|ui|uo|ao|ou|ia|iu|ie|ue|üe|ve|uan|üan|van|uang|üang|vang|uai|an|en|in|un|vn|"
+           "ang|eng|ing|ong|ian|iao|iang|iong")
+_PINYIN = re.compile(f"(?<![a-z])(?:(?:{_INITIALS})?(?:{_FINALS})|ng|er)[1-5]", re.IGNORECASE)
+_ROUNDED = re.compile(r"([jqx])[uü]((?:n|e|an)*\d)", re.IGNORECASE)  # ju is spoken jü, which the model knows as jv
+_ESCAPED = re.compile(r"""\\(["\\])""")  # wetext 0.1.8 leaves its own escapes
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_HYPHEN = re.compile(r"\s*<H>\s*")
+_READING = re.compile(r"<([^|>\n]+)\|([^>\n]+)>")
+_KANA = re.compile("[\u3040-\u309f]+|[\u30a0-\u30ff]+")
+_TOKEN = re.compile(r"<\|[^|]+\|>")
+_MARKS = {
+    **dict.fromkeys(("...", "……", ",,,"), "…"), **dict.fromkeys("：；;，、:", ","), "。": ".", "！": "!", "？": "?",
+    "\n": " ", **dict.fromkeys("“”\"‘’（）()《》【】[]「」", "'"), **dict.fromkeys("·—～~", "-"),
+}
+_CHINESE_MARKS = {**_MARKS, "$": "."}
+_CJK = re.compile("([\u1100-\u11ff\u2e80-\ua4cf\ua840-\ud7af\uf900-\ufaff\ufe30-\ufe4f\uff65-\uffdc"
+                  "\U00020000-\U0002ffff])")
+
+
+def normalise(text: str, verbalize: Verbalize | None = None) -> str:
+    """`text` as the model's tokenizer reads it. A single character stays as it is; empty if there is none.
+
+    `verbalize` stands for the package of rules; `UserError` without either package.
+    """
+    if len(text.strip()) <= 1:
+        return text.strip()
+    return spaced(marked(text, verbalize))
+
+
+def normalise_for_2_5(text: str, language: str, verbalize: Verbalize | None = None) -> str:
+    """`text` of a base language as the tokenizer of IndexTTS 2.5 reads it; `verbalize` as in `normalise`.
+
+    After indextts25-inference 0.2.0, `infer_v2_5.py`: Chinese and English are verbalized and in lower case, Spanish is
+    in upper case. `<word|reading>` gives a reading, as in `<行|XING2>`. Spanish and Arabic are not verbalized, as there
+    without NeMo: digits stay.
+    """
+    verbalized = language in ("zh", "en")
+    if language != "es":
+        text = _with_marks(text, ":：" if verbalized else "")
+    if verbalized:
+        readings: dict[str, str] = {}
+
+        def shield(found: re.Match[str]) -> str:
+            placeholder = f"PRONPLACEHOLDER{_letters(len(readings))}PRONPLACEHOLDER"
+            readings[placeholder] = found.group()
+            return placeholder
+
+        text = marked(_READING.sub(shield, text), verbalize, None if language == "zh" else False)
+        for placeholder, reading in readings.items():
+            text = text.replace(placeholder, reading)
+    text = _with_marks(text)
+    text = text.lower() if verbalized else text.upper() if language == "es" else text
+    return _TOKEN.sub(lambda found: found.group().upper(), _READING.sub(_reading_token, text))
+
+
+def _with_marks(text: str, but_for: str = "") -> str:
+    return _marks_pattern(False).sub(
+        lambda found: found.group() if found.group() in but_for else _MARKS[found.group()], text)
+
+
+def _letters(number: int) -> str:
+    """0 is `a`, 26 is `aa`."""
+    last = chr(ord("a") + number % 26)
+    return _letters(number // 26 - 1) + last if number >= 26 else last
+
+
+def _reading_token(found: re.Match[str]) -> str:
+    word, reading = found[1], found[2].upper()
+    if _KANA.fullmatch(reading):
+        return f" {reading} "
+    mark = f"<|SPECIAL_TOKEN_{2 if re.search(f'[{_HAN}]', word) else 1}|>"
+    return f"{mark}{reading}{mark}"
+
+
+def marked(text: str, verbalize: Verbalize | None = None, chinese: bool | None = None) -> str:
+    """`text` verbalized, with the model's marks: what the published normaliser gives, before `spaced`.
+
+    `chinese`: whether to read it by Chinese rules; None leaves that to the text.
+    """
+    verbalize = verbalize or _verbalize_by_package
+    if chinese is None:
+        chinese = reads_as_chinese(text)
+    text = _CONTRACTION.sub(r"\1 is", text)
+    if chinese:
+        text = text.rstrip()
+    terms = _longest_first(_HYPHENATED, text)
+    for term in terms:
+        text = text.replace(term, term.replace("-", "<H>"))
+    shielded: list[tuple[str, str]] = []  # placeholder, text
+    if chinese:
+        for kind, pattern in (("pinyin", _PINYIN), ("n", _NAME)):
+            for number, found in enumerate(_longest_first(pattern, text)):
+                placeholder = f"<{kind}_{chr(ord('a') + number)}>"
+                text = text.replace(found, placeholder)
+                shielded.append((placeholder, _correct_pinyin(found) if kind == "pinyin" else found))
+    text = verbalize(text, chinese)
+    for placeholder, found in reversed(shielded):
+        text = text.replace(placeholder, found)
+    if terms:
+        text = _HYPHEN.sub("-", text)
+    marks = _CHINESE_MARKS if chinese else _MARKS
+    return _marks_pattern(chinese).sub(lambda found: marks[found.group()], text)
+
+
+def reads_as_chinese(text: str) -> bool:
+    """Whether Chinese rules read `text`: it has a CJK character, no Latin letter or pinyin, or is an e-mail address."""
+    if re.search(f"[{_HAN}]", text) or not re.search("[a-zA-Z]", text) or _EMAIL.fullmatch(text):
+        return True
+    return bool(_PINYIN.search(text))
+
+
+def spaced(text: str) -> str:
+    """`text` in upper case, with each CJK character between spaces."""
+    return " ".join(part.strip().upper() for part in _CJK.split(text.strip()) if part.strip())
+
+
+def rules_version() -> str:
+    """Name and version of the package that verbalizes; empty where it is not installed."""
+    try:
+        return f"wetext {metadata.version('wetext')}"
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _longest_first(pattern: re.Pattern[str], text: str) -> list[str]:
+    """Distinct matches, the longest first, so that none is replaced within another."""
+    return sorted(dict.fromkeys(pattern.findall(text)), key=len, reverse=True)
+
+
+def _correct_pinyin(syllable: str) -> str:
+    """Upper case and `v` for `ü` after j, q and x; others are changed by `spaced` alone."""
+    return _ROUNDED.sub(r"\1v\2", syllable).upper() if syllable[0] in "jqxJQX" else syllable
+
+
+@cache
+def _marks_pattern(chinese: bool) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, _CHINESE_MARKS if chinese else _MARKS)))
+
+
+def _verbalize_by_package(text: str, chinese: bool) -> str:
+    """`text` by the rules of `wetext`; as it stands where they find no reading, as published."""
+    try:
+        read = _rules(chinese)(" ".join(_LONE_SURROGATE.sub("", text).split()))
+    except AssertionError:  # such as three spaces within English text, in 0.1.8
+        return text
+    return _ESCAPED.sub(r"\1", read)
+
+
+@cache
+def _rules(chinese: bool) -> Callable[[str], str]:
+    try:
+        from wetext import Normalizer
+    except ImportError as error:
+        raise missing_package("Chinese and English", "wetext", WETEXT) from error
+    rules = Normalizer(lang="zh" if chinese else "en", operator="tn", remove_erhua=False, traditional_to_simple=True,
+                       full_to_half=True)
+    return lru_cache(maxsize=1024)(rules.normalize)  # 150 microseconds a character

@@ -1,0 +1,205 @@
+"""What decoding and training should reach on a GPU, by arithmetic: python -m scripts.dev.arithmetic
+
+No GPU is needed. Bytes and kernel launches of a code, and the memory of a training step, are counted on models of the
+published width with two layers and with three; each further layer takes what the third did. A step's memory is that of
+`core.training.run_plan`, from which a run's plan is made; beyond eight clips each takes what the last four did. On a
+CPU without bfloat16 the memory takes hours: --dtype float32. Prints Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from config.schema import Scope
+from core.model.precision import Precision
+from core.training import run_plan
+from core.training.memory_plan import MicrobatchPlan
+from models.generate import Stepper
+from scripts.dev.benchmark import gpt, t3, training
+from scripts.dev.benchmark.bench import Bench
+from scripts.dev.benchmark.sizes import FULL, BenchmarkSizes, shallower
+from scripts.exit_codes import exit_with
+
+CPU = torch.device("cpu")
+POSITIONS = 300  # in the cache
+LAUNCH_S = 5e-6  # of a kernel that PyTorch launches by itself; assumed
+REPLAY_S = 1.5e-6  # of a kernel within a CUDA graph; assumed
+RESERVED = 0.08  # of a GPU's memory: its context, libraries and the gaps of the allocator; assumed
+BATCHES = (1, 2, 4, 8, 16, 32)
+_COUNTED, _SHALLOW = (1, 2, 4, 8), (2, 3)  # clips and layers that are counted
+SCOPES: tuple[Scope, ...] = ("rows", "gated", "full")
+
+
+@dataclass(frozen=True)
+class GPU:
+    """Figures of NVIDIA's data sheets, of the SXM version where there are several."""
+
+    name: str
+    bytes_a_second: float
+    memory: int  # bytes
+
+
+GPUS = (GPU("T4", 320e9, 16 * 10**9), GPU("L4", 300e9, 24 * 10**9), GPU("A100", 2039e9, 80 * 10**9),
+        GPU("H100", 3350e9, 80 * 10**9), GPU("H200", 4800e9, 141 * 10**9))
+MODELS: dict[str, tuple[str, Callable[[Bench], Any], Callable[[BenchmarkSizes], Any]]] = {
+    "chatterbox": ("Chatterbox", lambda bench: t3.make(bench)["float32"], lambda sizes: sizes.language),
+    "indextts2": ("IndexTTS2", lambda bench: gpt.make(bench)["float32"], lambda sizes: sizes.voice),
+}
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Of one code of one text: weights and cache that are read, in bytes, and kernels that are launched."""
+
+    weights: float
+    cache: float
+    launches: float
+
+    def seconds(self, gpu: GPU, launch_s: float) -> float:
+        """What the slower of memory and launches takes."""
+        return max((self.weights + self.cache) / gpu.bytes_a_second, self.launches * launch_s)
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes of a training step: the model with what its optimizer keeps, and the peaks of counted batches."""
+
+    model: float
+    peaks: tuple[float, ...]
+
+    def total(self, batch: int) -> float:
+        """Of so many clips: of `BATCHES`."""
+        if batch <= _COUNTED[-1]:
+            return self.model + self.peaks[_COUNTED.index(batch)]
+        more = (self.peaks[-1] - self.peaks[-2]) / (_COUNTED[-1] - _COUNTED[-2])
+        return self.model + self.peaks[-1] + more * (batch - _COUNTED[-1])
+
+    def largest_batch(self, memory: float) -> int:
+        """The most clips that fit into `memory`, of `BATCHES`; 0 if not one does."""
+        return max((batch for batch in BATCHES if self.total(batch) <= memory), default=0)
+
+
+def further(fewer: float, more: float, layers: int) -> float:
+    """With `layers` layers, what is `fewer` with two and `more` with three."""
+    return fewer + (more - fewer) * (layers - _SHALLOW[0])
+
+
+def decoding(name: str, sizes: BenchmarkSizes, positions: int = POSITIONS) -> Decoding:
+    """Of the model `name` at these sizes, in bfloat16, with guidance where it has it."""
+    _, make, config_of = MODELS[name]
+    found = []
+    for layers in _SHALLOW:
+        bench = Bench(shallower(sizes, layers), CPU, None, lambda text: None)
+        model = make(bench)
+        Precision("cpu", torch.bfloat16, "for the count").cast(model, ())
+        read = sum(value.nbytes for part in (*model.transformer.layers, model.speech_head)
+                   for value in part.parameters())
+        found.append((read, _launches(name, model)))
+    config, layers = config_of(sizes), config_of(sizes).decoder.layers
+    rows = 2 if model.guided else 1
+    value_bytes = next(model.speech_head.parameters()).element_size()  # as the cache has on a GPU
+    cache = rows * layers * 2 * config.decoder.width * positions * value_bytes
+    return Decoding(further(found[0][0], found[1][0], layers), cache, further(found[0][1], found[1][1], layers))
+
+
+def _launches(name: str, model: Any) -> int:
+    """Operations of a decoding step that compute or copy; counted on the CPU."""
+    guidance = 0.5 if model.guided else 0.0
+    stepper = Stepper(model, 1, model.config.conditioning_length + 64, 8, CPU)
+    with torch.inference_mode():
+        if name == "chatterbox":
+            t3.begin(stepper, model, 20, guidance, CPU)
+        else:
+            gpt.begin(stepper, model, 20, CPU)
+        stepper.advance()
+        with _Operations() as counted:
+            stepper.advance()
+    return counted.count
+
+
+class _Operations(TorchDispatchMode):
+    """Counts operations that write memory: those whose result is neither a view nor the input itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = {tensor.untyped_storage()._cdata for tensor in tree_leaves((args, kwargs))
+                 if isinstance(tensor, torch.Tensor)}
+        made = func(*args, **(kwargs or {}))
+        self.count += func._schema.is_mutable or any(
+            tensor.untyped_storage()._cdata not in given for tensor in tree_leaves(made)
+            if isinstance(tensor, torch.Tensor))
+        return made
+
+
+def step_memory(name: str, sizes: BenchmarkSizes, scope: Scope, dtype: torch.dtype, *, checkpointing: bool
+                ) -> StepMemory:
+    """Of clips that all have the length of the longest one of the benchmark."""
+    alike = replace(sizes, clips=_COUNTED[-1], clip_s=(sizes.clip_s[-1],) * 3)
+    found = []
+    for layers in _SHALLOW:
+        bench = Bench(shallower(alike, layers), CPU, None, lambda text: None)
+        trainer = training.make(bench, scope, name, Precision("cpu", dtype, "for the count"))
+        trainer.set_microbatch_plan(MicrobatchPlan(activation_checkpointing=checkpointing))
+        counted = [run_plan.peak_of_longest(trainer, count, None) or 0 for count in _COUNTED]
+        found.append((training.size(trainer) + trainer.optimizer_bytes, *counted))
+    layers = MODELS[name][2](sizes).decoder.layers
+    model, *peaks = (further(fewer, more, layers) for fewer, more in zip(*found, strict=True))
+    return StepMemory(model, tuple(peaks))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print both tables of each model."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.dev.arithmetic", description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(MODELS), help="default: %(default)s")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16",
+                        help="of the training step (default: %(default)s)")
+    args = parser.parse_args(arguments)
+    for name in args.models.split(","):
+        print(_decoding_table(name), flush=True)
+        print(_memory_table(name, args.dtype), flush=True)
+    return 0
+
+
+def _decoding_table(name: str) -> str:
+    found = decoding(name, FULL)
+    lines = [f"**{MODELS[name][0]}, one code of one text at {POSITIONS} positions in half precision**: "
+             f"{found.weights / 1e9:.2f} GB of weights, {found.cache / 1e6:.0f} MB of cache, "
+             f"{found.launches:.0f} kernels", "",
+             "| | bytes alone, ms | with CUDA graphs, ms | without, ms |", "|---|---|---|---|"]
+    for gpu in GPUS:
+        bare = (found.weights + found.cache) / gpu.bytes_a_second
+        lines.append(f"| {gpu.name} | {1000 * bare:.2f} | {1000 * found.seconds(gpu, REPLAY_S):.2f} | "
+                     f"{1000 * found.seconds(gpu, LAUNCH_S):.2f} |")
+    return "\n".join((*lines, ""))
+
+
+def _memory_table(name: str, dtype: str) -> str:
+    lines = [f"**{MODELS[name][0]}, peak memory of a step of clips of {FULL.clip_s[2]:g} s in {dtype}, GiB, and "
+             "the largest batch that fits**", "",
+             f"| | {' | '.join(f'{batch} clips' for batch in BATCHES)} | {' | '.join(gpu.name for gpu in GPUS)} |",
+             "|---" * (1 + len(BATCHES) + len(GPUS)) + "|"]
+    for scope in SCOPES:
+        for checkpointing in (False, True):
+            print(f"{name}: {scope}", file=sys.stderr)
+            found = step_memory(name, FULL, scope, getattr(torch, dtype), checkpointing=checkpointing)
+            peaks = [f"{found.total(batch) / 2**30:.1f}" for batch in BATCHES]
+            largest = [str(found.largest_batch((1 - RESERVED) * gpu.memory)) for gpu in GPUS]
+            lines.append(f"| {scope}{', activation checkpointing' if checkpointing else ''} | "
+                         f"{' | '.join((*peaks, *largest))} |")
+    return "\n".join((*lines, ""))
+
+
+if __name__ == "__main__":
+    exit_with(main)

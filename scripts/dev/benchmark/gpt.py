@@ -1,0 +1,171 @@
+"""IndexTTS2's GPT: milliseconds a code, and what bfloat16 and 8 bits cost.
+
+Like `scripts.dev.benchmark.t3`. The published package decodes with three beams, its default, and so computes three rows
+where one is computed here; it is timed from one pass of its transformer to the next, inside its own loop. All text that
+fits its 602 positions stands for text and codes alike, since a code takes as long after either.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from core.model import precision
+from models import teacher_forcing
+from models.base import LossOptions, Sample, Sampling, Voice
+from models.cuda_graph_decode import CUDAGraphStepper
+from models.generate import Stepper, prepare_voice
+from models.indextts2 import unified_voice
+from models.indextts2.conditioning import PositionTable
+from models.indextts2.unified_voice import IndexTTS2LanguageModel, UnifiedVoice, UnifiedVoiceConfig
+from models.quantize import quantize_
+from scripts.dev.benchmark.bench import Bench
+from scripts.dev.benchmark.gpu_decode import add_adapters, decode_rows
+from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound, Cost
+from scripts.dev.benchmark.sizes import fill_randomly
+from scripts.dev.benchmark.timing import Measure, measure_interleaved, seconds
+
+PART = "GPT"
+_TIMES = {"bfloat16": 5.0, "int8": 5.0}  # the package's speed, aimed at on two cores
+_MS_A_CODE = Bound(0.7)  # on one H100, in bfloat16
+Models = Mapping[str, UnifiedVoice]
+
+
+def measure(bench: Bench) -> BenchmarkResults:
+    """A row for each precision and number of positions, and the errors of the lower precisions."""
+    models = make(bench)
+    if bench.reference is not None:
+        bench.reference.ask("gpt", layers=bench.sizes.package_gpt_layers)
+    rows: list[BenchmarkRow] = []
+    for context in bench.sizes.gpt_contexts:
+        bench.say(f"GPT at {context} positions")
+        rows += _codes(bench, models, context)
+    bench.say("GPT: errors")
+    costs = _costs(bench, models)
+    if bench.device.type == "cuda":
+        rows += decode_rows(bench, PART, models, _adapt, lambda model, texts, kind: _decoding(
+            bench, model, bench.sizes.prefills[0], texts, kind), _MS_A_CODE)
+    return BenchmarkResults(tuple(rows), tuple(costs))
+
+
+def _adapt(bench: Bench, model: UnifiedVoice) -> None:
+    add_adapters(IndexTTS2LanguageModel(model, model.config.text_rows, bench.device), bench.device)
+
+
+def make(bench: Bench) -> dict[str, UnifiedVoice]:
+    """The same random weights in every precision that the device has."""
+    whole = empty(bench.sizes.voice)
+    fill_randomly(whole)
+    whole.requires_grad_(False).eval()
+    models = {"float32": whole.to(bench.device)}
+    if bench.device.type != "cpu":
+        for name in bench.halves():
+            models[name] = copy.deepcopy(whole)
+            precision.decide(name, bench.device).cast(models[name], ())
+        return models
+    for kind in (*bench.halves(), "int8"):
+        models[kind] = copy.deepcopy(whole)
+        quantize_(models[kind].transformer.layers, kind)
+    return models
+
+
+def empty(config: UnifiedVoiceConfig) -> UnifiedVoice:
+    """A model on the CPU whose weights are not set, but for its tables of positions."""
+    module = unified_voice.empty(config).to_empty(device="cpu")
+    for part in module.modules():
+        if isinstance(part, PositionTable):
+            part.compute()
+    return module
+
+
+def _codes(bench: Bench, models: Models, context: int) -> list[BenchmarkRow]:
+    """Milliseconds a code around `context` positions."""
+    sizes, config = bench.sizes, bench.sizes.voice
+    decoded = sizes.codes * (sizes.repeats + 1)
+    text = context - config.conditioning_length - 2 - decoded // 2
+    measures = {name: _decoding(bench, model, text) for name, model in models.items()}
+    if (reference := bench.reference) is not None:
+        reference.ask("begin_gpt", text=text)
+        measures["package"] = lambda: 1000 * reference.ask("decode", codes=sizes.codes)["seconds"] / sizes.codes
+    found = measure_interleaved(measures, sizes.repeats)
+    if reference is not None:
+        reference.ask("done")
+    package = found.pop("package", None)
+    return [BenchmarkRow(PART, f"a code, {name}, {context} positions", "ms", spread, package, _TIMES.get(name),
+                         _MS_A_CODE if name == "bfloat16" else None) for name, spread in found.items()]
+
+
+def _decoding(bench: Bench, model: UnifiedVoice, text: int, texts: int = 1, kind: type[Stepper] | None = None
+              ) -> Measure:
+    """Decodes some codes after texts of `text` ids, continuing at each call; milliseconds for one code of each."""
+    sizes, device = bench.sizes, bench.device
+    longest = sizes.codes * (sizes.repeats + 1)
+    kind = kind or (CUDAGraphStepper if device.type == "cuda" else Stepper)
+    stepper = kind(model, texts, text + model.config.conditioning_length + 2 + longest, longest, device)
+    begin(stepper, model, text, device)
+
+    @torch.inference_mode()
+    def decode() -> None:
+        for _ in range(sizes.codes):
+            stepper.advance()
+
+    return lambda: 1000 * seconds(decode, device) / sizes.codes
+
+
+@torch.inference_mode()
+def begin(stepper: Stepper, model: UnifiedVoice, text: int, device: torch.device) -> None:
+    """Prefill random texts of `text` ids, all in one voice."""
+    ids = torch.from_numpy(_text(np.random.default_rng(0), text, model.config)).to(device)
+    voice = prepare_voice(model, Voice(conditioning(model.config)), device)
+    sampling = Sampling(temperature=0.8, top_k=30, top_p=0.8, repetition_penalty=10.0, guidance=0.0)
+    stepper.prefill([ids] * stepper.texts, [voice] * stepper.texts, sampling)
+
+
+def _text(random: np.random.Generator, length: int, config: UnifiedVoiceConfig) -> np.ndarray:
+    """Random ids, none of them start or stop."""
+    return random.integers(2, config.text_rows - 1, length)
+
+
+def conditioning(config: UnifiedVoiceConfig) -> dict[str, np.ndarray]:
+    """A random voice, as clips are conditioned on it."""
+    random = np.random.default_rng(1)
+    return {name: random.standard_normal(shape).astype(np.float32)
+            for name, shape in config.conditioning_shapes.items()}
+
+
+def _costs(bench: Bench, models: Models) -> list[Cost]:
+    """Relative error of the logits against float32, and how often the top-1 code is the same."""
+    samples = [_sample(bench, seed) for seed in range(bench.sizes.samples)]
+    cpu, on_cpu = torch.device("cpu"), models["float32"]
+    if bench.device.type != "cpu":
+        on_cpu = copy.deepcopy(on_cpu).to(cpu)
+    wanted = [_logits(on_cpu, sample, cpu) for sample in samples]
+    costs = []
+    for name, model in models.items():
+        if model is on_cpu:
+            continue
+        made = [_logits(model, sample, bench.device).cpu() for sample in samples]
+        errors = [float((found - true).norm() / true.norm()) for found, true in zip(made, wanted, strict=True)]
+        same = torch.cat([(found.argmax(-1) == true.argmax(-1)).float()
+                          for found, true in zip(made, wanted, strict=True)])
+        note = f"logits of {len(same)} teacher-forced contexts, against float32 on the CPU"
+        costs += [Cost(PART, f"{name}: relative error of the logits", 100 * float(np.mean(errors)), "%", note),
+                  Cost(PART, f"{name}: top-1 code is the same", 100 * float(same.mean()), "%", note)]
+    return costs
+
+
+@torch.inference_mode()
+def _logits(model: UnifiedVoice, sample: Sample, device: torch.device) -> torch.Tensor:
+    """Teacher-forced logits of the codes (U + 1, codes), in float32."""
+    batch = teacher_forcing.collate([sample], model.config, device, LossOptions(), [0])
+    rows, _, codes_at = teacher_forcing.embed_rows(model, batch)
+    hidden = model.hidden_states(rows)[0]
+    return model.speech_head(hidden[codes_at[0]]).float()[:, :model.config.start_speech]
+
+
+def _sample(bench: Bench, seed: int) -> Sample:
+    random, (text, codes), config = np.random.default_rng(seed), bench.sizes.compared, bench.sizes.voice
+    return Sample(_text(random, text, config), random.integers(0, config.start_speech, codes), conditioning(config))

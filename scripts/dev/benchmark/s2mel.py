@@ -1,0 +1,100 @@
+"""IndexTTS2's S2Mel and BigVGAN: seconds of computing for a second of sound, by steps and prompt, and the cost.
+
+Like `scripts.dev.benchmark.s3gen`: in half precision where the device has it, and in float32 at the package's steps and
+prompt. Prompt and codes are random; the package's rotary tables and weights are as its modules are born.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from models.indextts2.bigvgan import AntiAliasedSnake, BigVGAN
+from models.indextts2.s2mel import FRAMES_PER_CODE, S2Mel, S2MelPrompt
+from models.indextts2.vocoder import FRAME_RATE
+from scripts.dev.benchmark.bench import Bench
+from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Cost
+from scripts.dev.benchmark.sizes import fill_randomly
+from scripts.dev.benchmark.timing import Measure, measure_interleaved, seconds
+
+PART = "S2Mel"
+_SAME, _FAST = 1.5, 5.0  # times the package's speed, aimed at on two cores: at its steps, and in the fast setting
+_STEPS, _FAST_STEPS = 25, 8  # the package's, and ours in the fast setting
+
+
+def measure(bench: Bench) -> BenchmarkResults:
+    """All rows of the part."""
+    bench.say("S2Mel: flow and BigVGAN")
+    sizes = bench.sizes
+    models = make(bench)
+    vocoder = BigVGAN(sizes.bigvgan).requires_grad_(False).eval()
+    fill_randomly(vocoder)
+    for part in vocoder.modules():
+        if isinstance(part, AntiAliasedSnake):
+            part.compute_filters()
+    vocoder.to(bench.device)
+    long_s, short_s = max(sizes.prompts_s), min(sizes.prompts_s)
+    *_, best = models
+    frames = int(FRAMES_PER_CODE * 2 * sizes.sound_codes)  # as long as S3Gen's, whose codes come at half the rate
+    draw = torch.Generator().manual_seed(4)
+    whole = _prompt(bench, round(long_s * FRAME_RATE), draw)
+    content = torch.randn(1, frames, sizes.s2mel.width, generator=draw).to(bench.device)
+    length_s = frames / FRAME_RATE
+
+    def flow(precision: str, steps: int, prompt_s: float) -> Measure:
+        prompt = whole.last(round(prompt_s * FRAME_RATE))
+        return lambda: seconds(lambda: models[precision].mel(content, prompt, steps=steps), bench.device) / length_s
+
+    settings = dict.fromkeys([*((name, _STEPS, long_s) for name in models), (best, _FAST_STEPS, short_s)])
+    measures = {_name(*setting): flow(*setting) for setting in settings}
+    mel = models["float32"].mel(content, whole, steps=1)
+    measures["BigVGAN"] = lambda: seconds(lambda: vocoder.waveform(mel), bench.device) / length_s
+    if (reference := bench.reference) is not None:
+        reference.ask("s2mel")
+        given = {"frames": frames, "prompt": whole.mel.shape[1], "steps": _STEPS}
+        measures["package"] = lambda: reference.ask("mel", **given)["seconds"] / length_s
+        measures["package's BigVGAN"] = lambda: reference.ask("wave", frames=frames)["seconds"] / length_s
+    found = measure_interleaved(measures, sizes.repeats)
+    package, package_wave = found.get("package"), found.get("package's BigVGAN")
+    rows = [BenchmarkRow(PART, name, "s/s", found[name], package,
+                         _FAST if steps == _FAST_STEPS else _SAME, None)
+            for name, (_, steps, _) in zip((_name(*setting) for setting in settings), settings, strict=True)]
+    rows.append(BenchmarkRow(PART, "BigVGAN", "s/s", found["BigVGAN"], package_wave, None, None))
+    return BenchmarkResults(tuple(rows), tuple(_costs(models, content, whole, short_s)))
+
+
+def make(bench: Bench) -> dict[str, S2Mel]:
+    """The same random weights in float32, and in half precision where the device has it."""
+    whole = S2Mel(bench.sizes.s2mel).requires_grad_(False).eval()
+    fill_randomly(whole)
+    models = {"float32": whole.to(bench.device)}
+    if (half := bench.half()) is not None:
+        name = str(half).removeprefix("torch.")
+        models[name] = copy.deepcopy(whole)
+        models[name].estimator.cast_(half)
+    return models
+
+
+def _name(precision: str, steps: int, prompt_s: float) -> str:
+    return f"{precision}, {steps} steps, prompt of {prompt_s:g} s"
+
+
+def _prompt(bench: Bench, frames: int, draw: torch.Generator) -> S2MelPrompt:
+    sizes = bench.sizes.s2mel
+    shapes = (1, frames, sizes.width), (1, frames, sizes.n_mels), (1, sizes.style)
+    return S2MelPrompt(*(torch.randn(shape, generator=draw).to(bench.device) for shape in shapes))
+
+
+def _costs(models: dict[str, S2Mel], content: torch.Tensor, prompt: S2MelPrompt, short_s: float) -> list[Cost]:
+    """Signal-to-noise ratio of the mel against float32 at the package's steps and prompt, from the same noise."""
+    def mel(precision: str, steps: int, given: S2MelPrompt) -> torch.Tensor:
+        return models[precision].mel(content, given, steps=steps, generator=torch.Generator().manual_seed(0))
+
+    short, true = prompt.last(round(short_s * FRAME_RATE)), mel("float32", _STEPS, prompt)
+    found = {f"{name}: mel": mel(name, _STEPS, prompt) for name in models if name != "float32"}
+    found[f"{_FAST_STEPS} steps: mel"] = mel("float32", _FAST_STEPS, prompt)
+    found[f"{_FAST_STEPS} steps, prompt of {short_s:g} s: mel"] = mel("float32", _FAST_STEPS, short)
+    return [Cost(PART, name, 20 * float(torch.log10(true.norm() / (value - true).norm())), "dB",
+                 f"against float32 with {_STEPS} steps and the whole prompt, at random weights")
+            for name, value in found.items()]

@@ -1,0 +1,214 @@
+"""Test and measure on a GPU: python -m scripts.dev.gpu, or `make gpu`, or `make gpu STAGE=T3,demo`.
+
+Every stage is a separate command and is stopped after eight minutes, or --limit. What it found is written after each to gpu.json
+and gpu.md; stages that were not run this time keep what they found before, with its date and commit. Nothing is
+downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from config.errors import UserError
+from core import compute
+from scripts.dev.benchmark import machine
+from scripts.exit_codes import USAGE_ERROR, exit_with
+
+LIMIT_S = 480.0
+_ROOT = Path(__file__).resolve().parents[2]
+_BENCHMARKS = ("T3", "S3Gen", "GPT", "S2Mel", "training", "options", "extraction")
+_REFERENCE = _ROOT / ".reference" / "bin" / "python"
+
+
+@dataclass(frozen=True)
+class GpuStage:
+    """One command: of pytest with `tests`, of the benchmark with `parts`, or the demo."""
+
+    what: str
+    tests: tuple[str, ...] = ()
+    parts: str = ""
+    against_reference: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+STAGES: dict[str, GpuStage] = {
+    "tests": GpuStage("the tests of CUDA, on the GPU", ("tests/contract/test_cuda.py", "-n", "4", "--dist", "load")),
+    "contract": GpuStage("the contract suite of all families, trained on the GPU",
+                      ("tests/contract", "--ignore=tests/contract/test_cuda.py", "-n", "6", "--dist", "loadfile"),
+                      environment={"LISAN_TEST_DEVICE": "cuda"}),
+    "demo": GpuStage("the demo"),
+    "memory": GpuStage("what happens when memory runs out", ("tests/e2e/test_gpu_memory.py",)),
+    "kill": GpuStage("a training that is killed three times", ("tests/e2e/test_kill_and_resume.py",),
+                  environment={"LISAN_TEST_DEVICE": "cuda"}),
+    **{part: GpuStage(f"benchmark: {part}", parts=part) for part in _BENCHMARKS},
+    "reference": GpuStage("benchmark beside chatterbox-tts", parts="T3,S3Gen", against_reference=True),
+    "reference-indextts2": GpuStage("benchmark beside indextts2-inference", parts="GPT,S2Mel", against_reference=True),
+}
+
+
+@dataclass
+class StageResult:
+    """`result` is passed, failed, stopped or not run; `found` are counts of tests, the demo's report or the
+    benchmark's results."""
+
+    stage: str
+    what: str
+    command: str
+    result: str
+    seconds: float
+    date: str
+    commit: str
+    device: str
+    reason: str = ""
+    found: dict[str, Any] = field(default_factory=dict)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the stages; 0 if all that ran have passed, 1 if not, 2 for wrong arguments or no GPU."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.dev.gpu", description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stage", default=",".join(STAGES), help=f"of {', '.join(STAGES)} (default: all)")
+    parser.add_argument("--out", type=Path, default=_ROOT / "docs" / "gpu", help="where to write (default: docs/gpu)")
+    parser.add_argument("--scratch", type=Path, default=_ROOT / "test-output" / "gpu",
+                        help="for logs and the demo (default: test-output/gpu)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="`cpu` tries this program itself")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="SECONDS",
+                        help=f"how long a stage may take (default: {LIMIT_S:.0f})")
+    parser.add_argument("--quick", action="store_true", help="narrow models in the benchmark")
+    args = parser.parse_args(arguments)
+    names = args.stage.split(",")
+    if unknown := [name for name in names if name not in STAGES]:
+        parser.error(f"no stage {', '.join(unknown)}; there are {', '.join(STAGES)}")
+    try:
+        device = compute.setup_device(args.device)
+    except UserError as error:
+        print(f"{error.message}\n{error.hint}", file=sys.stderr)
+        return USAGE_ERROR
+    failed = False
+    for name in names:
+        print(f"{name}: {STAGES[name].what}", flush=True)
+        made = run(name, device, args.scratch / name, quick=args.quick, limit_s=args.limit)
+        write(args.out, made)
+        print(f"{name}: {made.result} in {made.seconds:.0f} s {made.reason}", flush=True)
+        failed |= made.result in ("failed", "stopped")
+    print(f"Written: {args.out / 'gpu.json'} and {args.out / 'gpu.md'}")
+    return int(failed)
+
+
+def run(name: str, device: torch.device, scratch: Path, *, quick: bool, limit_s: float = LIMIT_S) -> StageResult:
+    """Run one stage; what it prints goes to `log` in `scratch`."""
+    stage, where = STAGES[name], machine.describe(device)
+    scratch.mkdir(parents=True, exist_ok=True)
+    report = scratch / "tests.xml"
+    if stage.tests:
+        command = ["-m", "pytest", *stage.tests, "-m", "not slow", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    elif stage.parts:
+        command = ["-m", "scripts.dev.benchmark", "--only", stage.parts, "--device", device.type, "--out", str(scratch),
+                   *(["--quick"] if quick else []), *(["--against-reference"] if stage.against_reference else [])]
+    else:
+        command = ["-m", "scripts.demo", "--workspace", str(scratch / "workspace"), "--json"]
+    made = StageResult(name, stage.what, " ".join(("python", *command)).replace(str(scratch), "SCRATCH"), "passed", 0.0,
+                       datetime.now().date().isoformat(), where.commit,
+                       f"{where.device}; {where.processor}, {where.cores} cores; torch {where.torch}")
+    if stage.against_reference and not _REFERENCE.is_file():
+        made.result, made.reason = "not run", "the published package is not there: make reference"
+        return made
+    for left in (report, scratch / "benchmark.json"):
+        left.unlink(missing_ok=True)
+    start = time.monotonic()
+    with open(scratch / "log", "w", encoding="utf-8") as log:
+        process = subprocess.Popen([sys.executable, *command], cwd=_ROOT, stdout=log, stderr=subprocess.STDOUT,
+                                   env={**os.environ, **stage.environment}, start_new_session=True)
+        try:
+            code = process.wait(limit_s)
+            if code:
+                made.result, made.reason = "failed", f"exit code {code}"
+        except subprocess.TimeoutExpired:
+            made.result, made.reason = "stopped", f"it took more than {limit_s:.0f} s"
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    made.seconds = round(time.monotonic() - start, 1)
+    if report.is_file():
+        made.found = _counts(report)
+    elif (scratch / "benchmark.json").is_file():  # of the parts that ended, if it was stopped
+        made.found = json.loads((scratch / "benchmark.json").read_text(encoding="utf-8"))
+    elif not stage.tests and not stage.parts and made.result == "passed":
+        made.found = json.loads((scratch / "log").read_text(encoding="utf-8").splitlines()[-1])
+    if made.result == "passed" and not made.found:
+        made.result, made.reason = "failed", "it ended well and left no results"
+    if made.result == "passed" and made.found.get("passed") == 0:
+        made.result, made.reason = "not run", "all its tests were skipped"
+    return made
+
+
+def _counts(report: Path) -> dict[str, Any]:
+    """How many tests passed and were skipped, and the names of those that failed."""
+    found: dict[str, Any] = {"passed": 0, "skipped": 0, "failed": []}
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        kinds = {child.tag for child in case}
+        if kinds & {"failure", "error"}:
+            found["failed"].append(f"{case.get('classname')}::{case.get('name')}")
+        else:
+            found["skipped" if "skipped" in kinds else "passed"] += 1
+    return found
+
+
+def write(folder: Path, made: StageResult) -> None:
+    """Put the stage's result into both files in `folder`, in the place of an older one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "gpu.json"
+    before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    results = {**before, made.stage: asdict(made)}
+    ordered = {name: results[name] for name in STAGES if name in results}
+    path.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "gpu.md").write_text(_markdown(ordered), encoding="utf-8")
+
+
+def _markdown(results: dict[str, dict[str, Any]]) -> str:
+    lines = ["# On a GPU", "", "Written by `make gpu`.", "",
+             "| stage | what | result | seconds | date, commit, device |", "|---|---|---|---|---|"]
+    for name, one in results.items():
+        outcome = one["result"] + (f": {one['reason']}" if one["reason"] else "")
+        if "passed" in one["found"]:
+            outcome += f" ({one['found']['passed']} passed, {len(one['found']['failed'])} failed, "
+            outcome += f"{one['found']['skipped']} skipped)"
+        lines.append(f"| {name} | {one['what']} | {outcome} | {one['seconds']:g} | {one['date']}, {one['commit']}, "
+                     f"{one['device']} |")
+    for name, one in results.items():
+        found = one["found"]
+        if found.get("failed"):
+            lines += ["", f"## {name}: failed", "", *(f"- `{test}`" for test in found["failed"])]
+        if "errors" in found:
+            lines += ["", f"## {name}", "", "```json", json.dumps(found, ensure_ascii=False, indent=1), "```"]
+        if found.get("rows") or found.get("costs"):
+            lines += ["", f"## {name}", "", f"`{one['command']}`", "",
+                      "| | unit | median | lowest | highest | package | times as fast | target |",
+                      "|---|---|---|---|---|---|---|---|"]
+            for row in found["rows"]:
+                package, ratio = row["package"], row["ratio"]
+                cells = (row["what"], row["unit"], *(f"{row['ours'][key]:.4g}" for key in ("median", "least", "most")),
+                         f"{package['median']:.4g}" if package else "", f"{ratio:.2f}" if ratio else "", row["target"])
+                lines.append(f"| {' | '.join(cells)} |")
+            for cost in found["costs"]:
+                lines.append(f"| {cost['what']} | {cost['unit']} | {cost['value']:.4g} | | | | | {cost['note']} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    exit_with(main)

@@ -1,0 +1,219 @@
+"""Install the packages of Lisan; `make run` calls it, with a Python that has none of them.
+
+The environment is .venv, made by uv where it is there, else by Python's venv module. Where the platform refuses both,
+the packages go into the Python environment that runs this, and .venv/bin/python only calls it. A torch that is
+installed there already and recent enough is kept, in all three ways.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from config.versions import NEWEST_TORCH, OLDEST_PYTHON, OLDEST_TORCH, public_version, torch_fits
+
+ROOT = Path(__file__).resolve().parent.parent
+WAYS = ("uv", "venv", "here")
+SHARED = ", with the packages of the platform"
+_PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s;#]+)")
+_NO_CHECK = "--disable-pip-version-check"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the environment where it is missing, and install; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.install", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("requirements", nargs="?", default="requirements.txt", help="default: %(default)s")
+    parser.add_argument("--way", choices=("auto", *WAYS), default=os.environ.get("LISAN_INSTALL", "auto"),
+                        help="how .venv is made; auto takes the first that works (or set LISAN_INSTALL)")
+    parser.add_argument("--torch-index", metavar="URL", default=os.environ.get("TORCH_INDEX", ""),
+                        help="package index of torch and torchaudio, such as https://download.pytorch.org/whl/cpu, "
+                             "whose builds have no CUDA libraries (or set TORCH_INDEX)")
+    parser.add_argument("--folder", type=Path, default=ROOT / ".venv", help="default: .venv beside the Makefile")
+    given = parser.parse_args(arguments)
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        return _fail(f"Python {'.'.join(map(str, OLDEST_PYTHON))} or later is needed; this is "
+                     f"{sys.version.split()[0]}.", "make run PYTHON=/path/to/python3.12")
+    start, free = time.monotonic(), shutil.disk_usage(ROOT).free
+    if not (way := existing_way(given.folder)):
+        kept = "" if given.torch_index else torch_of_platform()
+        if not (way := make_environment(given.folder, given.way, bool(kept))):
+            return _fail("No Python environment could be made.", "Install Python's venv module (Debian, Ubuntu: apt "
+                         "install python3-venv) or uv (pip install uv), then run it again.")
+    if code := install(given.folder, way, Path(given.requirements), given.torch_index):
+        hint = "Read its last lines above. Without network: check the package index."
+        if way == "here":
+            hint = ("If this Python is managed by the system, make an environment of your own and name its Python: "
+                    "make run PYTHON=/path/to/python3.12")
+        return _fail("The packages could not be installed.", hint, code)
+    print(f"Installed in {time.monotonic() - start:.0f} s. Free disk before: {free / 1e9:.1f} GB, now: "
+          f"{shutil.disk_usage(ROOT).free / 1e9:.1f} GB.", flush=True)
+    return 0
+
+
+def torch_of_platform() -> str:
+    """The version of the torch of this Python, if it is to be kept; else empty."""
+    try:
+        torch = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    span = f"{'.'.join(map(str, OLDEST_TORCH))} to {'.'.join(map(str, NEWEST_TORCH))}"
+    if not torch_fits(torch):
+        print(f"The installed torch {torch} is not one of {span}: another is installed.", flush=True)
+        return ""
+    print(f"The installed torch {torch} is kept (recent enough: {span}).", flush=True)
+    return torch
+
+
+def existing_way(folder: Path) -> str:
+    """How the environment `folder` was made, and whether it shares packages; empty where there is none that works."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        return ""
+    for module in (["pip", "--version"], ["ensurepip"], ["pip", "--version"]):  # uv makes environments without pip
+        done = subprocess.run([python, "-m", *module], capture_output=True)
+        if not done.returncode and module[0] == "pip":
+            break
+    else:
+        return ""
+    way = folder / ".way"
+    return way.read_text(encoding="utf-8").strip() if way.exists() else "venv"
+
+
+def make_environment(folder: Path, wanted: str, share: bool) -> str:
+    """Make `folder` in the `wanted` way, or in the first that works; the way, empty where none did.
+
+    `share`: the packages of this Python are seen from within, behind those of the environment.
+    """
+    for way in WAYS if wanted == "auto" else (wanted,):
+        uv = shutil.which("uv") or ""
+        if way == "uv" and not uv:
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        if way == "here":
+            print(f"No environment can be made here: the packages go into that of {sys.executable}.", flush=True)
+            _call_this_python(folder)
+        else:
+            command = ([uv, "venv", "--quiet", "--seed", "--python", sys.executable, os.fspath(folder)] if way == "uv"
+                       else [sys.executable, "-m", "venv", os.fspath(folder)])
+            print(f"Making {folder.name} with {way} ({sys.version.split()[0]}).", flush=True)
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode or not existing_way(folder):
+                why = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+                print(f"It did not work: {why[-1]}", flush=True)
+                shutil.rmtree(folder, ignore_errors=True)
+                continue
+            if share:
+                _share_packages(folder)
+                way += SHARED
+        (folder / ".way").write_text(f"{way}\n", encoding="utf-8")
+        return way
+    return ""
+
+
+def _call_this_python(folder: Path) -> None:
+    """A `bin/python` in `folder` that runs this Python: a link would lose the environment that this one belongs to."""
+    binaries = folder / "bin"
+    binaries.mkdir(parents=True)
+    python = binaries / "python"
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
+    (binaries / "activate").write_text(f'python() {{ {shlex.quote(sys.executable)} "$@"; }}\n', encoding="utf-8")
+
+
+def _share_packages(folder: Path) -> None:
+    """Let `folder` see the packages of this Python.
+
+    venv's --system-site-packages would skip those of an environment that this Python itself belongs to.
+    """
+    own = sysconfig.get_paths()["purelib"]
+    code = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+    inside = subprocess.run([folder / "bin" / "python", "-c", code], capture_output=True, text=True,
+                            check=True).stdout.strip()
+    (Path(inside) / "platform.pth").write_text(f"{own}\n", encoding="utf-8")
+
+
+def install(folder: Path, way: str, requirements: Path, torch_index: str) -> int:
+    """Install `requirements` into the environment `folder`; the exit code of the last installer."""
+    python = os.fspath(folder / "bin" / "python")
+    pip = [python, "-m", "pip"]
+    if torch_index:
+        pins = [line for line in requirement_lines(requirements) if line.startswith("torch")]
+        if code := subprocess.run([*pip, "install", _NO_CHECK, "--index-url", torch_index, *pins]).returncode:
+            return code
+    shared = way == "here" or way.endswith(SHARED)
+    torch = _installed(python).get("torch", "") if shared else ""
+    lines = requirement_lines(requirements, torch if torch_fits(torch) else "")
+    with tempfile.TemporaryDirectory() as temporary:
+        listed = Path(temporary) / "requirements.txt"
+        listed.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        if way == "here" and (code := announce(pip, listed, _installed(python))):
+            return code
+        uv = shutil.which("uv") if way == "uv" else None  # it does not see the packages of the platform, pip does
+        installer = [uv, "pip", "install", "--python", python] if uv else [*pip, "install", _NO_CHECK]
+        return subprocess.run([*installer, "-r", os.fspath(listed)]).returncode
+
+
+def requirement_lines(path: Path, kept_torch: str = "") -> list[str]:
+    """The pins of a requirements file and those that it names; of torch and torchaudio, the version of `kept_torch`."""
+    lines: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("-r "):
+            lines += requirement_lines(path.parent / line[3:].strip(), kept_torch)
+        elif (pin := _PIN.match(line.strip())) and pin[1] in ("torch", "torchaudio") and kept_torch:
+            lines.append(f"{pin[1]}=={public_version(kept_torch)}")
+        elif line.strip() and not line.lstrip().startswith("#"):
+            lines.append(line.strip())
+    return lines
+
+
+def announce(pip: Sequence[str], requirements: Path, installed: Mapping[str, str]) -> int:
+    """Say what pip would install and replace; its exit code."""
+    with tempfile.TemporaryDirectory() as temporary:
+        report = Path(temporary) / "report.json"
+        code = subprocess.run([*pip, "install", _NO_CHECK, "--quiet", "--dry-run", "--report", os.fspath(report),
+                               "-r", os.fspath(requirements)]).returncode
+        if code:
+            return code
+        found = [entry["metadata"] for entry in json.loads(report.read_text(encoding="utf-8"))["install"]]
+    names = {_canonical(name): version for name, version in installed.items()}
+    new = [f"{one['name']} {one['version']}" for one in found if _canonical(one["name"]) not in names]
+    replaced = [f"{one['name']} {names[_canonical(one['name'])]} by {one['version']}" for one in found
+                if _canonical(one["name"]) in names]
+    print(f"{len(new)} packages are new here: {', '.join(sorted(new)) or 'none'}.")
+    print(f"{len(replaced)} are replaced: {', '.join(sorted(replaced)) or 'none'}.", flush=True)
+    return 0
+
+
+def _installed(python: str) -> dict[str, str]:
+    """Packages that `python` sees, with their versions."""
+    code = ("import importlib.metadata as m, json; "
+            "print(json.dumps({d.metadata['Name']: d.version for d in reversed(list(m.distributions()))}))")
+    found: dict[str, str] = json.loads(subprocess.run([python, "-c", code], capture_output=True, text=True,
+                                                      check=True).stdout)
+    return found
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _fail(message: str, hint: str, code: int = 1) -> int:
+    sys.stderr.write(f"{message}\n{hint}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

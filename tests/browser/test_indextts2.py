@@ -1,0 +1,128 @@
+"""The whole way on the page with a small IndexTTS2 of made-up weights, from a hub to an export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from core.jobs import control
+from core.jobs.state import JobBoard
+from core.library import certificate
+from core.library.catalog import BILIBILI, find_entry
+from core.library.records import read_model_record
+from core.workspace import Workspace
+from models.indextts2 import model_folder
+from tests import indextts2_world
+from tests.browser.conftest import NARROW, Take, open_tab
+from tests.browser.whole_way import (
+    choose_language,
+    done,
+    export,
+    extend,
+    field,
+    prepare,
+    train_in_each_scope,
+    write_recordings,
+)
+from tests.hub import serving
+from tests.serving import App, served
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+MODEL = "indextts2"
+VARIANT = find_entry(MODEL).variants[0]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace.open(tmp_path / "workspace")
+
+
+@pytest.fixture
+def app(workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
+    """The page, in front of a hub that has the model's five repositories."""
+    folder = tmp_path / "published"
+    indextts2_world.write_model(folder)
+    with serving() as hub:
+        for part in VARIANT.parts:
+            commit = hub.add(part.repository, {name: folder / part.path(name) for [name] in part.files})
+            hub.repositories[part.repository].refs[part.revision] = commit
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        with served(workspace.path) as running:
+            yield running
+        for state in JobBoard(workspace).queue():
+            control.force_stop(state.job)
+
+
+def test_a_language_is_taught_from_the_download_to_an_export(
+    app: App, workspace: Workspace, tmp_path: Path, open_page: Callable[..., Page], take: Take,
+) -> None:
+    (tmp_path / "recordings").mkdir()
+    recordings = write_recordings(tmp_path / "recordings")
+    page = open_page(app.url + "?tab=model")
+    download(page, workspace, tmp_path / "published")
+    open_tab(page, "Data")
+    prepare(page, workspace, recordings, MODEL)
+    extend(page, workspace, MODEL)
+    train_in_each_scope(page, workspace, take, MODEL)
+    hear(page, workspace, take)
+    export(page, workspace, MODEL)
+    check_export(workspace)
+    narrow = open_page(app.url + "?tab=listen", NARROW, "dark")
+    expect(narrow.locator("#clips audio").first).to_be_visible()
+    take(narrow, "indextts2-listen-390-dark")
+
+
+def download(page: Page, workspace: Workspace, published: Path) -> None:
+    """Once the licences are accepted; S2Mel's optimizer stays away."""
+    page.locator("#get-indextts2").click()
+    expect(page.locator("#tab-model [role=alert]").first).to_contain_text("licences that you have not accepted")
+    page.locator("#indextts2-accept-licence input").check()
+    page.locator("#get-indextts2").click()
+    done(page, workspace, "download")
+    assert workspace.list_models() == [MODEL]
+    assert read_model_record(workspace.model(MODEL)).licences == tuple(one.name for one in VARIANT.licences)
+    assert (workspace.model(MODEL) / "s2mel.pth").stat().st_size < 0.6 * (published / "s2mel.pth").stat().st_size
+
+
+def hear(page: Page, workspace: Workspace, take: Take) -> None:
+    """The new language, in which the base stays silent; then a base language, with an emotion and a wanted duration."""
+    open_tab(page, "Listen")
+    page.locator("#tab-listen").get_by_role("button", name="Voice and sampling settings").click()
+    expect(page.locator("#listen-own")).to_contain_text("repetition penalty 10")
+    expect(field(page, "listen", "sampling-top_k")).to_have_attribute("placeholder", "30")
+    expect(field(page, "listen", "sound-exaggeration")).to_be_hidden()
+    page.locator("#listen-text textarea").fill("ሀለመ ሰረቀ")
+    field(page, "listen", "sound-flow_steps").fill("2")
+    page.locator("#speak").click()
+    state = done(page, workspace, "compare")
+    assert state.job.settings["sound"]["flow_steps"] == 2  # type: ignore[index]
+    expect(page.locator("#clips audio")).to_have_count(1)
+    expect(page.locator("#clips .side.coming")).to_contain_text("Not available")
+    expect(page.locator("#pair-status")).to_contain_text("cannot spell")
+    choose_language(page, "English")
+    page.locator("#listen-text textarea").fill("She reads a book.")
+    page.locator("#listen-emotion").get_by_role("button", name="Emotion").first.click()
+    field(page, "listen", "sound-emotion-happy").fill("0.8")
+    field(page, "listen", "sound-duration_s").fill("1")
+    page.locator("#speak").click()
+    state = done(page, workspace, "compare", 2)
+    expect(page.locator("#clips audio")).to_have_count(2)
+    take(page, "indextts2-listen-1280-light")
+    sound = state.job.settings["sound"]
+    assert (sound["emotion"]["happy"], sound["duration_s"]) == (0.8, 1.0)  # type: ignore[index, call-overload]
+    base, finetuned = ((workspace.runs / state.id / clip.path).read_bytes() for clip in state.audio)
+    assert base == finetuned  # the scope is `gated`
+
+
+def check_export(workspace: Workspace) -> None:
+    """What is frozen was proven, in the layout of the published code and with the notice of its licence."""
+    folder = workspace.export("indextts2-am")
+    proof = certificate.read(folder / "certificate.json")
+    assert proof.check("prefix_rows").result == proof.check("base_logits").result == "passed"
+    assert BILIBILI.notice in (folder / "README.md").read_text(encoding="utf-8")
+    rows = model_folder.gpt_shapes(folder / "gpt.pth")["text_embedding.weight"][0]
+    assert model_folder.read_config(folder / "config.yaml")["gpt"]["number_text_tokens"] == rows - 1
+    assert rows > model_folder.gpt_shapes(workspace.model(MODEL) / "gpt.pth")["text_embedding.weight"][0]

@@ -1,0 +1,75 @@
+"""A second language by the page: a finished run is offered as a base, and one button builds upon it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from config.schema import PrepareOptions
+from core import prepare
+from core.jobs.state import JobBoard
+from core.library import certificate, records
+from core.workspace import Workspace
+from data.acoustics import audio
+from tests.browser.conftest import open_tab
+from tests.serving import App, served
+from tests.trained import RUN, trained_world
+from tests.worlds import GREEK, RATE, Listener, tone
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+Visit = Callable[..., Page]
+MINUTES = 60_000  # ms
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A small model that was taught Amharic in a run, and recordings in Greek."""
+    workspace = trained_world(tmp_path_factory.mktemp("second") / "workspace")
+    recordings = tmp_path_factory.mktemp("recordings")
+    lines = ["audio,text"]
+    for index, (first, second) in enumerate(itertools.permutations(GREEK, 2)):
+        if index < 24:
+            audio.save(recordings / f"{index:02d}.wav", tone(index, 0.8), RATE)
+            lines.append(f"{index:02d}.wav,{first}{second} {second}{first}{first}")
+    (recordings / "metadata.csv").write_text("\n".join(lines), encoding="utf-8")
+    prepare.run(PrepareOptions(source=str(recordings), dataset="demo-el", language="el", held_out=0.2,
+                               model=f"run:{RUN}"), workspace, Listener(workspace.runs / "prepare-el"))
+    return workspace
+
+
+@pytest.fixture(scope="module")
+def app(workspace: Workspace) -> Iterator[App]:
+    with served(workspace.path) as app:
+        yield app
+
+
+def choose(page: Page, field: str, text: str) -> None:
+    page.locator(f"#{field} input").click()
+    page.locator(f"#{field} [role=option]").filter(has_text=text).first.click()
+
+
+def test_a_second_language_is_taught_by_the_same_button(workspace: Workspace, app: App, open_page: Visit) -> None:
+    page = open_page(app.url)
+    choose(page, "start-model", "with Amharic")
+    choose(page, "start-language", "Greek")
+    expect(page.locator("#start-dataset input")).to_have_value("demo-el (24 clips)")
+    choose(page, "start-length", "Quick test")
+    page.locator("#teach").click()
+    expect(page.locator("#teach")).to_have_text("Train Greek again", timeout=5 * MINUTES)
+
+    training = next(state for state in JobBoard(workspace).states() if state.verb == "train" and state.id != RUN)
+    assert training.status == "finished"
+    proof = certificate.read(workspace.run(training.id) / certificate.CERTIFICATE)
+    assert not proof.failed()
+    assert "(am, en, fr) bit-identical" in proof.check("base_logits").actual
+    extension = str(training.job.settings["extension"])
+    assert extension == "tiny-am-el"
+    record = records.read_record(workspace.extension(extension) / records.EXTENSION, records.ExtensionRecord)
+    assert [one.source for one in record.origin.taught] == [f"run:{RUN}@8"]
+
+    open_tab(page, "Tokenizer")  # where the next one is offered, on top of both
+    page.locator("#tab-tokenizer #field-model input").click()
+    expect(page.locator("#tab-tokenizer #field-model [role=option]").filter(has_text=training.id)).to_have_count(1)

@@ -1,0 +1,292 @@
+"""Every family on CUDA: where there is no GPU, on the one of `tests.emulated_cuda`.
+
+Values are compared with those of the CPU in float32, and of half precision with and without graphs.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from core import compute
+from core.model.adapters import AdapterPlan, Adapters
+from core.model.loading import TTSModel, load_extension
+from core.model.precision import Precision
+from core.speech.evaluation import SpeechEvaluator
+from core.training import dataloader, replay, setup
+from core.training.trainer import Trainer
+from models.base import Generated, Sampling, VocoderOptions, Voice
+from models.cuda_graph_decode import CUDAGraphStepper
+from tests.contract.conftest import CPU, World, single_start
+from tests.emulated_cuda import CUDA, REAL, emulated_cuda
+from tests.worlds import ENGLISH, RATE, CodesAsSound, tone, train_options
+
+KINDS = ("none", "lora", "dora", "adalora")
+SAMPLING = Sampling(temperature=1.0, guidance=0.5, repetition_penalty=1.2)
+
+
+def model(world: World, device: torch.device, kind: str = "none", dtype: torch.dtype = torch.float32) -> TTSModel:
+    """The extended model with adapters that act; on any device the same. It speaks few codes, to save time."""
+    tts = single_start(load_extension(world.workspace, "tiny-am", device))
+    tts.lm.base_code_limit, tts.lm.codes_per_token = 14, 0  # type: ignore[attr-defined]
+    if kind != "none":
+        names = {name: 4 for part in ("attention", "heads") for name in tts.lm.adapter_targets[part]}
+        adapters = Adapters.fresh(tts.lm.module, AdapterPlan(kind, names), seed=0)  # type: ignore[arg-type]
+        change(adapters, 1)
+        tts.lm.module.to(device).eval()
+        tts = replace(tts, adapters=adapters, scope="gated")
+    Precision(device.type, dtype, "for the test").cast(tts.lm.module, ())
+    return tts
+
+
+@torch.no_grad()
+def change(adapters: Adapters, seed: int) -> None:
+    """Other factors, in the tensors that are there."""
+    noise = torch.Generator().manual_seed(seed)
+    for value in adapters.parameters().values():
+        value.add_((0.1 * torch.randn(value.shape, generator=noise)).to(value.device))
+
+
+@pytest.fixture(scope="session")
+def voice(world: World) -> Voice:
+    return next(iter(world.voices(world.base()).values()))
+
+
+def speak(tts: TTSModel, voice: Voice, sampling: Sampling = SAMPLING, languages: tuple[str, ...] = ("am", "en"),
+          text: str = "ሀለመ ሰረቀ") -> list[list[int]]:
+    """The codes of a text in each language, spoken together."""
+    texts = [tts.front_end.encode(text if language == "am" else ENGLISH[0], language) for language in languages]
+    voices = []
+    for language in languages:
+        with tts.adapters_for(language):
+            voices.append(tts.lm.prepare(voice))
+    return [one.codes.tolist() for one in tts.generate(texts, languages, voices, sampling)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_of_each_language_is_spoken_as_on_the_cpu(world: World, voice: Voice, kind: str) -> None:
+    """Adapters act on one of two rows. Without a GPU every code is a replay of a captured graph."""
+    wanted = speak(model(world, CPU, kind), voice)
+    with emulated_cuda() as state:
+        assert speak(model(world, CUDA, kind), voice) == wanted
+        assert REAL or state.replays >= max(map(len, wanted))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_graphs_compute_the_plain_step_in_half_precision(world: World, voice: Voice, kind: str, dtype: torch.dtype,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    with emulated_cuda():
+        tts = model(world, CUDA, kind, dtype)
+        captured = speak(tts, voice, languages=("am",))
+        monkeypatch.setattr(type(tts.lm), "_stepper_for", lambda *_: None)
+        assert speak(tts, voice, languages=("am",)) == captured
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_graph_sees_trained_parameters_and_other_options(world: World, voice: Voice, kind: str) -> None:
+    """Text after text on the graphs of the first, while adapters, rows, guidance and penalty change."""
+    def story(tts: TTSModel) -> list[list[list[int]]]:
+        said = [speak(tts, voice), speak(tts, voice, replace(SAMPLING, seed=1))]
+        for seed in (2, 3):
+            if tts.adapters is not None:
+                change(tts.adapters, seed)
+            said.append(speak(tts, voice))
+        said.append(speak(tts, voice, replace(SAMPLING, guidance=0.0)))
+        said.append(speak(tts, voice, replace(SAMPLING, repetition_penalty=2.0, temperature=0.5)))
+        said.append(speak(tts, voice, languages=("en", "en")))
+        return said
+
+    wanted = story(model(world, CPU, kind))
+    with emulated_cuda():
+        assert story(model(world, CUDA, kind)) == wanted
+
+
+def test_like_requests_capture_nothing_new(world: World, voice: Voice) -> None:
+    """Batches of any size and of any rows with adapters are filled up to a size that has graphs."""
+    batches = [("am",), ("am", "en"), ("am", "en", "en"), ("en", "am", "am", "am")]
+    plain = model(world, CPU, "lora")
+    wanted = [speak(plain, voice, languages=languages) for languages in batches]
+    with emulated_cuda() as state:
+        tts, made = model(world, CUDA, "lora"), []
+        for _ in range(2):
+            assert [speak(tts, voice, languages=languages) for languages in batches] == wanted
+            made.append(state.captures)
+        assert REAL or made == [3, 3]  # of one, two and four texts
+
+
+def test_texts_at_once_are_chosen_by_free_memory(world: World, voice: Voice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the estimate was wrong: memory that runs out halves the batch."""
+    tts = model(world, CPU)
+    languages, sizes, generate = ("am", "en", "am", "en", "am"), list[int](), tts.lm.generate
+    wanted = speak(tts, voice, languages=languages)
+    most = 5
+
+    def counted(texts: list[np.ndarray], *others: object) -> list[Generated]:
+        if len(texts) > most:
+            raise torch.OutOfMemoryError("not on this GPU")
+        sizes.append(len(texts))
+        return generate(texts, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tts.lm, "generate", counted)
+    needed = tts.lm.decode_bytes(max(len(tts.front_end.encode(text, language)) for text, language in (
+        ("ሀለመ ሰረቀ", "am"), (ENGLISH[0], "en"))))
+    for free, allowed, batches in ((None, 5, [5]), (10 * needed, 5, [5]), (6 * needed, 5, [2, 2, 1]), (0, 5, [1] * 5),
+                                   (None, 2, [2, 2, 1]), (None, 3, [2, 2, 1])):
+        monkeypatch.setattr(compute, "free_bytes", lambda device, free=free: free)
+        most = allowed
+        sizes.clear()
+        assert speak(tts, voice, languages=languages) == wanted
+        assert sizes == batches
+    most = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        speak(tts, voice, languages=languages)
+
+
+def test_the_copies_that_fill_a_batch_fit_into_memory_too(world: World, voice: Voice,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    languages, sizes = ("am", "en", "am", "en", "am"), list[int]()
+    wanted = speak(model(world, CPU), voice, languages=languages)
+    with emulated_cuda():
+        tts = model(world, CUDA)
+        generate, needed = tts.lm.generate, tts.lm.decode_bytes(max(
+            len(tts.front_end.encode(text, language)) for text, language in (("ሀለመ ሰረቀ", "am"), (ENGLISH[0], "en"))))
+
+        def counted(texts: list[np.ndarray], *others: object) -> list[Generated]:
+            sizes.append(len(texts))
+            return generate(texts, *others)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(tts.lm, "generate", counted)
+        for fitting, batches in ((5, [4, 1]), (7, [4, 1]), (8, [8]), (3, [2, 2, 1]), (1, [1] * 5)):
+            monkeypatch.setattr(compute, "free_bytes", lambda device, fitting=fitting: 2 * fitting * needed)
+            sizes.clear()
+            assert speak(tts, voice, languages=languages) == wanted
+            assert sizes == batches
+
+
+def test_the_caches_have_the_size_that_was_told_and_are_freed_after_an_evaluation(world: World) -> None:
+    with emulated_cuda():
+        tts = model(world, CUDA)
+        before = torch.cuda.memory_allocated() if REAL else 0
+        made: list[CUDAGraphStepper] = []
+        stepper_for = tts.lm._stepper_for  # type: ignore[attr-defined]
+        tts.lm._stepper_for = lambda *given: made.append(stepper_for(*given)) or made[-1]  # type: ignore[attr-defined]
+        evaluator = SpeechEvaluator(CodesAsSound(), world.voices(tts), None)
+        texts = [("en", ENGLISH[0]), ("en", ENGLISH[1])]
+        evaluator.speak(tts, texts, SAMPLING)
+        assert made[0].cache is not None
+        storage = made[0].cache.storage
+        longest = max(len(tts.front_end.encode(text, language)) for language, text in texts)
+        assert storage.numel() * storage.element_size() == 2 * tts.lm.decode_bytes(longest)
+        kept = weakref.ref(made.pop())
+        del storage
+        gc.collect()
+        assert kept() is None
+        assert not REAL or torch.cuda.memory_allocated() <= before + 2**20
+
+
+def assert_same_sound(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    """Waveforms (S,) that differ by less than 1% of their norm: a phase that has moved by rounding is no fault."""
+    assert found.device == CPU
+    assert found.shape == wanted.shape
+    assert (found - wanted).norm() < 0.01 * wanted.norm()
+
+
+def test_a_text_is_streamed_as_on_the_cpu(world: World, voice: Voice) -> None:
+    """Codes and sound together; a family without streaming decodes the whole."""
+    def sound(device: torch.device) -> torch.Tensor:
+        tts = model(world, device)
+        tts.lm.base_code_limit = 40  # type: ignore[attr-defined]
+        vocoder = tts.family.load_vocoder(tts.base_folder, device)
+        ids, prepared = tts.front_end.encode(ENGLISH[0], "en"), tts.lm.prepare(voice)
+        options = VocoderOptions(flow_steps=2, watermark=False)
+        stream, parts = vocoder.stream(voice, options), []
+        for chunk in tts.lm.stream(ids, prepared, SAMPLING):
+            if isinstance(chunk, Generated):
+                parts.append(stream.finish() if stream else vocoder.decode(chunk.codes, voice, options,
+                                                                           chunk.hidden_states))
+            elif stream:
+                parts.append(stream.push(chunk))
+        return torch.cat(parts)
+
+    wanted = sound(CPU)
+    with emulated_cuda():
+        found = sound(CUDA)
+    assert_same_sound(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_codes_are_decoded_as_on_the_cpu(world: World, voice: Voice, dtype: torch.dtype) -> None:
+    def sound(device: torch.device) -> torch.Tensor:
+        base = world.base()
+        vocoder = base.family.load_vocoder(base.base_folder, device)
+        vocoder.cast_(dtype)
+        spoken = np.arange(12) % world.case.codes
+        return vocoder.decode(spoken, voice, VocoderOptions(flow_steps=2, watermark=False))
+
+    wanted = sound(CPU)
+    with emulated_cuda():
+        found = sound(CUDA)
+    if dtype is torch.float32:
+        assert_same_sound(found, wanted)
+    assert found.device == CPU
+    assert found.shape == wanted.shape
+    assert found.isfinite().all()
+
+
+def test_features_are_extracted_as_on_the_cpu(world: World) -> None:
+    clips = [tone(3, 1.0), tone(4, 0.7, 220.0)]
+
+    def extracted(device: torch.device) -> list[dict[str, np.ndarray]]:
+        base = world.base()
+        features = base.family.load_extractor(base.base_folder, device).extract_batch(clips)
+        voice = base.family.voice_from_recording(base.base_folder, device, clips[0], RATE)
+        return [*(one.arrays for one in features), dict(voice.conditioning), dict(voice.timbre)]
+
+    wanted = extracted(CPU)
+    with emulated_cuda():
+        found = extracted(CUDA)
+    for before, after in zip(wanted, found, strict=True):
+        assert before.keys() == after.keys()
+        for name in before:
+            np.testing.assert_allclose(after[name], before[name], rtol=1e-2, atol=1e-3, err_msg=name)
+
+
+@pytest.mark.parametrize("changes", [
+    {"scope": "rows"}, {"adapter": "lora"}, {"adapter": "dora"}, {"adapter": "adalora"}, {"scope": "full"}],
+    ids=lambda changes: next(iter(changes.values())))
+def test_a_training_step_is_that_of_the_cpu(world: World, changes: dict[str, object],
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """The losses of two steps. Without a GPU there is no backward pass on it: the gradients are ones, everywhere."""
+    if not REAL:
+        monkeypatch.setattr(torch.Tensor, "backward", lambda loss: fill_gradients())
+    trained: list[torch.nn.Parameter] = []
+
+    def fill_gradients() -> None:
+        for value in trained:
+            value.grad = torch.ones_like(value)
+
+    def losses(device: torch.device, dtype: torch.dtype = torch.float32) -> list[float]:
+        options = train_options(guided_attention_weight=0.1, text_dropout=0.1, code_dropout=0.2, batch_size=3,
+                                **{"scope": "gated", **changes})
+        tts = single_start(setup.new_model(options, world.workspace, device))
+        data = dataloader.load_training_data(world.workspace, options.dataset, tts)
+        replayed = replay.load(tts, world.voices(tts)).replayed if options.scope == "full" else ()
+        trainer = Trainer(options, tts, data, replayed, Precision(device.type, dtype, "for the test"))
+        trained[:] = trainer.trainables.named.values()
+        found = []
+        for _ in range(2):
+            step = trainer.train_step()
+            found += [step.speech, step.text, step.gradient_norm]
+        return found
+
+    wanted = losses(CPU)
+    with emulated_cuda():
+        np.testing.assert_allclose(losses(CUDA), wanted, rtol=2e-3)
+        half = losses(CUDA, torch.bfloat16)
+    np.testing.assert_allclose(half[:2], wanted[:2], rtol=0.05)

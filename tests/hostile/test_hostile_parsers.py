@@ -1,0 +1,343 @@
+"""Bytes that no parser was written for: each is refused in a sentence or read, and nothing else happens."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import struct
+import tarfile
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow
+import pytest
+import soundfile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from config import foreign
+from config.errors import UserError
+from config.text_rules import parse_rules
+from core.jobs import events
+from core.sources import allowed
+from core.sources.archives import unpack_archive
+from core.sources.dataset_source import WebAddress
+from core.sources.hub_dataset import DatasetAddress
+from core.sources.source_preview import public_name
+from core.workspace import Workspace
+from data import manifest
+from data.importers import import_source
+from data.segmenters import vocabulary
+
+DEEP = 100_000
+TEXTS = {
+    "empty": b"", "zeros": b"\0" * 1000, "not UTF-8": b"\xff\xfe\x80\x81", "half a mark": b"\xef\xbb", "one line": b"a",
+    "deep list": b"[" * DEEP, "deep objects": b'{"a":' * DEEP, "a long number": b"9" * 10_000, "null": b"null",
+    "deep and whole": b"[" * 900 + b"]" * 900, "numbers": b"[1, 2, 3]", "a text": b'"a"', "half a pair": b'"\\ud800"',
+    "objects of lists": b'[{"audio": ["a"], "text": {"b": 1}}]', "no audio": b'[{"text": 5}]',
+    "NaN": b'[{"audio": NaN, "text": Infinity}]', "long keys": b'{"' + b"k" * 100_000 + b'": 1}',
+    "a huge line": b"a|" + b"b" * 3_000_000, "quotes": b'"' * 9999, "bars": b"|" * 9999, "tabs": b"\t" * 9999 + b"\n",
+    "a path out": b"file,text\n../../../etc/passwd,x\n", "a root path": b"file,text\n/etc/passwd,x\n",
+    "a command": b"a sox x -t wav - |\n", "a NUL in a name": b"file,text\na\0b.wav,x\n",
+    "a long name": b"file,text\n" + b"a" * 300 + b".wav,x\n", "direction marks": "file,text\n\u202ea.wav,x\n".encode(),
+    "times": b"file,text,start,end\na.wav,x,1e400,-5\n", "infinite times": b"file,text,start,end\na.wav,x,inf,nan\n",
+    "subtitles": b"1\n99999999999:00:00,000 --> 00:00:01,000\nx\n",
+    "subtitles back": b"1\n00:00:05,0 --> 00:00:01,0\nx\n",
+}
+NAMES = ("metadata.csv", "a.tsv", "a.json", "a.jsonl", "a.txt", "a.srt", "a.vtt", "wav.scp", "a.lrc", "text")
+
+
+def refused_or(run: Callable[[], object]) -> None:
+    """Call `run`, which may only end well or in a sentence."""
+    said = "read"
+    try:
+        run()
+    except UserError as refusal:
+        said = refusal.message
+    assert said
+    assert len(said) < 2000
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_source_that_is_no_dataset_is_refused_or_read(name: str, text: str, tmp_path: Path) -> None:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / name).write_bytes(TEXTS[text])
+    (folder / "a.wav").write_bytes(b"RIFF")
+    for source in (folder, folder / name):
+        def read(source: Path = source) -> None:
+            for entry in import_source(source, "am", foreign=True):
+                audio = getattr(entry, "audio", None)
+                assert audio is None or audio.resolve().is_relative_to(folder.resolve())
+        refused_or(read)
+
+
+COLUMNS = {
+    "numbers": {"audio": [1, 2], "text": [3, 4]}, "lists": {"audio": [[1]], "text": [["a"]]},
+    "bytes as text": {"audio": [b"\xff"], "text": [b"\xff"]}, "no values": {"audio": [None], "text": [None]},
+    "empty": {"audio": [], "text": []}, "other names": {"a": [1]}, "structs": {"audio": [{"x": 1}], "text": ["a"]},
+    "wrong structs": {"audio": [{"bytes": 5, "path": 7}], "text": ["a"]},
+    "no sound": {"audio": [{"bytes": b"", "path": None}], "text": ["a"]},
+    "a path out": {"audio": [{"bytes": None, "path": "../../etc/passwd"}], "text": ["a"]},
+    "a path for a name": {"audio": [{"bytes": b"RIFF", "path": "../../canary.wav"}], "text": ["a"]},
+    "a long name": {"audio": [{"bytes": b"RIFF", "path": "a" * 5000}], "text": ["a"]},
+    "a NUL": {"audio": [{"bytes": b"RIFF", "path": "a\0.wav"}], "text": ["a\0"]},
+    "switches": {"audio": [True], "text": [False]}, "numbers for texts": {"audio": [{"bytes": b"R", "path": "a.wav"}],
+                                                                         "text": [5]},
+}
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_a_parquet_table_of_wrong_columns_is_refused_or_read(columns: str, tmp_path: Path) -> None:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    parquet.write_table(pyarrow.table(COLUMNS[columns]), folder / "a.parquet")
+    refused_or(lambda: list(import_source(folder, "am", foreign=True)))
+    assert not list(tmp_path.rglob("canary*"))
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + b"\xff" * 100 + b"PAR1", b"PAR1\0\0\0\0PAR1",
+                                     b"PAR1" + struct.pack("<I", 2**31) + b"PAR1"])
+def test_a_broken_parquet_table_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(content)
+    refused_or(lambda: list(import_source(tmp_path, "am", foreign=True)))
+
+
+def _tar(*members: tuple[str | bytes, bytes], kind: bytes = tarfile.REGTYPE, link: str = "", mode: str = "w") -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode=mode, errors="surrogateescape") as archive:  # type: ignore[call-overload]
+        for name, data in members:
+            info = tarfile.TarInfo(name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name)
+            info.size, info.type, info.linkname = len(data) if kind == tarfile.REGTYPE else 0, kind, link
+            archive.addfile(info, io.BytesIO(data))
+    return content.getvalue()
+
+
+def _zip(*members: tuple[str, bytes]) -> bytes:
+    content = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of names that are there twice
+        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, data in members:
+                archive.writestr(name, data)
+    return content.getvalue()
+
+
+def _patched(content: bytes, at: int, by: bytes) -> bytes:
+    return content[:at] + by + content[at + len(by):]
+
+
+GOOD = _tar(("a.txt", b"x" * 5000), ("b.wav", b"RIFF"))
+ARCHIVES = {
+    "empty.zip": b"", "empty.tar": b"", "zeros.tar": b"\0" * 10240, "text.zip": b"PK\3\4 no zip", "cut.zip": _zip(
+        ("a.txt", b"x"))[:-10], "cut.tar": GOOD[:700], "cut.tar.gz": gzip.compress(GOOD)[:60],
+    "cut.tar.bz2": bz2.compress(GOOD)[:40], "cut.tar.xz": lzma.compress(GOOD)[:60],
+    "spoilt.tar.gz": _patched(gzip.compress(GOOD), 15, b"\xff\xff\xff"),
+    "spoilt.tar.bz2": _patched(bz2.compress(GOOD), 20, b"\xff\xff\xff\xff"),
+    "spoilt.tar.xz": _patched(lzma.compress(GOOD), 30, b"\xff\xff\xff\xff"),
+    "head.tar.xz": b"\xfd7zXZ\0" + b"\xff" * 50, "head.tar.bz2": b"BZh9" + b"\xff" * 50,
+    "head.tgz": b"\x1f\x8b" + b"\xff" * 50,
+    "long.tar": _tar(("a" * 300 + ".txt", b"x")), "long.zip": _zip(("a" * 300 + ".txt", b"x")),
+    "deep.tar": _tar(("a/" * 500 + "a.txt", b"x")), "deep.zip": _zip(("a/" * 2000 + "a.txt", b"x")),
+    "not-utf8.tar": _tar((b"\xff\xfe.txt", b"x")), "out.tar": _tar(("../canary.txt", b"x")),
+    "out.zip": _zip(("../canary.txt", b"x")), "root.tar": _tar(("/tmp/canary.txt", b"x")),
+    "drive.zip": _zip(("C:\\canary.txt", b"x")), "back.zip": _zip(("..\\canary.txt", b"x")),
+    "link.tar": _tar(("a.txt", b""), kind=tarfile.SYMTYPE, link="/etc/passwd"),
+    "hard.tar": _tar(("a.txt", b""), kind=tarfile.LNKTYPE, link="/etc/passwd"),
+    "pipe.tar": _tar(("a.txt", b""), kind=tarfile.FIFOTYPE), "device.tar": _tar(("a.txt", b""), kind=tarfile.CHRTYPE),
+    "twice.tar": _tar(("a.txt", b"x"), ("a.txt", b"y")), "twice.zip": _zip(("a.txt", b"x"), ("a.txt", b"y")),
+    "file-and-folder.tar": _tar(("a.txt", b"x"), ("a.txt/b.txt", b"y")), "nul.zip": _zip(("a\0b.txt", b"x")),
+    "size.tar": _patched(GOOD, 124, b"77777777777\0"), "minus.tar": _patched(GOOD, 124, b"\xff" * 12),
+    "sum.tar": _patched(GOOD, 148, b"0000000\0"), "many.zip": _zip(*((f"{number}.txt", b"") for number in range(500))),
+    "bomb.zip": _zip(("a.txt", b"\0" * 60_000_000)), "bomb.tar.xz": lzma.compress(_tar(("a.txt", b"\0" * 60_000_000))),
+    "method.zip": _patched(_zip(("a.txt", b"x" * 100)), 8, b"\x63\0"),
+}
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_an_archive_writes_nothing_beyond_its_folder(name: str, tmp_path: Path) -> None:
+    path, folder = tmp_path / name, tmp_path / "unpacked"
+    path.write_bytes(ARCHIVES[name])
+    folder.mkdir()
+    refused_or(lambda: unpack_archive(path, folder, 250_000_000))
+    assert sorted(tmp_path.iterdir()) == sorted([path, folder])
+    assert not list(tmp_path.rglob("canary*"))
+    assert not Path("/tmp/canary.txt").exists()
+    assert sum(one.stat().st_size for one in folder.rglob("*") if one.is_file()) <= 50_000_000
+    assert not [one for one in folder.rglob("*") if one.is_symlink()]
+
+
+SOURCES = [
+    "http://[::1", "http://", "https://:80/", "http://a b/", "http://\u202e/", "http://" + "a" * 300 + ".com/",
+    "http://..",
+    "http://x:99999/", "http://x:y/", "https://[fe80::1%25eth0]/a", "http://0x7f.1/",
+    "https://huggingface.co/datasets/",
+    "https://huggingface.co/datasets/a", "hub:", "hub:a", "hub:../../x", "hub:a/b/c/d/e/f", "hub:a/b@../..", "hub:\0/x",
+    "http://user:password@[::1", "http://-a-/", "http://\ud800/", "HTTP://[",
+]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_an_address_that_is_none_is_refused_in_a_sentence(source: str) -> None:
+    refused_or(lambda: DatasetAddress.parse(source))
+
+    def shown() -> None:
+        web = WebAddress(source)
+        assert "password" not in web.shown
+        assert web.host
+
+    refused_or(shown)
+    assert "password" not in public_name(source)
+
+
+@pytest.mark.parametrize(("given", "public"), [
+    ("https://me:secret@x.org/a.zip?token=secret#secret", "https://x.org/a.zip"), ("hub:a/b@main", "hub:a/b@main"),
+    ("https://x.org/a.zip?X-Amz-Signature=secret", "https://x.org/a.zip"), ("/home/me/a?b@c", "/home/me/a?b@c"),
+    ("HTTPS://me@x.org", "HTTPS://x.org"), ("http://a@b@x.org/y", "http://x.org/y"), ("demo", "demo"),
+    ("https://x.org/@me/a", "https://x.org/@me/a"), (" https://u:p@x.org/a ", "https://x.org/a"),
+])
+def test_what_others_read_of_a_source_has_no_credentials(given: str, public: str) -> None:
+    assert public_name(given) == public
+
+
+METADATA = ["169.254.169.254", "metadata.google.internal", "metadata.google.internal.", "METADATA", "fe80::1",
+            "fd00:ec2::254", "::ffff:169.254.169.254", "100.100.100.200", "168.63.129.16", "2852039166"]
+PRIVATE = ["127.0.0.1", "localhost", "10.0.0.1", "192.168.1.1", "172.16.0.1", "::1", "0.0.0.0", "fd12::1",
+           "::ffff:127.0.0.1",
+           "127.1", "2130706433", "0x7f000001", "100.64.0.1", "0"]
+
+
+@pytest.mark.parametrize("host", [*METADATA, *PRIVATE])
+def test_addresses_of_the_machine_are_not_read_where_sources_are_limited(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(allowed.VARIABLE, raising=False)
+    if host in METADATA:
+        with pytest.raises(UserError, match="is not read"):
+            allowed.check_address(host)
+    else:
+        allowed.check_address(host)
+    monkeypatch.setenv(allowed.VARIABLE, str(tmp_path))
+    with pytest.raises(UserError, match="is not read"):
+        allowed.check_address(host)
+    allowed.check_address("8.8.8.8")
+
+
+@pytest.mark.parametrize(("value", "fine"), [
+    ("/etc/passwd", False), ("/etc", False), ("../secret", False), ("{chosen}/a.txt", True), ("{chosen}/link", False),
+    ("{chosen}/../secret", False), ("a name", True), ("some text/with a stroke", True), ("{workspace}/runs", True),
+    ("/nowhere/at/all", True), ("~", False), ("", True), ("\0", True), ("{chosen}", True), ("{secret}", False),
+    ("https://x.org/a", True), ("a" * 5000, True), (5, True), (None, True),
+])
+def test_only_chosen_folders_are_read_where_sources_are_limited(
+    value: object, fine: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workspace = Workspace.open(tmp_path / "workspace")
+    chosen, secret = tmp_path / "chosen", tmp_path / "secret"
+    chosen.mkdir()
+    (chosen / "a.txt").write_text("x")
+    secret.write_text("x")
+    (chosen / "link").symlink_to(secret)
+    monkeypatch.chdir(chosen)
+    given = value.format(chosen=chosen, workspace=workspace.path, secret=secret) if isinstance(value, str) else value
+    monkeypatch.delenv(allowed.VARIABLE, raising=False)
+    allowed.check_value(given, workspace)
+    monkeypatch.setenv(allowed.VARIABLE, str(chosen))
+    if fine:
+        allowed.check_value(given, workspace)
+    else:
+        with pytest.raises(UserError, match="may be read"):
+            allowed.check_value(given, workspace)
+
+
+RULES = {
+    "a list": "- a", "a number": "5", "deep": "words: " + "[" * DEEP, "deep lists": "- " * DEEP + "a",
+    "deep by lines": "\n".join(" " * depth + "a:" for depth in range(300)),
+    "a tag": "!!python/object/apply:os.system [x]",
+    "words a list": "words: [a, b]", "words a number": "words: 5", "keys of lists": "words: {[a]: b}",
+    "an alias": "words: &a {x: *a}", "many": "words:\n" + "".join(f"  w{number}: v\n" for number in range(40_000)),
+    "twice": "words: {a: b, a: c}", "half a pair": 'about: "\\ud800"', "a NUL": "about: \0",
+    "a date": "language: 2020-01-01",
+    "merge": "<<: [1, 2]", "empty": "", "tabs": "\t\t", "aliases": "a: &a [x]\n" + "b: [" + "*a, " * 60 + "]",
+}
+
+
+@pytest.mark.parametrize("text", RULES)
+def test_rules_of_wrong_types_are_refused_in_a_sentence(text: str) -> None:
+    refused_or(lambda: parse_rules(RULES[text], "mine.yaml"))
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"{", b"[]", b"null", b"[" * DEEP, b'{"model": 5}', b'{"model": {"vocab": []}}',
+    b'{"model": {"vocab": {"a": [1]}}}',
+    b'{"model": {"vocab": {"a": "x"}}}', b'{"model": {"vocab": {"a": null}}}', b'{"model": {"vocab": {"a": 1e400}}}',
+    b'{"model": {"vocab": {"a": -1}}}', b'{"model": {"vocab": {"a": 1}}, "added_tokens": [5]}',
+    b'{"model": {"vocab": {"a": 1}}, "added_tokens": [{"id": [1], "content": "x"}]}',
+    b'{"model": {"vocab": {"a": 1}}, "added_tokens": {"id": 1}}',
+    b'{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": 5}}',
+    b'{"model": {"vocab": [["a", 1]]}}', b'{"model": {"vocab": [[1, "a"], 5]}}', b"\xff\xfe", b'{"model": null}', b"5",
+])
+def test_a_tokenizer_of_wrong_types_is_refused_in_a_sentence(content: bytes) -> None:
+    refused_or(lambda: vocabulary(content, "tokenizer.json"))
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"RIFF", b"RIFF\xff\xff\xff\xffWAVEfmt ", b"OggS" + b"\0" * 100, b"fLaC" + b"\xff" * 100,
+    b"ID3" + b"\xff" * 200,
+    b"FORM\0\0\0\0AIFF", b"\0" * 5000, b"text",
+    b"RIFF\x24\0\0\0WAVEfmt \x10\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0data\0\0\0\0",
+    b"RIFF\x24\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0\xff\xff\xff\x7f\xff\xff\xff\x7f\x02\0\x10\0data\xff\xff\xff\x7f",
+    b"RIFF\x24\0\0\0WAVEfmt \x10\0\0\0\x01\0\xff\xff\x44\xac\0\0\0\0\0\0\x02\0\x10\0data\x10\0\0\0" + b"\0" * 16,
+])
+@pytest.mark.parametrize("suffix", [".wav", ".flac", ".ogg", ".mp3"])
+def test_sound_that_is_none_is_refused_in_a_sentence(content: bytes, suffix: str, tmp_path: Path) -> None:
+    from core.library.reference_voices import read_recording
+
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(content)
+    refused_or(lambda: read_recording(path))
+
+
+def test_a_sound_file_that_can_be_read_is_read(tmp_path: Path) -> None:
+    import numpy as np
+
+    from core.library.reference_voices import read_recording
+
+    soundfile.write(tmp_path / "a.wav", 0.3 * np.sin(np.arange(96_000) / 20), 24_000)
+    assert read_recording(tmp_path / "a.wav").sample_rate == 24_000
+
+
+_JSON = st.recursive(st.none() | st.booleans() | st.integers(-2**70, 2**70) | st.floats() | st.text(max_size=8),
+                     lambda inner: (st.lists(inner, max_size=4)
+                                    | st.dictionaries(st.text(max_size=8), inner, max_size=4)),
+                     max_leaves=12)
+_KEYS = ("audio", "text", "file", "path", "duration", "speaker", "model", "vocab", "merges", "added_tokens", "event",
+         "time",
+         "step", "language", "words", "numbers")
+_OBJECTS = st.dictionaries(st.sampled_from(_KEYS), _JSON, max_size=6)
+_ANY = st.one_of(st.binary(max_size=300), _JSON.map(lambda value: json.dumps(value).encode()),
+                 _OBJECTS.map(lambda value: json.dumps(value).encode()))
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(content=_ANY)
+def test_any_bytes_and_any_json_are_refused_or_read_by_every_parser(content: bytes) -> None:
+    for parse in (foreign.parse_json, foreign.parse_yaml, parse_rules, vocabulary):
+        refused_or(lambda parse=parse: parse(content, "a file"))  # type: ignore[misc]
+    event = events.decode(content)
+    assert events.decode(events.encode(event)).kind
+    with tempfile.TemporaryDirectory() as home:
+        folder = Path(home)
+        for name in ("a.json", "metadata.csv", "dataset.yaml", "manifest.jsonl"):
+            (folder / name).write_bytes(content)
+        refused_or(lambda: list(import_source(folder, "am", foreign=True)))
+        refused_or(lambda: manifest.load(folder))

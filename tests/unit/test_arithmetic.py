@@ -1,0 +1,50 @@
+"""The figures of `scripts.dev.arithmetic` beside what the same models take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from core.training import memory_plan
+from scripts.dev import arithmetic
+from scripts.dev.arithmetic import GPU, Decoding, StepMemory
+from scripts.dev.benchmark import gpt, t3, training
+from scripts.dev.benchmark.bench import Bench
+from scripts.dev.benchmark.sizes import QUICK, shallower
+
+LAYERS = 5
+SIZES = replace(shallower(QUICK, LAYERS), clips=16, clip_s=(1.5, 1.5, 1.5))
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(("name", "make"), [("chatterbox", t3.make), ("indextts2", gpt.make)])
+def test_bytes_and_kernels_of_a_code_are_those_of_the_model_at_its_depth(name: str, make) -> None:
+    found = arithmetic.decoding(name, SIZES, positions=100)
+    model = make(Bench(SIZES, CPU, None, lambda text: None))["float32"].bfloat16()
+    layers = sum(value.nbytes for value in model.transformer.layers.parameters())
+    assert found.weights == layers + sum(value.nbytes for value in model.speech_head.parameters())
+    assert found.launches == arithmetic._launches(name, model)
+    cache = (2 if model.guided else 1) * 2 * LAYERS * model.config.decoder.width * 100 * 2
+    assert found.cache == cache
+
+
+@pytest.mark.parametrize(("scope", "checkpointing"), [("rows", True), ("full", False)])
+def test_the_memory_of_a_deep_model_follows_from_shallow_ones(scope, checkpointing: bool) -> None:
+    """Measured with five layers and 16 clips; counted with at most three and eight."""
+    found = arithmetic.step_memory("chatterbox", SIZES, scope, torch.float32, checkpointing=checkpointing)
+    trainer = training.make(Bench(SIZES, CPU, None, lambda text: None), scope)
+    trainer.set_microbatch_plan(replace(trainer.microbatch_plan, activation_checkpointing=checkpointing))
+    clips = trainer.loader.by_length()[-16:]
+    peak = memory_plan.peak_bytes(CPU, lambda: trainer.profile_forward_backward(clips))
+    assert found.total(16) == pytest.approx(training.size(trainer) + trainer.optimizer_bytes + peak, rel=0.1)
+
+
+def test_the_slower_of_memory_and_launches_counts_and_batches_fill_what_is_free() -> None:
+    gpu = GPU("one", 1e9, 10**9)
+    assert Decoding(2e6, 1e6, 100).seconds(gpu, 1e-5) == pytest.approx(3e-3)
+    assert Decoding(2e6, 1e6, 1000).seconds(gpu, 1e-5) == pytest.approx(1e-2)
+    memory = StepMemory(100.0, (50.0, 60.0, 100.0, 180.0))
+    assert [memory.total(batch) for batch in arithmetic.BATCHES[:4]] == [150, 160, 200, 280]
+    assert [memory.largest_batch(free) for free in (149, 150, 160, 199, 200, 279, 280)] == [0, 1, 2, 2, 4, 4, 8]

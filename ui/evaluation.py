@@ -1,0 +1,136 @@
+"""Evaluation on the Listen tab: which models and sentences, the last report with its intervals, and the worst clips."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import gradio as gr
+
+from config.errors import UserError
+from config.languages import language_name
+from config.schema import EvaluateOptions
+from core.jobs.state import JobState
+from core.library import evaluation_report
+from core.library.catalog import list_references
+from core.library.evaluation_report import METRICS, EvaluatedClip, EvaluationReport, interval_bar, show, show_test
+from ui import job_views, media
+from ui.form import command_line, parse
+from ui.live import View
+from ui.markup import NOTHING, Html, div, element, join, paragraph, player, span, table
+from ui.page import Page
+
+_FIELDS = ("models", "languages", "sentences", "count", "dataset", "recogniser")
+_WORST = 3  # clips of each model on the page; the HTML report has ten
+
+
+def build(page: Page) -> None:
+    """Lay out the section."""
+    fields = EvaluateOptions.model_fields
+    with gr.Accordion("Evaluate: error, speaker, naturalness with intervals", open=False, elem_classes="fold",
+                      elem_id="evaluate"):
+        gr.HTML(paragraph("Speaks a list of sentences with each model, measures them all, and compares every two "
+                          "models on the same sentences. Recordings are the upper bound; a base model that reads a new "
+                          "language in Latin letters is the lower one.", class_="small"))
+        models = gr.Dropdown([], label=fields["models"].title, multiselect=True, allow_custom_value=True,
+                             elem_id="evaluate-models")
+        with gr.Row(elem_classes="grid"):
+            languages = gr.Textbox("", label=fields["languages"].title, max_lines=1, min_width=150,
+                                   info="Codes, such as am en; empty is all.", elem_id="evaluate-languages")
+            sentences = gr.Dropdown(["held-out", "shipped"], value="held-out", label=fields["sentences"].title,
+                                    info="Or the path of a text file.", allow_custom_value=True, min_width=150,
+                                    elem_id="evaluate-sentences")
+            count = gr.Number(fields["count"].default, label=fields["count"].title, precision=0, minimum=1,
+                              min_width=150, elem_id="evaluate-count")
+            dataset = gr.Dropdown([], value=None, label=fields["dataset"].title, allow_custom_value=True, min_width=150,
+                                  info="Empty: that of the first trained model.", elem_id="evaluate-dataset")
+            recogniser = gr.Textbox("", label=fields["recogniser"].title, max_lines=1, min_width=150,
+                                    info="Empty: that of the training, or the model's own.",
+                                    elem_id="evaluate-recogniser")
+        start = gr.Button("Evaluate", variant="primary", size="lg", elem_id="run-evaluate")
+        notice = gr.HTML(elem_classes="notices")
+        with gr.Accordion("Command line", open=False, elem_classes="fold"):
+            command = gr.HTML(elem_id="command-evaluate")
+        shown = gr.HTML(elem_id="evaluation")
+    inputs = [models, languages, sentences, count, dataset, recogniser]
+
+    def run(*values: object) -> Sequence[object]:
+        return [page.started_notice(page.start("evaluate", options_of(*values)))]
+
+    page.live.panel(models, lambda view: gr.update(choices=choices(page, view)), "listen")
+    page.live.panel(dataset, lambda _view: gr.update(choices=["", *page.workspace.list_datasets()]), "listen")
+    page.live.panel(shown, last_view, "listen")
+    page.on(start.click, run, inputs, [notice])
+    for widget in inputs:
+        page.on(widget.change, lambda *values: [element(
+            "pre", command_line("evaluate", options_of(*values), page.workspace.path), class_="command")],
+            inputs, [command])
+
+
+def options_of(models: object, languages: object, *values: object) -> EvaluateOptions:
+    """The options from the widgets' values."""
+    chosen = [str(one) for one in models] if isinstance(models, list) else []
+    if not chosen:
+        raise UserError("No model is chosen.", "Choose models, and the recordings as the upper bound.")
+    codes = str(languages or "").replace(",", " ").split()
+    return parse(EvaluateOptions, dict(zip(_FIELDS, (tuple(chosen), tuple(codes), *values), strict=True)))
+
+
+def choices(page: Page, view: View) -> list[str]:
+    """References of every model, trained ones first, and the bounds."""
+    found = [model.reference for model in list_references(page.workspace, view.jobs)]
+    trained = [name for name in found if not name.startswith("base:")]
+    bases = [name for name in found if name.startswith("base:")]
+    return [*trained, *bases, *(f"{name}+romanised" for name in bases),
+            *(f"codec:{name.partition(':')[2]}" for name in bases), "recordings"]
+
+
+def last_view(view: View) -> Html:
+    """The newest evaluation: its progress, then its report."""
+    state = view.newest("evaluate")
+    if state is None:
+        return job_views.empty("The report appears here: a table for each language, differences, and the worst clips.")
+    parts = [job_views.job_card(state)] if state.status != "finished" else []
+    if (state.job.directory / evaluation_report.JSON).is_file():
+        parts.append(report_view(state, evaluation_report.read(state.job.directory)))
+    return join(parts)
+
+
+def report_view(state: JobState, report: EvaluationReport) -> Html:
+    """Tables, differences and the worst clips of a report."""
+    parts = [job_views.warnings(report.notes) if report.notes else NOTHING]
+    for place, language in enumerate(report.languages()):
+        names = [one.name for one in report.models if language in report.estimates.get(one.name, {})]
+        rows = [(METRICS[metric].title, *(_cell(report, name, language, metric, names) for name in names))
+                for metric in report.metrics(language)]
+        tests = [element("li", f"{METRICS[test.metric].title}, {test.second} minus {test.first}: {show_test(test)}")
+                 for test in report.tests if test.language == language]
+        differences = element("details", element("summary", "Paired differences"), element("ul", *tests))
+        parts.append(element("details", element("summary", element("strong", language_name(language))),
+                             table(("Metric", *names), rows), differences if tests else NOTHING, open=place == 0))
+    for model in report.models:
+        if worst := report.worst(model.name, _WORST):
+            parts.append(element("details", element("summary", f"Worst clips of {model.name}"),
+                                 *(_clip(state, clip) for clip in worst)))
+    folder = Path("runs") / state.id
+    paths = join((element("code", folder / name) for name in evaluation_report.FILES), ", ")
+    parts.append(paragraph("Reports in the workspace: ", paths, class_="small"))
+    return join(parts)
+
+
+def _cell(report: EvaluationReport, name: str, language: str, metric: str, names: Sequence[str]) -> Html:
+    found = {other: report.estimates[other][language][metric] for other in names
+             if metric in report.estimates[other][language]}
+    if name not in found:
+        return span("small", "–")
+    return join((span("estimate", show(metric, found[name])),
+                 Html(interval_bar(metric, found[name], list(found.values())))))
+
+
+def _clip(state: JobState, clip: EvaluatedClip) -> Html:
+    edits, letters = clip.values.get("cer", (0.0, 0.0))
+    score = job_views.error_badge(edits / letters) if letters else NOTHING
+    return div("card", element("blockquote", clip.text, lang=clip.language), score,
+               player(media.url("runs", state.id, clip.audio), clip.text),
+               paragraph("Transcript (ASR): ", element("q", clip.transcript, lang=clip.language), class_="small")
+               if clip.transcript else NOTHING)

@@ -1,0 +1,85 @@
+"""What the app is about to do by itself, on every tab: resume jobs after a restart, run a command when the queue is
+empty. Each can be ended here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import gradio as gr
+
+from core.jobs.state import JobState
+from core.jobs.unattended import IdleCommand, RestartOffer, restart_device
+from ui import job_views
+from ui.live import View
+from ui.markup import NOTHING, Html, div, element, join, paragraph
+from ui.page import Page
+
+
+def build(page: Page, restart: RestartOffer | None, idle: IdleCommand | None) -> None:
+    """Lay out what applies; nothing where there is nothing to resume and no command."""
+    if restart and (restart.interrupted.jobs or restart.interrupted.kept_back):
+        shown = gr.HTML(elem_id="restart", elem_classes="notices")
+        page.live.panel(shown, lambda view: restart_view(restart, view))
+        with gr.Row(elem_classes="controls", visible=False) as row:
+            accept = gr.Button("Resume now", size="md", scale=0, min_width=140, elem_id="restart-accept")
+            decline = gr.Button("Do not resume", size="md", scale=0, min_width=140, elem_id="restart-decline")
+        page.live.show_when(row, lambda _view: restart.seconds_left(), lambda _seconds: True, "")
+
+        def accepted() -> Sequence[object]:
+            restart.accept()
+            return [NOTHING]
+
+        def declined() -> Sequence[object]:
+            restart.decline()
+            return [NOTHING]
+
+        page.on(accept.click, accepted, [], [shown])
+        page.on(decline.click, declined, [], [shown])
+    if idle:
+        announced = gr.HTML(elem_id="idle-command", elem_classes="notices")
+        page.live.panel(announced, lambda _view: idle_view(idle))
+        cancel = gr.Button("Cancel the command", size="md", visible=False, elem_id="idle-cancel")
+        page.live.show_when(cancel, lambda _view: idle.seconds_left(), lambda _seconds: True, "")
+
+        def cancelled() -> Sequence[object]:
+            idle.cancel()
+            return [NOTHING]
+
+        page.on(cancel.click, cancelled, [], [announced])
+
+
+def restart_view(offer: RestartOffer, view: View) -> Html:
+    """The countdown, the jobs in their order with their devices, and those that only a person may resume."""
+    seconds = offer.seconds_left()
+    parts = []
+    if seconds is not None:
+        count = len(offer.interrupted.jobs)
+        title = f"{count} jobs were" if count > 1 else "A job was"
+        parts.append(div(
+            "notice info", element("strong", f"{title} alive when the machine went down. Resume in {seconds:.0f} s."),
+            element("ol", *(element("li", _line(state)) for state in offer.interrupted.jobs)), role="status"))
+    kept_back = [(state, reason) for state, reason in offer.interrupted.kept_back
+                 if (now := view.job(state.id)) is not None and now.resumable and now.attempt == state.attempt]
+    if kept_back:
+        parts.append(div(
+            "notice info", element("strong", "Not resumed by itself:"),
+            element("ul", *(element("li", f"{job_views.job_title(state)}: {job_views.readable(reason)}")
+                            for state, reason in kept_back)),
+            paragraph("Resume it on the Jobs tab."), role="status"))
+    return join(parts)
+
+
+def _line(state: JobState) -> str:
+    now, before = restart_device(state), state.job.device
+    place = "" if now not in job_views.DEVICES else f", on {job_views.DEVICES[now]}"
+    return f"{job_views.job_title(state)}{place}" + (f" (before: {job_views.DEVICES[before]})" if now != before else "")
+
+
+def idle_view(idle: IdleCommand) -> Html:
+    """The command that is about to run."""
+    seconds = idle.seconds_left()
+    if seconds is None:
+        return NOTHING
+    return div("notice info", element("strong", f"The queue is empty. This command runs in {seconds:.0f} s:"),
+               element("pre", idle.text), role="status")

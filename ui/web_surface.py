@@ -1,0 +1,552 @@
+"""The web surface: which requests are answered, to whom, and with which headers. All HTTP policy stands here.
+
+A page of another site can make a person's browser send requests to this one. So the names under which the page answers
+are listed (against DNS rebinding), whatever another origin sends is refused (against cross-site requests), and only the
+routes that the page itself uses exist. What is promised to whom: docs/security.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+import json
+import re
+import shutil
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from gradio import components
+from gradio.blocks import BlockFunction, Blocks
+from gradio.routes import App, ORJSONResponse
+from gradio.state_holder import SessionState, StateHolder
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.formparsers import MultiPartException
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute
+from starlette.types import Message, Receive, Scope, Send
+
+from config.errors import UserError
+
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?)\.?(?::([0-9]{1,5}))?", re.IGNORECASE)
+_JSON_BYTES, _FORM_BYTES = 8 << 20, 16 << 10  # the largest event is a review of thousands of clips
+_SPARE_BYTES = 1 << 30  # left on the disk by an upload without a separate limit
+_DEEPEST, _LARGEST_INTEGER = 24, 2**53
+_GONE_S, _PARKED = 3600, 1000
+SESSIONS = 100  # open pages; each takes a megabyte of Gradio's
+UPLOAD_AGE_S = 86_400
+
+_OPEN = re.compile(r"/|/login|/theme\.css|/favicon\.ico|/manifest\.json|/robots\.txt|/(assets|static|svelte)/.*"
+                   r"|/media/font\.woff2|/gradio_api/(login_check|theme\.css|startup-events)", re.DOTALL)
+"""Served without the sign-in: the sign-in page and what it is made of."""
+_SIGNED_IN = re.compile(r"/logout|/config|/media/.*|/gradio_api/(info|app_id|cancel|reset|upload|upload_progress"
+                        r"|heartbeat/[^/]+|queue/(join|data)|run/predict|file=.*)", re.DOTALL)
+"""The page's other routes. Gradio has more, which answer no one here."""
+_EVENTS = ("/gradio_api/run/predict", "/gradio_api/queue/join")
+
+_CONTENT_SECURITY_POLICY = "; ".join((
+    "default-src 'self'", "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:", "style-src 'self' 'unsafe-inline'",
+    "img-src 'self' data: blob:", "media-src 'self' data: blob:", "font-src 'self' data:",
+    "connect-src 'self' data: blob:", "worker-src 'self' blob:", "object-src 'none'",
+    "base-uri 'self'", "form-action 'self'",
+))
+"""Gradio (6.31) writes scripts into the page and makes functions of texts; they load from here and send to here."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """The names under which the page answers."""
+
+    names: frozenset[str] = frozenset()  # given by --allow-host, or of this machine in a known studio
+    domains: tuple[str, ...] = ()  # a studio's proxy, which many tenants share
+    any_address: bool = False  # an IP address as the host: no name, so none that another site could point here
+    frames: tuple[str, ...] = ()  # origins that may show the page in a frame
+
+    def answers_to(self, host: str) -> bool:
+        """Whether a request for `host` (without its port, in lower case) is for this page."""
+        address = _address(host)
+        return (host == "localhost" or host.endswith(".localhost") or host in self.names
+                or any(host.endswith(f".{domain}") for domain in self.domains)
+                or (address is not None and (address.is_loopback or self.any_address)))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An answer in place of the page's."""
+
+    status: int
+    message: str
+
+    def response(self) -> Response:
+        return PlainTextResponse(f"{self.message}\n", status_code=self.status)
+
+
+def access(bound: str, port: int, allowed: Sequence[str] = (), share: bool = False,
+           environment: Mapping[str, str] | None = None) -> Access:
+    """The names that are answered when the page listens on `bound`; `UserError` for one that cannot be a name.
+
+    The proxies' names: the environment of a Lightning studio holds its host, to which the port is put in front;
+    RunPod's is made of pod and port; Colab's `proxyPort` gives `*.colab.googleusercontent.com` or `*.prod.colab.dev`
+    (googlecolab/colabtools, devnen/Chatterbox-TTS-Server #141); a Space's and a codespace's are in the environment.
+    """
+    given = environment or {}
+    names = {_name(host) for host in allowed}
+    domains: list[str] = []
+    frames: list[str] = []
+    if studio := given.get("LIGHTNING_CLOUDSPACE_HOST"):
+        names.add(f"{port}-{studio.lower()}")
+    if pod := given.get("RUNPOD_POD_ID"):
+        names.add(f"{pod.lower()}-{port}.proxy.runpod.net")
+    if space := given.get("SPACE_HOST"):
+        names.add(space.lower())
+        frames.append("https://huggingface.co")
+    if (codespace := given.get("CODESPACE_NAME")) and (domain := given.get("GITHUB_CODESPACES_PORT_FORWARDING_DOMAIN")):
+        names.add(f"{codespace}-{port}.{domain}".lower())
+    if "COLAB_RELEASE_TAG" in given:
+        domains += ["colab.googleusercontent.com", "prod.colab.dev"]
+    if share:
+        domains.append("gradio.live")
+    address = _address(bound.lower())
+    beyond = bound != "localhost" and not (address and address.is_loopback)
+    if beyond:
+        names |= {bound.lower(), socket.gethostname().lower()}
+    return Access(frozenset(names), tuple(domains), beyond, tuple(frames))
+
+
+def _name(host: str) -> str:
+    found = _HOST.fullmatch(host.strip())
+    if not found or found[2]:
+        raise UserError(f"--allow-host {host!r} is not a host name.",
+                        "Give the name alone, such as --allow-host lisan.example.org; no scheme, port or path.")
+    return found[1].lower()
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host.strip("[]"))
+    return None
+
+
+def _split(host: str) -> tuple[str, int | None] | None:
+    """Name and port of a Host header; None where it is none."""
+    found = _HOST.fullmatch(host.strip())
+    return (found[1].lower(), int(found[2]) if found[2] else None) if found else None
+
+
+def refusal(access: Access, method: str, path: str, headers: Headers) -> Refusal | None:
+    """Why a request is not answered: its host, its route, or the site that sent it. None: it is answered.
+
+    A request without `Sec-Fetch-Site` and `Origin` comes from a program, which no other site can steer.
+    """
+    hosts = headers.getlist("host")
+    # A proxy may replace the host by its own and send the outer one beside it.
+    named = [*hosts, *(text.split(",")[0] for text in headers.getlist("x-forwarded-host"))]
+    places = [_split(host) for host in named]
+    if len(hosts) != 1 or None in places:
+        return Refusal(400, "This request does not say for which host it is.")
+    for place in places:
+        if place and not access.answers_to(place[0]):
+            return Refusal(403, f"Lisan does not answer to the name {place[0]}. "
+                                f"If it is yours, start the app with --allow-host {place[0]}")
+    if method not in ("GET", "HEAD", "POST"):
+        return Refusal(405, "Only GET, HEAD and POST are answered.")
+    if not (_OPEN.fullmatch(path) or _SIGNED_IN.fullmatch(path)):
+        return Refusal(404, "There is nothing here.")
+    own = _is_own(access, headers.get("origin"), places)
+    site = headers.get("sec-fetch-site")
+    if method == "POST":
+        fine = site in ("same-origin", "none") if site else own
+    elif path == "/logout":  # changes something and is a link all the same
+        fine = site in ("same-origin", "none") if site else (
+            "referer" in headers and _is_own(access, headers["referer"], places))
+    elif site in (None, "same-origin", "none"):
+        fine = own or site is not None
+    else:  # a link on another site may open the page; nothing of the page may be loaded into another
+        shown_in = ("document", "iframe") if access.frames else ("document",)
+        fine = path == "/" and headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") in shown_in
+    return None if fine else Refusal(403, "Lisan answers its own page only. This request came from another site.")
+
+
+def _is_own(access: Access, origin: str | None, places: Sequence[tuple[str, int | None] | None]) -> bool:
+    """Whether `origin` is the page's own: the host that was asked for, or a name of this machine behind a proxy."""
+    if origin is None:
+        return True
+    try:
+        parts = urlsplit(origin)
+        place = (f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or "", parts.port)
+    except ValueError:
+        return False
+    if parts.scheme not in ("http", "https"):
+        return False
+    default = 443 if parts.scheme == "https" else 80
+    ours = {(name, port or default) for name, port in filter(None, places)}
+    return (place[0], place[1] or default) in ours or (place[1] is None and place[0] in access.names)
+
+
+def event_fault(blocks: Blocks, uploads: Path, body: bytes) -> str | None:
+    """What is wrong with the body of an event, in a sentence; None for one that the page could have sent.
+
+    The page sends each widget's value as text, number, switch, choices or an uploaded file. Everything behind this
+    check may rely on these types; whether a name is known is for the functions to say.
+    """
+    try:
+        event = json.loads(body, parse_constant=_no_number, parse_int=_small_integer, parse_float=_finite)
+    except RecursionError:
+        return "The event's values are nested too deeply."
+    except ValueError as error:
+        return f"The event is not JSON that can be read: {error}."
+    if not isinstance(event, dict):
+        return "The event is not an object."
+    if fault := _text_fault(event):
+        return fault
+    number, values, session = event.get("fn_index"), event.get("data"), event.get("session_hash")
+    function = blocks.fns.get(number) if isinstance(number, int) and not isinstance(number, bool) else None
+    if function is None or function.fn is None:
+        return f"The page has no event {str(number)[:20]}."
+    if not isinstance(session, str) or not re.fullmatch(r"[A-Za-z0-9]{1,64}", session):
+        return "The event does not say of which session it is."
+    if not isinstance(values, list) or len(values) != len(function.inputs):
+        return f"The event takes {len(function.inputs)} values."
+    if event.get("batched") or event.get("simple_format"):
+        return "The page sends no such events."
+    if _takes_selection(function) and not _is_selection(event.get("event_data")):
+        return "The event does not say what was selected."
+    for widget, value in zip(function.inputs, values, strict=True):
+        if not _fits(widget, value, uploads):
+            label = getattr(widget, "label", None) or type(widget).__name__
+            return f"{label}: {str(value)[:40]!r} is no value of this field."
+    return None
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is not a number")
+
+
+def _small_integer(text: str) -> int:
+    if len(text) > 17 or abs(int(text)) > _LARGEST_INTEGER:
+        raise ValueError(f"a number of {len(text)} digits is too large")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    if not abs(value := float(text)) <= _LARGEST_INTEGER:
+        raise ValueError("a number is too large")
+    return value
+
+
+def _text_fault(value: object, depth: int = 0) -> str | None:
+    """A text that no widget can hold, or too many levels."""
+    if depth > _DEEPEST:
+        return "The event's values are nested too deeply."
+    if isinstance(value, str) and ("\0" in value or any("\ud800" <= character <= "\udfff" for character in value)):
+        return "The event holds a character that is no text."
+    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((fault for one in inner if (fault := _text_fault(one, depth + 1))), None)
+
+
+def _takes_selection(function: BlockFunction) -> bool:
+    return any(kind == "select" for _widget, kind in function.targets)
+
+
+def _is_selection(given: object) -> bool:
+    return isinstance(given, dict) and isinstance(given.get("value"), str | int | float) and "index" in given
+
+
+def _fits(widget: object, value: object, uploads: Path) -> bool:
+    """Whether `value` has a type that the browser sends for `widget`."""
+    if value is None:
+        return True
+    if isinstance(widget, components.State):
+        return False  # is kept here, not sent
+    if isinstance(widget, components.File | components.Audio):
+        files = value if isinstance(value, list) else [value]
+        return len(files) <= 1000 and all(_is_upload(file, uploads) for file in files)
+    if isinstance(widget, components.Checkbox):
+        return isinstance(value, bool)
+    if isinstance(widget, components.Number):
+        return isinstance(value, int | float | str) and not isinstance(value, bool)
+    if isinstance(widget, components.CheckboxGroup) or getattr(widget, "multiselect", None):
+        return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    if isinstance(widget, components.Dropdown | components.Radio) and not isinstance(value, str):
+        return any(value is offered for _title, offered in widget.choices)
+    if isinstance(widget, components.Textbox):  # a preset fills in numbers, which come back as such; Gradio makes texts
+        return isinstance(value, str | int | float) and not isinstance(value, bool)
+    return isinstance(value, str)
+
+
+def _is_upload(file: object, uploads: Path) -> bool:
+    """Whether `file` is the description of a file that was uploaded here."""
+    if not isinstance(file, dict) or not isinstance(file.get("path"), str):
+        return False
+    with suppress(OSError, ValueError):
+        path = Path(file["path"]).resolve()
+        return path.is_relative_to(uploads.resolve()) and path.is_file()
+    return False
+
+
+@dataclass
+class SignInDelay:
+    """Sign-ins of one address wait their turn, and after five failures longer with each: 1, 2, 4 and up to 30 s."""
+
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    clock: Callable[[], float] = time.monotonic
+    failures: OrderedDict[str, tuple[int, float]] = field(default_factory=OrderedDict)
+    turns: dict[str, asyncio.Lock] = field(default_factory=dict)
+    waiting: dict[str, int] = field(default_factory=dict)
+
+    def count(self, address: str) -> int:
+        """Failures of `address`; a quarter of an hour without one forgets them."""
+        count, last = self.failures.get(address, (0, 0.0))
+        return count if self.clock() - last <= 900 else 0
+
+    async def attempt(self, address: str, run: Callable[[], Awaitable[int]]) -> Refusal | None:
+        """Call `run`, which gives the status of the answer, when it is this address's turn; refuse a ninth to wait."""
+        if self.waiting.get(address, 0) >= 8:
+            return Refusal(429, "Too many sign-ins at once. Wait a minute.")
+        self.waiting[address] = self.waiting.get(address, 0) + 1
+        try:
+            async with self.turns.setdefault(address, asyncio.Lock()):
+                if (count := self.count(address)) >= 5:
+                    await self.sleep(min(30.0, 2.0 ** (count - 5)))
+                failed = await run() != 200
+                self.failures.pop(address, None)
+                if failed:
+                    self.failures[address] = (count + 1, self.clock())
+                    if len(self.failures) > 10_000:
+                        self.failures.popitem(last=False)
+        finally:
+            self.waiting[address] -= 1
+            if not self.waiting[address]:
+                del self.waiting[address]
+                self.turns.pop(address, None)
+        return None
+
+
+class Sessions(StateHolder):
+    """Sessions whose page is closed keep the values of their states for an hour, and nothing else.
+
+    Gradio keeps a copy of the whole page's configuration for each (6.31), for links into its middle that we do not
+    have. A page that comes back within the hour, after a laptop slept, goes on where it was.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parked: OrderedDict[str, tuple[float, dict[int, Any]]] = OrderedDict()
+
+    def __getitem__(self, session_id: str) -> SessionState:
+        returned = session_id not in self.session_data
+        state = super().__getitem__(session_id)
+        if returned and session_id in self.parked:
+            for key, value in self.parked.pop(session_id)[1].items():
+                state[key] = value
+        elif state.is_closed:
+            state.is_closed = False
+        return state
+
+    def delete_all_expired_state(self) -> None:
+        """Gradio calls this every second."""
+        now = time.monotonic()
+        quiet = datetime.datetime.now() - datetime.timedelta(seconds=_GONE_S)
+        with self.lock:
+            for session_id, state in list(self.session_data.items()):
+                if state.is_closed or self.time_last_used.get(session_id, quiet) <= quiet:
+                    self.parked[session_id] = (now, dict(state.state_data))
+                    self.session_data.pop(session_id, None)
+                    self.time_last_used.pop(session_id, None)
+            for session_id, (since, _values) in list(self.parked.items()):
+                if now - since > _GONE_S or len(self.parked) > _PARKED:
+                    del self.parked[session_id]
+
+
+class GuardedApp(App):
+    """Gradio's application behind the checks of this module: everything that is sent to it passes `__call__`."""
+
+    def __init__(self, access: Access, routes: Sequence[BaseRoute], uploads: Path,
+                 max_upload: int | None = None) -> None:
+        super().__init__(routes=list(routes), openapi_url=None, default_response_class=ORJSONResponse)
+        self.access, self.uploads, self.max_upload = access, uploads, max_upload
+        self.state_holder = Sessions()
+        self.sign_in_delay = SignInDelay()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await super().__call__(scope, receive, send)
+        if scope["type"] != "http":  # the page opens no web socket
+            return await send({"type": "websocket.close", "code": 1008})
+        headers = Headers(scope=scope)
+        prefix = urlsplit(self.root_path or scope.get("root_path", "")).path.rstrip("/")
+        path = scope["path"]
+        path = path.removeprefix(prefix) if path == prefix or path.startswith(f"{prefix}/") else path
+        path = path.removesuffix("/") or "/"
+        send = _with_headers(send, self.access)
+        refused = refusal(self.access, scope["method"], path, headers) or self._locked(path, headers)
+        if refused is None and path == "/login" and scope["method"] == "POST":
+            refused = await self._sign_in(scope, receive, send, headers)
+            if refused is None:
+                return None
+        elif refused is None and scope["method"] == "POST":
+            receive_or_refusal = await self._bounded(path, headers, receive)
+            if not isinstance(receive_or_refusal, Refusal):
+                return await super().__call__(_plain(scope), receive_or_refusal, send)
+            if path in _EVENTS:  # the page shows the sentence
+                return await JSONResponse({"error": receive_or_refusal.message},
+                                          receive_or_refusal.status)(scope, receive, send)
+            refused = receive_or_refusal
+        if refused is not None:
+            return await refused.response()(scope, receive, send)
+        return await super().__call__(_plain(scope), receive, send)
+
+    def _locked(self, path: str, headers: Headers) -> Refusal | None:
+        """What only those who signed in may have, and files that were not uploaded."""
+        if self.auth is not None and not _OPEN.fullmatch(path) and not self._signed_in(headers):
+            return Refusal(401, "Sign in first.")
+        if path.startswith("/gradio_api/file="):
+            asked = unquote(path.removeprefix("/gradio_api/file="))
+            if not _is_upload({"path": asked}, self.uploads):
+                return Refusal(404, "There is nothing here.")
+        return None
+
+    def _signed_in(self, headers: Headers) -> bool:
+        cookies: SimpleCookie = SimpleCookie()
+        for line in headers.getlist("cookie"):
+            with suppress(CookieError):
+                cookies.load(line)
+        names = (f"access-token-{self.cookie_id}", f"access-token-unsecure-{self.cookie_id}")
+        return any(name in cookies and cookies[name].value in self.tokens for name in names)
+
+    async def _sign_in(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> Refusal | None:
+        bounded = await _buffered(receive, _FORM_BYTES)
+        if isinstance(bounded, Refusal):
+            return bounded
+
+        async def run() -> int:
+            status = 500
+
+            async def noting(message: Message) -> None:
+                nonlocal status
+                status = message.get("status", status)
+                await send(message)
+
+            await super(GuardedApp, self).__call__(_plain(scope), _replay(bounded, receive), noting)
+            return status
+
+        return await self.sign_in_delay.attempt(_client(scope, headers), run)
+
+    async def _bounded(self, path: str, headers: Headers, receive: Receive) -> Receive | Refusal:
+        """`receive` for the body of a POST: checked where it is an event, cut off where an upload is too large."""
+        if path == "/gradio_api/upload":
+            most = self.max_upload
+            if most is None:
+                self.uploads.mkdir(parents=True, exist_ok=True)
+                most = max(0, shutil.disk_usage(self.uploads).free - _SPARE_BYTES)
+            text = headers.get("content-length", "0")
+            if not text.isdecimal() or int(text) > most:
+                return Refusal(413, f"The upload exceeds the {most / 1e9:.1f} GB that are allowed (--max-upload).")
+            return _counted(receive, most)
+        body = await _buffered(receive, _JSON_BYTES)
+        if isinstance(body, Refusal):
+            return body
+        if path in _EVENTS and self.blocks is not None:
+            fault = event_fault(self.blocks, self.uploads, body)
+            if fault is not None:
+                return Refusal(422, fault)
+        return _replay(body, receive)
+
+
+def _plain(scope: Scope) -> Scope:
+    """`scope` without a header by which a request could name another server as this one."""
+    return {**scope, "headers": [pair for pair in scope["headers"] if pair[0] != b"x-gradio-server"]}
+
+
+def _client(scope: Scope, headers: Headers) -> str:
+    """The address that sign-ins are counted for: of a proxy on this machine, the one that it says it speaks for."""
+    peer = (scope.get("client") or ("unknown", 0))[0]
+    address = _address(peer)
+    if address and address.is_loopback and (forwarded := headers.get("x-forwarded-for")):
+        peer = forwarded.rpartition(",")[2].strip()
+        address = _address(peer)
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return peer[:64]
+
+
+async def _buffered(receive: Receive, most: int) -> bytes | Refusal:
+    """The whole body; refused where it is longer than `most` bytes."""
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return Refusal(400, "The request ended before its body did.")
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            return Refusal(413, f"The request is longer than {most} bytes.")
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """`receive` with `body` in front of it."""
+    parts = [body]
+
+    async def replayed() -> Message:
+        return {"type": "http.request", "body": parts.pop(), "more_body": False} if parts else await receive()
+
+    return replayed
+
+
+def _counted(receive: Receive, most: int) -> Receive:
+    """`receive` that fails as a form does, whose parser then deletes what it wrote."""
+    size = 0
+
+    async def counted() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > most:
+            raise MultiPartException(f"The upload exceeds the maximum allowed size of {most} bytes.")
+        if message["type"] == "http.disconnect":
+            raise MultiPartException("The upload was cut off.")
+        return message
+
+    return counted
+
+
+def _with_headers(send: Send, access: Access) -> Send:
+    """`send` with the headers of every answer; what Gradio allows other origins is taken out."""
+    ancestors = " ".join(("'self'", *access.frames))
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [
+                (name, value.replace(b"SameSite=none", b"SameSite=lax").replace(b"samesite=none", b"samesite=lax")
+                 if name.lower() == b"set-cookie" and not access.frames else value)
+                for name, value in message.get("headers", ()) if not name.lower().startswith(b"access-control-")]
+            headers = MutableHeaders(scope=message)
+            headers["Content-Security-Policy"] = f"{_CONTENT_SECURITY_POLICY}; frame-ancestors {ancestors}"
+            if not access.frames:
+                headers["X-Frame-Options"] = "SAMEORIGIN"
+            headers["X-Content-Type-Options"] = "nosniff"
+            headers["Referrer-Policy"] = "same-origin"
+            headers["Cross-Origin-Resource-Policy"] = "same-origin"
+            headers["Cross-Origin-Opener-Policy"] = "same-origin"
+        await send(message)
+
+    return sending
+
+
+def remove_old_uploads(folder: Path, age_s: float = UPLOAD_AGE_S) -> None:
+    """Delete what was uploaded longer than `age_s` ago, also by an app that was killed. Links are not followed."""
+    now = time.time()
+    for path in sorted(folder.rglob("*"), reverse=True) if folder.is_dir() else ():
+        with suppress(OSError):
+            if now - path.lstat().st_mtime > age_s:
+                path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
