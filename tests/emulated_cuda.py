@@ -279,6 +279,9 @@ def _capture(graph: EmulatedGraph, **_: object) -> Iterator[None]:
 class _Stream:
     """Everything runs in order."""
 
+    def __init__(self, device: int | None = None) -> None:
+        pass
+
     def wait_stream(self, other: _Stream) -> None:
         pass
 

@@ -154,6 +154,7 @@ class TTSModel:
                 out_of_memory = True
             if out_of_memory:  # outside of `except`, whose traceback holds the buffers
                 self.lm.free_buffers()
+                torch.cuda.empty_cache()  # else a small tensor can keep the block of a large cache
                 most = 1 << (count - 1).bit_length() - 1
         return found
 

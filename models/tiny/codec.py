@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from models.convolutions import full_precision
+
 _LOG_MEL_FLOOR = -9.2103  # log(1e-4), of `audio.log_mel`
 
 
@@ -166,14 +168,16 @@ class Codec(nn.Module):
             inside = torch.arange(frames.shape[1], device=mel.device)[None] < frame_lengths[:, None]
             frames = torch.where(inside[..., None], frames, torch.full_like(frames, self.silence))
             mask = inside[:, :: self.config.frames_per_code, None].to(frames.dtype)
-        return self.quantizer.to_codes(self.quantizer.quantize(self.encode_latent(frames, mask)))
+        with full_precision():
+            return self.quantizer.to_codes(self.quantizer.quantize(self.encode_latent(frames, mask)))
 
     @torch.inference_mode()
     def decode(self, codes: torch.Tensor, speaker_embedding: torch.Tensor) -> torch.Tensor:
         """Codes (B, U) and speaker embedding (B, speaker_size) to log-mel (B, n_mels, frames_per_code * U)."""
         mask = torch.ones(*codes.shape, 1, device=codes.device)
-        hidden = self.decode_hidden(self.quantizer.dequantize(codes), mask, speaker_embedding)
-        frames = self.predict_frames(hidden, mask)
+        with full_precision():
+            hidden = self.decode_hidden(self.quantizer.dequantize(codes), mask, speaker_embedding)
+            frames = self.predict_frames(hidden, mask)
         return frames.transpose(1, 2) * self.config.mel_std + self.config.mel_mean
 
     @torch.inference_mode()

@@ -1,8 +1,8 @@
 """Test and measure on a GPU: python -m scripts.dev.gpu, or `make gpu`, or `make gpu STAGE=T3,demo`.
 
-Every stage is a separate command and is stopped after eight minutes, or --limit. What it found is written after each to gpu.json
-and gpu.md; stages that were not run this time keep what they found before, with its date and commit. Nothing is
-downloaded.
+Every stage is a separate command and is stopped after eight minutes, or --limit. What it found is written after each
+to gpu.json and gpu.md; stages that were not run this time keep what they found before, with its date and commit.
+Nothing is downloaded.
 """
 
 from __future__ import annotations
