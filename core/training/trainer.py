@@ -205,6 +205,8 @@ class Trainer:
                 batches, rng_state, scaler_state_before_retries = self._next_batches(), self._rng_state(), {}
 
             self.scaler.step(self.optimizer)
+            for parameter in parameters:  # a fused optimizer leaves the versions, by which DoRA keeps its norms
+                torch.autograd.graph.increment_version(parameter)
             self.scaler.update()
             if self._allocation is not None:
                 self._allocation.follow(self.step + 1)

@@ -11,7 +11,8 @@ from peft import PeftModel
 from config.errors import UserError
 from core.model.adapters import Adapters, plan_adapters
 from core.model.prefix import base_tensors, parameter_name
-from core.training.trainer import Trainer
+from core.training import trainer as trainer_module
+from core.training.trainer import Trainer, make_optimizer
 from models.base import LossOptions, Sampling
 from tests.contract.conftest import World
 from tests.worlds import ENGLISH, train_options
@@ -141,6 +142,26 @@ def test_what_is_saved_is_what_was_trained_and_peft_reads_it(world: World, kind:
             theirs.lm.module.get_parameter(parameter_name(table)).copy_(rows[parameter_name(table)])
     theirs.lm.module = wrapped.base_model.model
     torch.testing.assert_close(theirs.lm.probe(sample).speech_logits, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_saved_is_what_the_optimizer_of_a_gpu_trained(world: World, kind: str, tmp_path: Path,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is fused, and changes parameters without their version, by which DoRA sees that its norms are old."""
+    monkeypatch.setattr(trainer_module, "make_optimizer",
+                        lambda groups, options, device: make_optimizer(groups, options, torch.device("cuda")))
+    trainer = trained(world, adapter=kind)
+    assert all(group["fused"] for group in trainer.optimizer.param_groups)
+    assert trainer.tts.adapters is not None
+    trainer.tts.adapters.save(tmp_path)
+    again = world.extension()
+    adapters, rows = Adapters.load(again.lm.module, tmp_path), trainer.trainables.rows
+    with torch.no_grad():
+        for table in again.lm.text_tables:
+            again.lm.module.get_parameter(parameter_name(table)).copy_(rows[parameter_name(table)])
+    sample = trainer.loader.next_batches()[0].samples[0]
+    with trainer.tts.adapters_for("am"), adapters.enabled(True):
+        assert torch.equal(again.lm.probe(sample).speech_logits, trainer.tts.lm.probe(sample).speech_logits)
 
 
 @pytest.mark.parametrize("kind", KINDS)
