@@ -20,6 +20,7 @@ from core.model.precision import Precision
 from core.speech.evaluation import SpeechEvaluator
 from core.training import dataloader, replay, setup
 from core.training.trainer import Trainer
+from data.acoustics import audio
 from models.base import Generated, Sampling, VocoderOptions, Voice
 from models.cuda_graph_decode import CUDAGraphStepper
 from tests.contract.conftest import CPU, World, single_start
@@ -192,15 +193,24 @@ def test_the_caches_have_the_size_that_was_told_and_are_freed_after_an_evaluatio
         assert not REAL or torch.cuda.memory_allocated() <= before + 2**20
 
 
-def assert_same_sound(found: torch.Tensor, wanted: torch.Tensor) -> None:
-    """Waveforms (S,) that differ by less than 1% of their norm: a phase that has moved by rounding is no fault."""
+def assert_near(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    """Waveforms (S,), or spectra, that differ by less than 1% of their norm."""
     assert found.device == CPU
     assert found.shape == wanted.shape
     assert (found - wanted).norm() < 0.01 * wanted.norm()
 
 
+def magnitudes(waveform: torch.Tensor) -> torch.Tensor:
+    """Magnitudes in mel bands (80, F), without the phases, of a waveform (S,)."""
+    return audio.log_mel(waveform, audio.MelSettings()).exp()
+
+
 def test_a_text_is_streamed_as_on_the_cpu(world: World, voice: Voice) -> None:
-    """Codes and sound together; a family without streaming decodes the whole."""
+    """Codes and sound together; a family without streaming decodes the whole.
+
+    Sound is the same where its magnitudes are: in one second and a half Griffin-Lim turns rounding of the mel by 1e-7
+    into waveforms that differ by up to 5%, and their magnitudes by 0.14%. One other code changes these by 1.9% or more.
+    """
     def sound(device: torch.device) -> torch.Tensor:
         tts = model(world, device)
         tts.lm.base_code_limit = 40  # type: ignore[attr-defined]
@@ -219,7 +229,8 @@ def test_a_text_is_streamed_as_on_the_cpu(world: World, voice: Voice) -> None:
     wanted = sound(CPU)
     with emulated_cuda():
         found = sound(CUDA)
-    assert_same_sound(found, wanted)
+    assert found.shape == wanted.shape
+    assert_near(magnitudes(found), magnitudes(wanted))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -235,7 +246,7 @@ def test_codes_are_decoded_as_on_the_cpu(world: World, voice: Voice, dtype: torc
     with emulated_cuda():
         found = sound(CUDA)
     if dtype is torch.float32:
-        assert_same_sound(found, wanted)
+        assert_near(found, wanted)
     assert found.device == CPU
     assert found.shape == wanted.shape
     assert found.isfinite().all()
@@ -264,7 +275,10 @@ def test_features_are_extracted_as_on_the_cpu(world: World) -> None:
     ids=lambda changes: next(iter(changes.values())))
 def test_a_training_step_is_that_of_the_cpu(world: World, changes: dict[str, object],
                                             monkeypatch: pytest.MonkeyPatch) -> None:
-    """The losses of two steps. Without a GPU there is no backward pass on it: the gradients are ones, everywhere."""
+    """The losses of two steps, without dropout in adapters, whose random numbers are those of the device.
+
+    Without a GPU there is no backward pass on it: the gradients are ones, everywhere.
+    """
     if not REAL:
         monkeypatch.setattr(torch.Tensor, "backward", lambda loss: fill_gradients())
     trained: list[torch.nn.Parameter] = []
@@ -275,7 +289,7 @@ def test_a_training_step_is_that_of_the_cpu(world: World, changes: dict[str, obj
 
     def losses(device: torch.device, dtype: torch.dtype = torch.float32) -> list[float]:
         options = train_options(guided_attention_weight=0.1, text_dropout=0.1, code_dropout=0.2, batch_size=3,
-                                **{"scope": "gated", **changes})
+                                **{"scope": "gated", "adapter_dropout": 0.0, **changes})
         tts = single_start(setup.new_model(options, world.workspace, device))
         data = dataloader.load_training_data(world.workspace, options.dataset, tts)
         replayed = replay.load(tts, world.voices(tts)).replayed if options.scope == "full" else ()
