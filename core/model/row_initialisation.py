@@ -177,7 +177,7 @@ def fit_rows(base: TTSModel, front_end: FrontEnd, rows: Mapping[str, torch.Tenso
     after = _measured(model, unseen, conditioning)
     if after >= before:
         table.data.copy_(start)
-    found = {name: value.detach().to(rows[name].dtype).clone()
+    found = {name: value.detach().to(rows[name]).clone()
              for name, value in new_rows(model.lm.module, model.lm.text_tables).items()}
     return FittedRows(found, before, min(before, after))
 

@@ -91,9 +91,9 @@ def _exported(world: Workspace, run: Path, kind: str) -> None:
     with checkpointed.adapters_for("en"):
         assert not torch.allclose(checkpointed.lm.probe(new.sample).speech_logits, wanted)
     config, tiny = _language_model_config(place), load(world, "base:tiny", DEVICE).lm
-    merged = replace(tiny, module=load_module(place / "t3-merged.safetensors", SpeechLM(config)))
+    merged = replace(tiny, module=load_module(place / "t3-merged.safetensors", SpeechLM(config)).to(DEVICE))
     torch.testing.assert_close(merged.probe(new.sample).speech_logits, wanted, atol=1e-4, rtol=1e-4)
-    plain = load_module(place / "t3.safetensors", SpeechLM(config))
+    plain = load_module(place / "t3.safetensors", SpeechLM(config)).to(DEVICE)
     wrapped = PeftModel.from_pretrained(plain, str(place / "adapter"))
     by_peft = replace(tiny, module=wrapped.base_model.model)
     torch.testing.assert_close(by_peft.probe(new.sample).speech_logits, wanted, atol=1e-4, rtol=1e-4)

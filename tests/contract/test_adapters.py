@@ -42,7 +42,12 @@ def test_new_rows_train_beside_every_kind_and_nothing_of_the_base_moves(
         trainer.train_step()
     after = module.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
-    assert changed == set(trainer.trainables.named)
+    assert trainer.tts.adapters is not None
+    allocation, named = trainer.tts.adapters.allocation, trainer.trainables.named
+    # AdaLoRA may leave a layer no direction, whose values are then the zeros that they began with.
+    lost = {name for name, rank in allocation.ranks().items() if rank == 0} if allocation else set()
+    assert changed | lost == set(named)
+    assert all(trainer.optimizer.state[named[name]]["exp_avg"].any() for name in lost)  # it was trained until then
     for table in trainer.tts.lm.text_tables:
         rows = trainer.trainables.rows[parameter_name(table)]
         assert rows.requires_grad
@@ -77,8 +82,12 @@ def test_adapters_start_without_effect(world: World, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_old_and_new_languages_share_a_batch_and_old_rows_stay_equal_to_the_bit(world: World, kind: str) -> None:
-    """Every logit of a base row, at every code of a guided batch, is that of a batch without adapters."""
+def test_old_and_new_languages_share_a_batch_and_old_rows_stay_equal_to_the_bit(
+        world: World, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every logit of a base row, at every code of a guided batch, is that of a batch without adapters.
+
+    Alone, on a GPU, the texts are spoken by CUDA graphs, whose replays call no hook.
+    """
     trainer = trained(world, adapter=kind)
     tts, model = trainer.tts, trainer.tts.lm
     assert tts.adapters is not None
@@ -93,11 +102,13 @@ def test_old_and_new_languages_share_a_batch_and_old_rows_stay_equal_to_the_bit(
     voices = [plain, adapted, plain, adapted]
     seen: list[torch.Tensor] = []
     hook = model.module.transformer.register_forward_hook(lambda _module, _given, made: seen.append(made.clone()))
-    with tts.adapters_for_batch(languages):
-        together = model.generate(texts, voices, GREEDY)
-    mixed, seen[:] = list(seen), []
-    with tts.adapters.enabled(False):
-        model.generate(texts, voices, GREEDY)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(model), "_stepper_for", lambda *_: None)
+        with tts.adapters_for_batch(languages):
+            together = model.generate(texts, voices, GREEDY)
+        mixed, seen[:] = list(seen), []
+        with tts.adapters.enabled(False):
+            model.generate(texts, voices, GREEDY)
     hook.remove()
     old = torch.arange(0, len(mixed[0]), 2)  # with guidance the rows stand there twice
     assert len(old) == (4 if model.module.guided else 2)

@@ -114,7 +114,8 @@ def test_an_export_stands_alone(exported: Path, tmp_path: Path) -> None:
     """Copied away, without base, run or dataset, it speaks by its own script."""
     folder = tmp_path / "elsewhere"
     shutil.copytree(exported, folder)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))  # packages may be there
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, str(folder / "load_example.py")], cwd=tmp_path, env=environment,
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

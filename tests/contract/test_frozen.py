@@ -83,7 +83,7 @@ def trainer_of(world: World, chosen: dict[str, object], dtype: torch.dtype) -> T
     data = dataloader.load_training_data(world.workspace, options.dataset, tts)
     if options.augmentation:  # other clips stand for variants: these are made where a dataset is prepared
         data = replace(data, variants={item.id: data.train[:2] for item in data.train})
-    return Trainer(options, tts, data, clips(world)[:4], Precision("cpu", dtype, "for the test"))
+    return Trainer(options, tts, data, clips(world)[:4], Precision(DEVICE.type, dtype, "for the test"))
 
 
 def measured(trainer: Trainer) -> None:
@@ -111,7 +111,7 @@ def act(trainer: Trainer, action: str) -> None:
         model, samples = trainer.tts.lm, trainer.loader.next_batches()[0].samples
         adapters_for = trainer.tts.adapters_for_batch(["en", "am"])
         with trainer.ema_weights(), adapters_for, trainer.precision.autocast(), torch.no_grad():
-            model.module.transformer(torch.zeros(2, 3, model.module.config.decoder.width))
+            model.module.transformer(torch.zeros(2, 3, model.module.config.decoder.width, device=DEVICE))
         with trainer.tts.adapters_for("en"), trainer.precision.autocast(), torch.no_grad():
             model.losses(samples, LossOptions())
 

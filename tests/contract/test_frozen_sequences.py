@@ -30,8 +30,9 @@ from core.model.prefix import base_tensors
 from core.speech import evaluation
 from core.training import checkpoint
 from core.workspace import Workspace
+from tests.contract.conftest import CPU
 from tests.contract.test_frozen import CHOICES, SEED, there_is_time
-from tests.worlds import DEVICE, Listener, extended_world, train_options
+from tests.worlds import Listener, extended_world, train_options
 
 OPTIONS = {**{name: values for name, values in CHOICES.items() if name != "augmentation"},  # no variants are there
            "checkpoint_every": st.integers(1, 3), "keep_last": st.integers(1, 2), "validate_every": st.integers(0, 2),
@@ -120,7 +121,7 @@ class Bench:
     def _check_checkpoint(self, folder: Path, options: TrainOptions) -> None:
         record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
         assert record.frozen_hash == record.origin.base_hash  # in the memory of the trainer
-        tts = load_checkpoint(self.workspace, folder, DEVICE)
+        tts = load_checkpoint(self.workspace, folder, CPU)  # the bits of the file
         assert not tts.changed or (options.scope == "full" and options.full_trainable != "adapters")
         assert not set(tts.lm.text_tables) & set(tts.changed)
         after = base_tensors(tts.lm.module)

@@ -34,7 +34,7 @@ def rehearsing(world: World, dtype: torch.dtype = torch.float32, **changes: obje
     options = train_options(**{**FULL, **changes})
     tts = setup.new_model(options, world.workspace, DEVICE)
     data = dataloader.load_training_data(world.workspace, options.dataset, tts)
-    return Trainer(options, tts, data, clips(world), Precision("cpu", dtype, "for the test"))
+    return Trainer(options, tts, data, clips(world), Precision(DEVICE.type, dtype, "for the test"))
 
 
 def clips(world: World) -> tuple[Utterance, ...]:
@@ -174,7 +174,7 @@ def test_importance_without_clips_is_refused(world: World) -> None:
     tts = setup.new_model(options, world.workspace, DEVICE)
     data = dataloader.load_training_data(world.workspace, options.dataset, tts)
     with pytest.raises(UserError, match="estimated on replayed clips; there are none"):
-        Trainer(options, tts, data, (), Precision("cpu", torch.float32, "for the test"))
+        Trainer(options, tts, data, (), Precision(DEVICE.type, torch.float32, "for the test"))
 
 
 def test_a_run_in_full_is_kept_resumed_and_certified(world: World) -> None:

@@ -34,7 +34,7 @@ def test_cached_decoding_equals_teacher_forcing(world: World, trained: TTSModel,
             codes = trained.lm.generate([ids], [voice], GREEDY)[0].codes
             logits = trained.lm.probe(Sample(ids, codes, voice.conditioning)).speech_logits
         assert len(codes) > 0
-        assert np.array_equal(logits[:len(codes), :world.case.codes].argmax(-1).numpy(), codes)
+        assert np.array_equal(logits[:len(codes), :world.case.codes].argmax(-1).cpu().numpy(), codes)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.8, seed=3), Sampling(guidance=1.0)],

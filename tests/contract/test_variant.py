@@ -14,8 +14,8 @@ from core.training import dataloader, setup
 from core.training.trainer import Trainer
 from data import manifest
 from data.front_end import FrontEnd
-from tests.contract.conftest import CPU, World
-from tests.worlds import Listener, train_options, write_dataset
+from tests.contract.conftest import World
+from tests.worlds import DEVICE, Listener, train_options, write_dataset
 
 
 def test_a_variant_is_read_as_its_language_and_trained_beside_it(world: World) -> None:
@@ -34,7 +34,7 @@ def test_a_variant_is_read_as_its_language_and_trained_beside_it(world: World) -
 
     extend.run(ExtendOptions(model=world.case.model, tokenizer=code, extension=code), workspace,
                Listener(workspace.runs / "extend-variant"))
-    made, table = load(workspace, f"extension:{code}", CPU), base.lm.text_tables[0]
+    made, table = load(workspace, f"extension:{code}", DEVICE), base.lm.text_tables[0]
     row = next(iter(new_rows(made.lm.module, made.lm.text_tables).values()))
     assert len(row) == 1
     if (tag := base.front_end.tag_id(of)) is not None:  # it starts next to the language's own tag
@@ -42,9 +42,9 @@ def test_a_variant_is_read_as_its_language_and_trained_beside_it(world: World) -
         assert (row[0] - own).norm() < 0.2 * (rows - own).norm(dim=1)[rows.ne(own).any(1)].mean()
 
     options = train_options(extension=code, dataset=f"demo-{code}", steps=2, batch_size=2, weight_decay=0.5)
-    trained = setup.new_model(options, workspace, CPU)
+    trained = setup.new_model(options, workspace, DEVICE)
     trainer = Trainer(options, trained, dataloader.load_training_data(workspace, f"demo-{code}", trained), (),
-                      Precision("cpu", torch.float32, "for the test"))
+                      Precision(DEVICE.type, torch.float32, "for the test"))
     trainer.train_step()
     for item in certify.base_probes(base)[:4]:
         with torch.inference_mode(), trained.adapters_for(item.language):
