@@ -8,9 +8,13 @@ mask no real position attends to padding, so training needs no other mask.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -68,6 +72,14 @@ class KVCache:
             stored_keys.scatter_(2, index, keys.to(stored_keys.dtype))
             stored_values.scatter_(2, index, values.to(stored_values.dtype))
         return stored_keys[:, :, :self.span], stored_values[:, :, :self.span]
+
+    def watch(self, layer: int, rows: torch.Tensor) -> torch.Tensor | None:
+        """Where a step's queries of a watched layer go, (B, width), beside `rows` (B, width); None for other layers."""
+        if layer not in self.watched:
+            return None
+        queries = torch.empty_like(rows, dtype=self.storage.dtype)
+        self.queries[layer] = queries.view(len(rows), self.storage.shape[3], 1, -1)
+        return queries
 
     def rows(self, count: int) -> KVCache:
         """The cache of the first `count` rows, on the same storage."""
@@ -211,8 +223,10 @@ class Decoder(nn.Module):
         """(B, T, width) to (B, T, width). With a cache, `positions` (B, T) are those of the vectors in their rows."""
         if positions is None:
             positions = torch.arange(hidden.shape[1], device=hidden.device)[None].expand(hidden.shape[0], -1)
-        mask = None if cache is None else cache.mask(positions)
         rotation = self.rotation(positions)
+        if cache is not None and (kernels := step_kernels(hidden, self.config, self._linear_layers)) is not None:
+            return self._step(kernels, hidden[:, 0], rotation, cache, positions[:, 0])
+        mask = None if cache is None else cache.mask(positions)
         if rotation is not None:
             rotation = tuple(part.to(self.norm.weight.dtype) for part in rotation)
         recompute = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
@@ -220,6 +234,44 @@ class Decoder(nn.Module):
             inputs = (hidden, rotation, cache, positions, mask)
             hidden = checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
         return self.norm(hidden)
+
+
+    @property
+    def _linear_layers(self) -> list[nn.Module]:
+        layers: Any = self.layers
+        return [part for layer in layers for part in (
+            layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj, layer.self_attn.o_proj,
+            layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj)]
+
+    def _step(self, kernels, rows: torch.Tensor, rotation, cache: KVCache, positions: torch.Tensor) -> torch.Tensor:
+        """One position of each row, (B, width) to (B, 1, width), by `models.triton_kernels`."""
+        if rotation is not None:
+            rotation = tuple(part.flatten(1) for part in rotation)
+        layers: Any = self.layers
+        for index, layer in enumerate(layers):
+            attention, mlp = layer.self_attn, layer.mlp
+            joined = kernels.linear(rows, (attention.q_proj, attention.k_proj, attention.v_proj), layer.input_layernorm)
+            mixed = kernels.attend(joined, attention.heads, rotation, *cache.storage[index], positions,
+                                   cache.watch(index, rows))
+            rows = kernels.linear(mixed, (attention.o_proj,), residual=rows)
+            gated = kernels.linear(rows, (mlp.gate_proj, mlp.up_proj), layer.post_attention_layernorm,
+                                   activation="swiglu")
+            rows = kernels.linear(gated, (mlp.down_proj,), residual=rows)
+        return self.norm(rows)[:, None]
+
+
+def step_kernels(hidden: torch.Tensor, config: DecoderConfig, layers: Sequence[nn.Module]) -> ModuleType | None:
+    """`models.triton_kernels` if a step on `hidden` (B, T, width) with a cache can be computed by it."""
+    if not hidden.is_cuda or hidden.shape[1] > 1 or not _has_triton(hidden.device):
+        return None
+    from models import triton_kernels
+
+    return triton_kernels if triton_kernels.supports(hidden, config.width // config.heads, layers) else None
+
+
+@lru_cache
+def _has_triton(device: torch.device) -> bool:
+    return find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def compiled_without_cache(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -11,13 +11,14 @@ There is no dropout: transformers' default of 0.1 at three places is that of GPT
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from models.decoder import DecoderConfig, KVCache, compiled_without_cache
+from models.decoder import DecoderConfig, KVCache, compiled_without_cache, step_kernels
 from models.matmul_backends import Linear
 
 _TRANSPOSED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
@@ -115,9 +116,28 @@ class GPT2(nn.Module):
         """(B, T, width) to (B, T, width). With a cache, `positions` (B, T) are those of the vectors in their rows."""
         if positions is None:
             positions = torch.arange(hidden.shape[1], device=hidden.device)[None].expand(hidden.shape[0], -1)
+        if cache is not None and (kernels := step_kernels(hidden, self.config, self._linear_layers)) is not None:
+            return self._step(kernels, hidden[:, 0], cache, positions[:, 0])
         mask = None if cache is None else cache.mask(positions)
         recompute = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
         for block in self.h:
             inputs = (hidden, cache, positions, mask)
             hidden = checkpoint(block, *inputs, use_reentrant=False) if recompute else block(*inputs)
         return self.ln_f(hidden)
+
+    @property
+    def _linear_layers(self) -> list[nn.Module]:
+        blocks: Any = self.h
+        return [part for block in blocks for part in (block.attn.c_attn, block.attn.c_proj, block.mlp.c_fc,
+                                                      block.mlp.c_proj)]
+
+    def _step(self, kernels, rows: torch.Tensor, cache: KVCache, positions: torch.Tensor) -> torch.Tensor:
+        """One position of each row, (B, width) to (B, 1, width), by `models.triton_kernels`."""
+        blocks: Any = self.h
+        for index, block in enumerate(blocks):
+            joined = kernels.linear(rows, (block.attn.c_attn,), block.ln_1)
+            mixed = kernels.attend(joined, block.attn.heads, None, *cache.storage[index], positions)
+            rows = kernels.linear(mixed, (block.attn.c_proj,), residual=rows)
+            widened = kernels.linear(rows, (block.mlp.c_fc,), block.ln_2, activation="gelu")
+            rows = kernels.linear(widened, (block.mlp.c_proj,), residual=rows)
+        return self.ln_f(rows)[:, None]

@@ -10,7 +10,7 @@ memory that they touched. So what a graph must not do is refused, or gives other
 - results of a captured region that are read after the next replay.
 
 An index out of bounds raises here, also in the warm-up. Where there is a real GPU, nothing is emulated. Not emulated:
-other kernels and their rounding, streams, the limits of memory, and torch.compile.
+Triton, other kernels and their rounding, streams, the limits of memory, and torch.compile.
 """
 
 from __future__ import annotations
@@ -324,6 +324,7 @@ def emulated_cuda(capability: tuple[int, int] = (9, 0), free_bytes: int = 80 * 2
         }.items():
             patch.setattr(torch.cuda, name, value)
         patch.setattr(torch.Tensor, "pin_memory", lambda value, *_: value)
+        patch.setattr("models.decoder._has_triton", lambda device: False)
         patch.setattr(torch.nn.Module, "to", _move)
         try:
             yield state

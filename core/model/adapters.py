@@ -243,7 +243,7 @@ def _gated(layer: nn.Module, mask: torch.Tensor) -> Iterator[None]:
 
     base_layer: nn.Module = layer.base_layer  # type: ignore[assignment]
     hooks = [base_layer.register_forward_hook(save), layer.register_forward_hook(blend)]
-    layer.rows_switched = len(mask)  # type: ignore[assignment]
+    layer.rows_switched = mask
     try:
         yield
     finally:

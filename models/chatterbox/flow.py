@@ -19,6 +19,7 @@ from torch import nn
 
 from models.chatterbox.flow_encoder import FlowEncoder, FlowEncoderConfig
 from models.chatterbox.flow_estimator import FlowEstimator, FlowEstimatorConfig
+from models.cuda_graph_decode import repeated
 from models.matmul_backends import Linear
 
 
@@ -136,9 +137,12 @@ class Flow(nn.Module):
         mask = None if keep is None else keep.repeat(rows, 1)
         times = schedule(steps, mu.device)
         states = self.decoder.estimator.time_states(times[:-1])
+        state = states[:1].clone()
+        estimate = repeated(lambda: self.decoder.estimator(inputs, state, mask), mu.device, steps)
         for step, size in enumerate((times[1:] - times[:-1]).unbind()):
             inputs.unflatten(0, (rows, batch))[..., :n_mels] = frames  # both rows see the same frames
-            velocity = self.decoder.estimator(inputs, states[step : step + 1], mask)
+            state.copy_(states[step : step + 1])
+            velocity = estimate()
             if rows == 2:
                 conditional, unconditional = velocity.chunk(2)
                 velocity = (1 + guidance) * conditional - guidance * unconditional

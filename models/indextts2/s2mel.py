@@ -29,6 +29,7 @@ from torch import nn
 
 from config.errors import UserError
 from models import weights
+from models.cuda_graph_decode import repeated
 from models.matmul_backends import Linear, attend, linear
 
 FRAMES_PER_CODE = 1.72  # published; 86.13 frames and 50 codes a second are 1.7227
@@ -426,8 +427,12 @@ class S2Mel(nn.Module):
             conditions = torch.cat([conditions, estimator.unconditional(length)])
         states = estimator.time_states(torch.arange(steps, device=content.device) / steps)
         rotary = rotary_positions(length, self.config.width // self.config.heads, content.device)
+        state = TimeStates(*(part.clone() for part in states.at(0)))
+        estimate = repeated(lambda: estimator(noisy, conditions, state, rotary), content.device, steps)
         for step in range(steps):
-            velocity = estimator(noisy, conditions, states.at(step), rotary)
+            for part, given in zip(state, states.at(step), strict=True):
+                part.copy_(given)
+            velocity = estimate()
             if guidance:
                 conditional, unconditional = velocity.chunk(2)
                 velocity = torch.lerp(unconditional, conditional, 1 + guidance)

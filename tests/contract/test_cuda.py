@@ -240,7 +240,7 @@ def test_codes_are_decoded_as_on_the_cpu(world: World, voice: Voice, dtype: torc
         vocoder = base.family.load_vocoder(base.base_folder, device)
         vocoder.cast_(dtype)
         spoken = np.arange(12) % world.case.codes
-        return vocoder.decode(spoken, voice, VocoderOptions(flow_steps=2, watermark=False))
+        return vocoder.decode(spoken, voice, VocoderOptions(flow_steps=5, watermark=False))
 
     wanted = sound(CPU)
     with emulated_cuda():

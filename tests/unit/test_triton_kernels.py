@@ -1,0 +1,111 @@
+"""The kernels of a decoding step, in Triton's interpreter, against torch's own operations."""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import ExitStack
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+
+from core.model.adapters import AdapterPlan, Adapters
+from models.decoder import Decoder, DecoderConfig, KVCache, RotaryScaling
+from models.gpt2 import GPT2
+
+pytest.importorskip("triton")
+HALF = torch.float16  # the interpreter computes with numpy, which has no bfloat16
+ROWS, CAPACITY, FILLED = 3, 160, 140
+CONFIGS = {
+    "decoder": DecoderConfig(64, 2, 2, 128, rotary_scaling=RotaryScaling()),
+    "gpt2": DecoderConfig(64, 2, 2, 128, rotary_theta=None),
+}
+NAMES = {"decoder": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "down_proj"), "gpt2": ("c_attn", "c_proj")}
+
+
+@pytest.fixture(scope="module")
+def kernels() -> ModuleType:
+    return importlib.import_module("models.triton_kernels")
+
+
+def network(kind: str) -> nn.Module:
+    torch.manual_seed(0)
+    made = Decoder(CONFIGS[kind]) if kind == "decoder" else GPT2(CONFIGS[kind])
+    for value in made.parameters():
+        nn.init.normal_(value, 1.0 if value.ndim == 1 else 0.0, 0.1)
+    return made.requires_grad_(False).eval()
+
+
+def random_cache(config: DecoderConfig) -> KVCache:
+    cache = KVCache(config, ROWS, CAPACITY, torch.device("cpu"), HALF)
+    cache.storage.normal_(generator=torch.Generator().manual_seed(1))
+    cache.span = FILLED
+    return cache
+
+
+@torch.inference_mode()
+def compare(kernels: ModuleType, module: nn.Module, rows: list[bool] | None, adapters: Adapters | None) -> None:
+    """A step of the kernels in half precision, and of torch in float32, on rows at different positions."""
+    cache, positions = random_cache(module.config), torch.tensor([7, 128, 139])  # type: ignore[arg-type]
+    hidden = torch.randn(ROWS, 1, 64, generator=torch.Generator().manual_seed(2)).to(HALF)
+    wide, watched = random_cache(module.config), frozenset({1})  # type: ignore[arg-type]
+    wide.storage = wide.storage.float()
+    cache.watched = wide.watched = watched if isinstance(module, Decoder) else frozenset()
+    with ExitStack() as stack:
+        if adapters is not None:
+            stack.enter_context(adapters.enabled(True) if rows is None else adapters.enabled_for_rows(rows))
+        wanted = module(hidden.float(), wide, positions[:, None])
+        module.half()
+        rotation = (module.rotation(positions[:, None]),) if isinstance(module, Decoder) else ()
+        found = module._step(kernels, hidden[:, 0], *rotation, cache, positions)  # type: ignore[operator]
+    assert (found.float() - wanted).norm() < 5e-3 * wanted.norm()
+    for row, position in enumerate(positions):  # what was written
+        written, true = cache.storage[:, :, row, :, position].float(), wide.storage[:, :, row, :, position]
+        assert (written - true).norm() < 5e-3 * true.norm()
+    wide.storage[:, :, range(ROWS), :, positions] = cache.storage.float()[:, :, range(ROWS), :, positions]
+    assert torch.equal(cache.storage.float(), wide.storage)
+    for layer, queries in wide.queries.items():
+        assert (cache.queries[layer].float() - queries).norm() < 5e-3 * queries.norm()
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_step_is_that_of_torch(kernels: ModuleType, kind: str) -> None:
+    compare(kernels, network(kind), None, None)
+
+
+@pytest.mark.parametrize("rows", [None, [True, False, True]], ids=["all rows", "some rows"])
+@pytest.mark.parametrize("adapter", ["lora", "dora", "adalora"])
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_adapters_act_as_in_torch(kernels: ModuleType, kind: str, adapter: str, rows: list[bool] | None) -> None:
+    module = network(kind)
+    plan = AdapterPlan(adapter, {name: 4 if name == "q_proj" and adapter != "adalora" else 5  # type: ignore[arg-type]
+                                 for name in NAMES[kind]})
+    adapters = Adapters.fresh(module, plan, seed=0)
+    noise = torch.Generator().manual_seed(3)
+    for value in adapters.parameters().values():
+        value.data.add_(0.2 * torch.randn(value.shape, generator=noise))
+    module.eval()
+    compare(kernels, module, rows, adapters)
+
+
+@pytest.mark.parametrize("rows", [1, 17, 64])
+def test_any_number_of_rows_is_computed(kernels: ModuleType, rows: int) -> None:
+    torch.manual_seed(rows)
+    layer, given = nn.Linear(128, 80).half(), torch.randn(rows, 128).half()
+    with torch.inference_mode():
+        wanted = layer.float()(given.float()) + given.float()[:, :80]
+        found = kernels.linear(given, [layer.half()], residual=given[:, :80].contiguous())
+    assert (found.float() - wanted).norm() < 2e-3 * wanted.norm()
+
+
+def test_what_cannot_be_computed_is_refused(kernels: ModuleType) -> None:
+    half, layers = torch.zeros(2, 1, 128, dtype=HALF), [nn.Linear(128, 128).half()]
+    with torch.inference_mode():
+        assert kernels.supports(half, 32, layers)
+        assert not kernels.supports(torch.zeros(65, 1, 128, dtype=HALF), 32, layers)
+        assert not kernels.supports(torch.zeros(2, 2, 128, dtype=HALF), 32, layers)
+        assert not kernels.supports(half, 20, layers)
+        assert not kernels.supports(half, 32, [nn.Linear(128, 128)])
+        assert not kernels.supports(half, 32, [nn.Linear(100, 128).half()])
+    assert not kernels.supports(half, 32, layers)  # with gradients
