@@ -31,6 +31,7 @@ from scripts.exit_codes import USAGE_ERROR, exit_with
 LIMIT_S = 480.0
 _ROOT = Path(__file__).resolve().parents[2]
 _BENCHMARKS = ("T3", "S3Gen", "GPT", "S2Mel", "training", "options", "extraction")
+_PARALLEL = ("-n", "auto", "--maxprocesses", "14", "--dist")
 _REFERENCE = _ROOT / ".reference" / "bin" / "python"
 
 
@@ -46,9 +47,9 @@ class GpuStage:
 
 
 STAGES: dict[str, GpuStage] = {
-    "tests": GpuStage("the tests of CUDA, on the GPU", ("tests/contract/test_cuda.py", "-n", "4", "--dist", "load")),
+    "tests": GpuStage("the tests of CUDA, on the GPU", ("tests/contract/test_cuda.py", *_PARALLEL, "load")),
     "contract": GpuStage("the contract suite of all families, trained on the GPU",
-                      ("tests/contract", "--ignore=tests/contract/test_cuda.py", "-n", "6", "--dist", "loadfile"),
+                      ("tests/contract", "--ignore=tests/contract/test_cuda.py", *_PARALLEL, "load"),
                       environment={"LISAN_TEST_DEVICE": "cuda"}),
     "demo": GpuStage("the demo"),
     "memory": GpuStage("what happens when memory runs out", ("tests/e2e/test_gpu_memory.py",)),
@@ -147,7 +148,7 @@ def run(name: str, device: torch.device, scratch: Path, *, quick: bool, limit_s:
     if report.is_file():
         made.found = _counts(report)
     elif (scratch / "benchmark.json").is_file():  # of the parts that ended, if it was stopped
-        made.found = json.loads((scratch / "benchmark.json").read_text(encoding="utf-8"))
+        made.found = json.loads((scratch / "benchmark.json").read_text(encoding="utf-8").replace(str(scratch), "SCRATCH"))
     elif not stage.tests and not stage.parts and made.result == "passed":
         made.found = json.loads((scratch / "log").read_text(encoding="utf-8").splitlines()[-1])
     if made.result == "passed" and not made.found:
