@@ -22,8 +22,9 @@ from torch import nn
 
 MAX_ROWS, MAX_RANK = 64, 64
 _HALVES = (torch.bfloat16, torch.float16)
+_WIDE = (torch.bfloat16,)  # types that hold rows which are not yet normalised
 _PLAIN, _GELU, _SWIGLU = 0, 1, 2
-_NO_NORM, _RMS_NORM, _LAYER_NORM = 0, 1, 2
+_NO_NORM, _NORM_AFTER, _NORM_BEFORE = 0, 1, 2  # the product
 _KEYS = 128  # of a block of the attention
 
 
@@ -80,9 +81,10 @@ def linear(rows: torch.Tensor, layers: Sequence[nn.Module], norm: nn.Module | No
     made = torch.empty(len(rows), parts * outputs, dtype=kind, device=rows.device)
     of_norm: tuple[int, Any, Any, Any] = (_NO_NORM, None, None, 0.0)
     if isinstance(norm, nn.LayerNorm):
-        of_norm = (_LAYER_NORM, norm.weight, norm.bias, norm.eps)
+        of_norm = (_NORM_BEFORE, norm.weight, norm.bias, norm.eps)
     elif norm is not None:
-        of_norm = (_RMS_NORM, norm.weight, None, norm.epsilon)
+        after = weights[0].dtype in _WIDE
+        of_norm = (_NORM_AFTER if after else _NORM_BEFORE, norm.weight, None, norm.epsilon)
     norm_kind, gain, shift, epsilon = of_norm
     rank = max((adapter.first.shape[0] for adapter in adapters if adapter), default=0)
     if rank and len({adapter.first.shape[0] if adapter else 0 for adapter in adapters}) > 1:
@@ -145,7 +147,7 @@ def attend(joined: torch.Tensor, heads: int, rotation: tuple[torch.Tensor, torch
     mixed = joined.new_empty(rows, heads * size)
     cosines, sines = rotation or (None, None)
     _attend[(rows, heads)](joined, cosines, sines, keys, values, positions, mixed, rotated,
-                           keys.stride(0), keys.stride(1), size**-0.5, HEADS=heads, SIZE=size, BLOCK=_KEYS, num_warps=4)
+                           keys.stride(0), keys.stride(1), size**-0.5, HEADS=heads, SIZE=size, BLOCK=_KEYS, num_warps=8)
     return mixed
 
 
@@ -187,16 +189,16 @@ def _linear(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2, f
     inside = (m < row_count)[:, None]
     wanted = (n < outputs)[:, None]
     read = rows + m[:, None] * WIDTH + k[None, :]
-    mean = tl.zeros([BLOCK_ROWS], tl.float32)
-    factor = tl.zeros([BLOCK_ROWS], tl.float32)
-    if NORM > 0:
+    sums = tl.zeros([BLOCK_ROWS, BLOCK_WIDTH], tl.float32)  # reduced once, after a loop
+    squares = tl.zeros([BLOCK_ROWS, BLOCK_WIDTH], tl.float32)
+    if NORM == 2:
         for start in range(0, WIDTH, BLOCK_WIDTH):
             vectors = tl.load(read + start, mask=inside, other=0.0).to(tl.float32)
-            if NORM == 2:
-                mean += tl.sum(vectors, 1)
-            factor += tl.sum(vectors * vectors, 1)
-        mean = mean / WIDTH
-        factor = 1.0 / tl.sqrt(factor / WIDTH - mean * mean + epsilon)
+            if shift is not None:
+                sums += vectors
+            squares += vectors * vectors
+        mean = tl.sum(sums, 1) / WIDTH
+        factor = 1.0 / tl.sqrt(tl.sum(squares, 1) / WIDTH - mean * mean + epsilon)
     kind = weight0.dtype.element_ty
     total = tl.zeros([BLOCK_ROWS, BLOCK_OUTPUTS], tl.float32)
     other = tl.zeros([BLOCK_ROWS, BLOCK_OUTPUTS], tl.float32)
@@ -205,7 +207,11 @@ def _linear(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2, f
         low = tl.zeros([BLOCK_ROWS, RANK], tl.float32)
     for start in range(0, WIDTH, BLOCK_WIDTH):
         vectors = tl.load(read + start, mask=inside, other=0.0)
-        if NORM > 0:
+        if NORM == 1:  # the rows' factors are taken after the product
+            vectors = vectors.to(tl.float32)
+            squares += vectors * vectors
+            vectors = vectors * tl.load(gain + start + k).to(tl.float32)[None, :]
+        if NORM == 2:
             vectors = (vectors.to(tl.float32) - mean[:, None]) * factor[:, None]
             vectors = vectors * tl.load(gain + start + k).to(tl.float32)[None, :]
             if shift is not None:
@@ -218,6 +224,12 @@ def _linear(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2, f
         if RANK > 0:
             directions = tl.load(first + r[:, None] * WIDTH + start + k[None, :], mask=(r < rank)[:, None], other=0.0)
             low += tl.dot(vectors, tl.trans(directions.to(kind)))
+    if NORM == 1:
+        factor = 1.0 / tl.sqrt(tl.sum(squares, 1) / WIDTH + epsilon)
+        total = total * factor[:, None]
+        other = other * factor[:, None]
+        if RANK > 0:
+            low = low * factor[:, None]
     if RANK > 0:
         if energies is not None:
             low = low * tl.load(energies + r, mask=r < rank, other=0.0).to(tl.float32)[None, :]
@@ -269,10 +281,12 @@ def _attend(joined, cosines, sines, keys, values, positions, mixed, rotated, row
     if rotated is not None:
         tl.store(rotated + (row * HEADS + head) * SIZE + d, query)
     query = query.to(tl.float32) * scale
-    top = tl.sum(query * key.to(kind).to(tl.float32), 0)
-    weight = top * 0.0 + 1.0
-    total = value.to(kind).to(tl.float32)
+    # Each slot of a block has its own maximum and sums, so that nothing is exchanged between warps in the loop.
     j = tl.arange(0, BLOCK)
+    own = tl.sum(query * key.to(kind).to(tl.float32), 0)
+    top = tl.where(j == 0, own, float("-inf"))
+    weight = tl.where(j == 0, 1.0, 0.0)
+    total = tl.where((j == 0)[:, None], value.to(kind).to(tl.float32)[None, :], 0.0)
     start = position * 0
     while start < position:
         inside = start + j < position
@@ -280,11 +294,12 @@ def _attend(joined, cosines, sines, keys, values, positions, mixed, rotated, row
         read = tl.load(keys + at_block, mask=inside[:, None], other=0.0)
         stored = tl.load(values + at_block, mask=inside[:, None], other=0.0)
         scores = tl.where(inside, tl.sum(read.to(tl.float32) * query[None, :], 1), float("-inf"))
-        higher = tl.maximum(top, tl.max(scores, 0))
-        shares = tl.exp(scores - higher)
-        kept = tl.exp(top - higher)
-        total = total * kept + tl.sum(shares[:, None] * stored.to(tl.float32), 0)
-        weight = weight * kept + tl.sum(shares, 0)
+        higher = tl.maximum(tl.maximum(top, scores), -1e30)  # never the difference of two infinities
+        kept, share = tl.exp(top - higher), tl.exp(scores - higher)
+        total = total * kept[:, None] + share[:, None] * stored.to(tl.float32)
+        weight = weight * kept + share
         top = higher
         start += BLOCK
-    tl.store(mixed + (row * HEADS + head) * SIZE + d, (total / weight).to(mixed.dtype.element_ty))
+    share = tl.exp(top - tl.max(top, 0))
+    found = tl.sum(total * share[:, None], 0) / tl.sum(weight * share, 0)
+    tl.store(mixed + (row * HEADS + head) * SIZE + d, found.to(mixed.dtype.element_ty))

@@ -148,7 +148,8 @@ def run(name: str, device: torch.device, scratch: Path, *, quick: bool, limit_s:
     if report.is_file():
         made.found = _counts(report)
     elif (scratch / "benchmark.json").is_file():  # of the parts that ended, if it was stopped
-        made.found = json.loads((scratch / "benchmark.json").read_text(encoding="utf-8").replace(str(scratch), "SCRATCH"))
+        text = (scratch / "benchmark.json").read_text(encoding="utf-8")
+        made.found = json.loads(text.replace(str(scratch), "SCRATCH"))
     elif not stage.tests and not stage.parts and made.result == "passed":
         made.found = json.loads((scratch / "log").read_text(encoding="utf-8").splitlines()[-1])
     if made.result == "passed" and not made.found:

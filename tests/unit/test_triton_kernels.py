@@ -15,7 +15,7 @@ from models.decoder import Decoder, DecoderConfig, KVCache, RotaryScaling
 from models.gpt2 import GPT2
 
 pytest.importorskip("triton")
-HALF = torch.float16  # the interpreter computes with numpy, which has no bfloat16
+HALF = torch.float16  # the interpreter's products have no bfloat16
 ROWS, CAPACITY, FILLED = 3, 160, 140
 CONFIGS = {
     "decoder": DecoderConfig(64, 2, 2, 128, rotary_scaling=RotaryScaling()),
@@ -74,8 +74,20 @@ def test_a_step_is_that_of_torch(kernels: ModuleType, kind: str) -> None:
     compare(kernels, network(kind), None, None)
 
 
+@pytest.fixture
+def as_bfloat16(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is chosen for bfloat16 is chosen for float16 too."""
+    monkeypatch.setattr(kernels, "_WIDE", (torch.bfloat16, HALF))
+
+
+@pytest.mark.usefixtures("as_bfloat16")
+def test_a_norm_after_the_product_is_that_of_torch(kernels: ModuleType) -> None:
+    compare(kernels, network("decoder"), None, None)
+
+
 @pytest.mark.parametrize("rows", [None, [True, False, True]], ids=["all rows", "some rows"])
 @pytest.mark.parametrize("adapter", ["lora", "dora", "adalora"])
+@pytest.mark.usefixtures("as_bfloat16")
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_adapters_act_as_in_torch(kernels: ModuleType, kind: str, adapter: str, rows: list[bool] | None) -> None:
     module = network(kind)
