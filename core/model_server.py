@@ -40,6 +40,7 @@ def main(arguments: list[str], verbs: Mapping[str, worker.VerbFunction] | None =
     parser.add_argument("device")
     parser.add_argument("--lock", type=int, required=True, help="descriptor of its lock, taken by the parent")
     given = parser.parse_args(arguments)
+    worker.extend_niceness_to_session()  # the niceness is inherited from the worker that started the server
     client = ModelServerClient(Workspace(given.workspace), given.device)
     lock = FileLock.inherit(client.lock, given.lock)  # to the end of the process
     ModelServer(client, verbs or _verbs()).serve()

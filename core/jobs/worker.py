@@ -14,6 +14,7 @@ import importlib
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -76,9 +77,27 @@ def main(arguments: list[str], verbs: Mapping[str, VerbFunction] | None = None,
         sys.stderr.write(f"{error.message}\n{error.hint}\n")
         return ALREADY_RUNNING if isinstance(error, control.AlreadyRunning) else FAILED
     os.nice(_NICENESS)
+    extend_niceness_to_session()
     served = verbs is None and VERBS[job.verb].model_server and (
         app_instances.model_idle_timeout_s(app_instances.running_apps(job.workspace)) > 0)
     return supervise(job, lock, partial(run_job, verbs=verbs, model_server=model_server if served else None))
+
+
+def extend_niceness_to_session(file: Path = Path("/proc/self/autogroup"), tries: int = 100) -> None:
+    """Give the session of this process its niceness, where no other program shares that session.
+
+    With autogroups Linux divides the processor among sessions first, and niceness counts within a session only
+    (sched(7)). The kernel takes one change in 100 ms from users without privileges and answers EAGAIN to the others.
+    Where there is no such file, or it cannot be written, only the niceness of the process counts.
+    """
+    if os.getsid(0) != os.getpid():
+        return
+    with suppress(OSError):
+        for _ in range(tries):
+            with suppress(BlockingIOError):
+                file.write_text(str(os.getpriority(os.PRIO_PROCESS, 0)))
+                return
+            time.sleep(0.1)
 
 
 def run_job(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | None = None,

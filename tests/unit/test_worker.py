@@ -176,3 +176,39 @@ def test_check_stop_raises_only_when_asked(workspace: Workspace):
     _, heard, _ = in_process(workspace, verb)
     assert isinstance(heard[0], Started)
     assert heard[-1] == Failed("done", "", exit_code=1, time=heard[-1].time)
+
+
+def test_a_worker_is_nicer_than_the_page_also_in_a_session_of_its_own(workspace: Workspace):
+    job = launch(train(workspace, "patient"))
+    running(job)
+    for pid in map(int, locks.read_holder(job.lock).split()):
+        niceness = os.getpriority(os.PRIO_PROCESS, pid)
+        assert niceness > os.getpriority(os.PRIO_PROCESS, 0)
+        session = Path(f"/proc/{pid}/autogroup")
+        if session.exists():  # the kernel divides the processor among sessions first
+            assert session.read_text().split()[-1] == str(niceness)
+    control.force_stop(job, grace_s=0.0)
+
+
+def test_a_session_that_others_share_keeps_its_niceness(tmp_path: Path):
+    file = tmp_path / "autogroup"
+    code = ("import sys; from pathlib import Path; from core.jobs import worker;"
+            "worker.extend_niceness_to_session(Path(sys.argv[1]))")
+    for alone in (False, True):
+        subprocess.run([sys.executable, "-c", code, str(file)], cwd=ROOT, start_new_session=alone, check=True)
+        assert file.exists() == alone
+
+
+def test_a_niceness_that_the_kernel_takes_later_is_offered_again(monkeypatch: pytest.MonkeyPatch):
+    offered = []
+
+    class Busy:
+        def write_text(self, text: str) -> None:
+            offered.append(text)
+            if len(offered) < 3:
+                raise BlockingIOError
+
+    monkeypatch.setattr(worker.os, "getsid", lambda _: os.getpid())
+    monkeypatch.setattr(worker.time, "sleep", lambda _: None)
+    worker.extend_niceness_to_session(Busy())  # type: ignore[arg-type]
+    assert offered == [str(os.getpriority(os.PRIO_PROCESS, 0))] * 3
