@@ -35,8 +35,9 @@ def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
     if len(points) <= most:
         return list(points)
     size = math.ceil(len(points) / (most - 1))
-    runs = (points[start:start + size] for start in range(0, len(points) - 1, size))
-    return [*((fmean(x for x, _ in run), fmean(y for _, y in run)) for run in runs), points[-1]]
+    runs = [points[start:start + size] for start in range(0, len(points) - 1, size)]
+    # Of lists: `fmean` counts a generator item by item
+    return [*((fmean([x for x, _ in run]), fmean([y for _, y in run])) for run in runs), points[-1]]
 
 
 def smooth(points: Sequence[Point], weight: float = 0.9) -> list[Point]:

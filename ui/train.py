@@ -228,7 +228,7 @@ def checkpoints_view(state: JobState | None) -> Html:
 
 def _build_comparison(page: Page) -> None:
     """Several runs in the same charts, and the options in which they differ."""
-    with gr.Accordion("Compare runs", open=False, elem_classes="fold", elem_id="compare-runs"):
+    with gr.Accordion("Compare runs", open=False, elem_classes="fold", elem_id="compare-runs") as fold:
         with gr.Row(elem_classes="controls"):
             runs = gr.Dropdown([], label="Runs", multiselect=True, max_choices=MAX_COMPARED, scale=4,
                                elem_id="runs-chosen", info=f"Up to {MAX_COMPARED}; empty shows the newest.")
@@ -237,12 +237,16 @@ def _build_comparison(page: Page) -> None:
             x_axis = gr.Radio(list(_X_AXES), value="Steps", label="X axis", scale=1, min_width=160,
                               elem_id="runs-along")
         shown = gr.HTML(elem_id="runs-compared")
-    for name, widget in (("runs", runs), ("runs.scale", scale), ("runs.along", x_axis)):
+    unfolded = gr.Checkbox(False, visible="hidden")
+    for name, widget in (("runs", runs), ("runs.scale", scale), ("runs.along", x_axis), ("runs.unfolded", unfolded)):
         page.live.watch(name, widget)
     page.live.panel(runs, lambda view: gr.update(choices=[
         (job_views.run_name(state), state.id) for state in trainings(view.jobs)]), "train")
-    page.live.panel(shown, lambda view: comparison_view(compared_runs(view), view.values["runs.scale"] == _SCALES[1],
-                                                        view.values["runs.along"] == "Minutes"), "train")
+    page.live.panel(shown, lambda view: comparison_view(
+        compared_runs(view), view.values["runs.scale"] == _SCALES[1], view.values["runs.along"] == "Minutes")
+        if view.values["runs.unfolded"] == "True" else gr.skip(), "train")  # a dozen charts that are seldom looked at
+    for event, value in ((fold.expand, "true"), (fold.collapse, "false")):
+        page.live.pending.append(event(None, None, [unfolded], js=f"() => {value}", **QUIET))
     _refresh_on(page, runs, scale, x_axis)
 
 
