@@ -15,7 +15,7 @@ spelled := $(filter --workspace=%,$(subst --workspace ,--workspace=,$(ARGS)))
 override WORKSPACE := $(if $(spelled),$(patsubst --workspace=%,%,$(lastword $(spelled))),$(WORKSPACE))
 PUBLISHED := chatterbox-tts==0.1.7 indextts2-inference==2.1.1 indextts25-inference==0.2.0
 PYTEST := $(PY) -m pytest
-STAGES := lint types test-quick test-browser test-undisturbed
+STAGES := lint types test-quick test-browser
 
 .PHONY: install gpu run demo check test $(STAGES) test-slow test-all test-hostile test-kills test-rounding \
 	test-processors doctor \
@@ -69,16 +69,12 @@ lint: $(INSTALLED_DEV)
 types: $(INSTALLED_DEV)
 	$(PY) -m mypy
 
-# A thread and a process a core: two processes with two threads each slow one another down many times over. A test that
-# measures how fast the page answers has the machine to itself.
+# A thread and a process a core: two processes with two threads each slow one another down many times over.
 test-quick: $(INSTALLED_DEV)
 	OMP_NUM_THREADS=1 $(PYTEST) --ignore=tests/browser -m "not slow" -n auto --maxprocesses 4 --dist loadfile
 
 test-browser: $(INSTALLED_DEV)
-	OMP_NUM_THREADS=1 $(PYTEST) tests/browser -m "not slow and not undisturbed" -n auto --maxprocesses 2 --dist loadfile
-
-test-undisturbed: $(INSTALLED_DEV)
-	$(PYTEST) tests/browser -m "undisturbed and not slow"
+	OMP_NUM_THREADS=1 $(PYTEST) tests/browser -m "not slow" -n auto --maxprocesses 2 --dist loadfile
 
 test-slow: $(INSTALLED_DEV)
 	$(PYTEST) -m slow

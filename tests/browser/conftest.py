@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.processes import PATIENCE_S
-from tests.serving import bare_page
 
 PICTURES = Path(__file__).resolve().parents[2] / "test-output"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ("--no-sandbox", "--headless", "--disable-gpu", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--autoplay-policy=no-user-gesture-required")
 PATIENCE_MS = 1000 * PATIENCE_S
-ANSWER_TIMES_GRADIO = 20.0
 WIDE, NARROW = (1280, 900), (390, 844)
 
 LOOKS = pytest.mark.parametrize(("scheme", "size"), [
@@ -102,30 +99,3 @@ def wait_until(what: Callable[[], bool], page: Page, seconds: float = PATIENCE_S
     while not what():
         assert time.monotonic() < end, f"not within {seconds:g} s"
         page.wait_for_timeout(250)
-
-
-def times_gradio(page: Page, answers: int) -> float:
-    """How many times as long `page` waits for an answer to a refresh as a bare page of Gradio does at the same time.
-
-    Of the medians over `answers` of each, from asking to the last byte; the two are measured side by side, so that what
-    else the machine does slows both.
-    """
-    with bare_page() as bare, page.context.new_page() as other:
-        other.goto(bare.url, timeout=PATIENCE_MS)
-        expect(other.locator("#count input")).not_to_have_value("0")
-        times: dict[Page, list[float]] = {page: [], other: []}
-
-        def note(response: Response) -> None:
-            if "/gradio_api/run" in response.url or "/gradio_api/api" in response.url:
-                response.finished()
-                timing = response.request.timing
-                times[response.frame.page].append(timing["responseEnd"] - timing["requestStart"])
-
-        for one in times:
-            one.on("response", note)
-        wait_until(lambda: min(map(len, times.values())) >= answers, page)
-        for one in times:
-            one.remove_listener("response", note)
-    ours, gradios = (statistics.median(found) for found in times.values())
-    print(f"an answer takes {ours:.0f} ms, a bare page's {gradios:.0f} ms")
-    return ours / gradios
