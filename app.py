@@ -102,7 +102,7 @@ def build_parser() -> argparse.ArgumentParser:
                              f"page can end; no shell reads it (or set {IDLE_VARIABLE})")
     parser.add_argument("--root-path", metavar="PREFIX", default=os.environ.get("GRADIO_ROOT_PATH", ""),
                         help="where a proxy serves the page: a path such as /lisan, or the whole address where the "
-                             "proxy does not send X-Forwarded-Host and X-Forwarded-Proto")
+                             "proxy does not send X-Forwarded-Host and X-Forwarded-Proto; its name is then allowed")
     parser.add_argument("--no-check", action="store_true", help="do not check the machine at the start")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     return parser
@@ -136,7 +136,7 @@ def serve(workspace: Workspace, given: argparse.Namespace, port: int, auth: tupl
     os.environ["GRADIO_TEMP_DIR"] = str(uploads)
     web_surface.remove_old_uploads(uploads)
     try:
-        access = web_surface.access(given.host, port, given.allow_host, given.share, os.environ)
+        access = web_surface.access(given.host, port, given.allow_host, given.share, os.environ, given.root_path)
     except UserError as error:
         sys.stderr.write(f"{error.message}\n{error.hint}\n")
         return 2

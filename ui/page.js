@@ -10,6 +10,16 @@ document.addEventListener("click", (event) => {
   if (event.target.closest && event.target.closest('[role="tab"]')) window.lisanRememberTab();
 });
 
+/* A restart of the app forgets every sign-in. The page then asks for it again in place of refusing each click. */
+(() => {
+  const ask = window.fetch;
+  window.fetch = async (...what) => {
+    const answer = await ask(...what);
+    if (answer.status === 401 && answer.url.includes("/gradio_api/run/predict")) window.location.reload();
+    return answer;
+  };
+})();
+
 /* Plays the parts of a clip one after another while later parts are still being made. */
 (() => {
   let context = null, job = "", done = 0, free = 0, chain = Promise.resolve();

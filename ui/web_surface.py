@@ -39,15 +39,17 @@ from config.errors import UserError
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?)\.?(?::([0-9]{1,5}))?", re.IGNORECASE)
 _JSON_BYTES, _FORM_BYTES = 8 << 20, 16 << 10  # the largest event is a review of thousands of clips
 _SPARE_BYTES = 1 << 30  # left on the disk by an upload without a separate limit
+_RELOAD = "Reload the page if the app was updated."
 _DEEPEST, _LARGEST_INTEGER = 24, 2**53
 _GONE_S, _PARKED = 3600, 1000
 SESSIONS = 100  # open pages; each takes a megabyte of Gradio's
 UPLOAD_AGE_S = 86_400
 
 _OPEN = re.compile(r"/|/login|/theme\.css|/favicon\.ico|/manifest\.json|/robots\.txt|/(assets|static|svelte)/.*"
-                   r"|/media/font\.woff2|/gradio_api/(login_check|theme\.css|startup-events)", re.DOTALL)
-"""Served without the sign-in: the sign-in page and what it is made of."""
-_SIGNED_IN = re.compile(r"/logout|/config|/media/.*|/gradio_api/(info|app_id|cancel|reset|upload|upload_progress"
+                   r"|/media/font\.woff2|/gradio_api/(app_id|login_check|theme\.css|startup-events)", re.DOTALL)
+"""Served without the sign-in: the sign-in page, what it is made of, and a random number of each start of the app. By
+this number an open page learns that the app is back after a restart, which has forgotten every sign-in."""
+_SIGNED_IN = re.compile(r"/logout|/config|/media/.*|/gradio_api/(info|cancel|reset|upload|upload_progress"
                         r"|heartbeat/[^/]+|queue/(join|data)|run/predict|file=.*)", re.DOTALL)
 """The page's other routes. Gradio has more, which answer no one here."""
 _EVENTS = ("/gradio_api/run/predict", "/gradio_api/queue/join")
@@ -69,6 +71,7 @@ class Access:
     domains: tuple[str, ...] = ()  # a studio's proxy, which many tenants share
     any_address: bool = False  # an IP address as the host: no name, so none that another site could point here
     frames: tuple[str, ...] = ()  # origins that may show the page in a frame
+    origins: frozenset[tuple[str, int | None]] = frozenset()  # names with the port that the browser shows
 
     def answers_to(self, host: str) -> bool:
         """Whether a request for `host` (without its port, in lower case) is for this page."""
@@ -85,19 +88,25 @@ class Refusal:
     status: int
     message: str
 
-    def response(self) -> Response:
+    def response(self, path: str) -> Response:
+        if path in _EVENTS:  # the page shows the sentence; of an answer that is not JSON it would show a parser's error
+            return JSONResponse({"error": self.message}, self.status)
         return PlainTextResponse(f"{self.message}\n", status_code=self.status)
 
 
 def access(bound: str, port: int, allowed: Sequence[str] = (), share: bool = False,
-           environment: Mapping[str, str] | None = None) -> Access:
+           environment: Mapping[str, str] | None = None, root_path: str = "") -> Access:
     """The names that are answered when the page listens on `bound`; `UserError` for one that cannot be a name.
+
+    A `root_path` that is a whole address gives a name too, and the origin of the page as the browser shows it.
 
     The proxies' names: the environment of a Lightning studio holds its host, to which the port is put in front;
     RunPod's is made of pod and port; Colab's `proxyPort` gives `*.colab.googleusercontent.com` or `*.prod.colab.dev`
     (googlecolab/colabtools, devnen/Chatterbox-TTS-Server #141); a Space's and a codespace's are in the environment.
     """
     given = environment or {}
+    outer = root_path.partition("://")[2].partition("/")[0]
+    origins = {_outer(outer, root_path)} if outer else set()
     names = {_name(host) for host in allowed}
     domains: list[str] = []
     frames: list[str] = []
@@ -118,15 +127,24 @@ def access(bound: str, port: int, allowed: Sequence[str] = (), share: bool = Fal
     beyond = bound != "localhost" and not (address and address.is_loopback)
     if beyond:
         names |= {bound.lower(), socket.gethostname().lower()}
-    return Access(frozenset(names), tuple(domains), beyond, tuple(frames))
+    origins |= {(name, None) for name in names}
+    return Access(frozenset(name for name, _port in origins), tuple(domains), beyond, tuple(frames), frozenset(origins))
 
 
 def _name(host: str) -> str:
-    found = _HOST.fullmatch(host.strip())
-    if not found or found[2]:
+    found = _split(host)
+    if found is None or found[1] is not None:
         raise UserError(f"--allow-host {host!r} is not a host name.",
                         "Give the name alone, such as --allow-host lisan.example.org; no scheme, port or path.")
-    return found[1].lower()
+    return found[0]
+
+
+def _outer(host: str, root_path: str) -> tuple[str, int | None]:
+    found = _split(host)
+    if found is None:
+        raise UserError(f"The host of --root-path {root_path!r} is not a host name.",
+                        "Give the address that the browser shows, such as --root-path http://lisan.example.org:8080/lisan.")
+    return found
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -172,11 +190,20 @@ def refusal(access: Access, method: str, path: str, headers: Headers) -> Refusal
     else:  # a link on another site may open the page; nothing of the page may be loaded into another
         shown_in = ("document", "iframe") if access.frames else ("document",)
         fine = path == "/" and headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") in shown_in
-    return None if fine else Refusal(403, "Lisan answers its own page only. This request came from another site.")
+    if fine:
+        return None
+    origin = headers.get("origin", "")
+    outer = _split(origin.partition("://")[2])
+    hint = (" If it is your own proxy, start the app with the address that the browser shows, such as "
+            f"--root-path {origin}" if method == "POST" and site is None and outer else "")
+    return Refusal(403, f"Lisan answers its own page only. This request came from another site.{hint}")
 
 
 def _is_own(access: Access, origin: str | None, places: Sequence[tuple[str, int | None] | None]) -> bool:
-    """Whether `origin` is the page's own: the host that was asked for, or a name of this machine behind a proxy."""
+    """Whether `origin` is the page's own: the host that was asked for, or a name of this machine behind a proxy.
+
+    Of a name without a port only the default port is the page's own: others may serve other pages.
+    """
     if origin is None:
         return True
     try:
@@ -188,7 +215,7 @@ def _is_own(access: Access, origin: str | None, places: Sequence[tuple[str, int 
         return False
     default = 443 if parts.scheme == "https" else 80
     ours = {(name, port or default) for name, port in filter(None, places)}
-    return (place[0], place[1] or default) in ours or (place[1] is None and place[0] in access.names)
+    return (place[0], place[1] or default) in ours or place in access.origins
 
 
 def event_fault(blocks: Blocks, uploads: Path, body: bytes) -> str | None:
@@ -210,11 +237,11 @@ def event_fault(blocks: Blocks, uploads: Path, body: bytes) -> str | None:
     number, values, session = event.get("fn_index"), event.get("data"), event.get("session_hash")
     function = blocks.fns.get(number) if isinstance(number, int) and not isinstance(number, bool) else None
     if function is None or function.fn is None:
-        return f"The page has no event {str(number)[:20]}."
+        return f"The page has no event {str(number)[:20]}. {_RELOAD}"
     if not isinstance(session, str) or not re.fullmatch(r"[A-Za-z0-9]{1,64}", session):
         return "The event does not say of which session it is."
     if not isinstance(values, list) or len(values) != len(function.inputs):
-        return f"The event takes {len(function.inputs)} values."
+        return f"The event takes {len(function.inputs)} values. {_RELOAD}"
     if event.get("batched") or event.get("simple_format"):
         return "The page sends no such events."
     if _takes_selection(function) and not _is_selection(event.get("event_data")):
@@ -222,6 +249,8 @@ def event_fault(blocks: Blocks, uploads: Path, body: bytes) -> str | None:
     for widget, value in zip(function.inputs, values, strict=True):
         if not _fits(widget, value, uploads):
             label = getattr(widget, "label", None) or type(widget).__name__
+            if isinstance(widget, components.File | components.Audio):
+                return f"{label}: this file is not on the server (uploads are deleted after a day). Upload it again."
             return f"{label}: {str(value)[:40]!r} is no value of this field."
     return None
 
@@ -276,7 +305,7 @@ def _fits(widget: object, value: object, uploads: Path) -> bool:
     if isinstance(widget, components.CheckboxGroup) or getattr(widget, "multiselect", None):
         return isinstance(value, list) and all(isinstance(one, str) for one in value)
     if isinstance(widget, components.Dropdown | components.Radio) and not isinstance(value, str):
-        return any(value is offered for _title, offered in widget.choices)
+        return any(type(value) is type(offered) and value == offered for _title, offered in widget.choices)
     if isinstance(widget, components.Textbox):  # a preset fills in numbers, which come back as such; Gradio makes texts
         return isinstance(value, str | int | float) and not isinstance(value, bool)
     return isinstance(value, str)
@@ -396,12 +425,9 @@ class GuardedApp(App):
             receive_or_refusal = await self._bounded(path, headers, receive)
             if not isinstance(receive_or_refusal, Refusal):
                 return await super().__call__(_plain(scope), receive_or_refusal, send)
-            if path in _EVENTS:  # the page shows the sentence
-                return await JSONResponse({"error": receive_or_refusal.message},
-                                          receive_or_refusal.status)(scope, receive, send)
             refused = receive_or_refusal
         if refused is not None:
-            return await refused.response()(scope, receive, send)
+            return await refused.response(path)(scope, receive, send)
         return await super().__call__(_plain(scope), receive, send)
 
     def _locked(self, path: str, headers: Headers) -> Refusal | None:

@@ -92,7 +92,7 @@ def other_site() -> Iterator[int]:
 
 
 @contextmanager
-def proxy(target: str, outer: bool) -> Iterator[int]:
+def proxy(target: str, outer: bool, port: int) -> Iterator[None]:
     """A proxy of one request a connection that replaces the host by the app's; `outer`: it tells the other one."""
     inner = urlsplit(target)
 
@@ -119,7 +119,7 @@ def proxy(target: str, outer: bool) -> Iterator[int]:
         out.write(("\r\n".join(kept) + "\r\n\r\n").encode("latin-1"))
         await asyncio.gather(pipe(reader, out), pipe(into, writer))
 
-    started, port = threading.Event(), free_port()
+    started = threading.Event()
     over: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def run() -> None:
@@ -132,7 +132,7 @@ def proxy(target: str, outer: bool) -> Iterator[int]:
     thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
     thread.start()
     assert started.wait(PATIENCE_MS / 1000)
-    yield port
+    yield
     over[0][0].call_soon_threadsafe(over[0][1].set)
     thread.join(PATIENCE_MS / 1000)
 
@@ -222,11 +222,15 @@ def test_another_site_gets_nothing_and_does_nothing(network: bool, sign_in: bool
 
 @pytest.mark.parametrize(("outer", "name", "arguments"), [
     (False, "127.0.0.1", []), (True, "127.0.0.1", []), (True, "outer.example", ["--allow-host", "outer.example"]),
+    (False, "outer.example", ["--root-path", "http://outer.example:PORT"]),
+    (True, "outer.example", ["--root-path", "http://outer.example:PORT"]),
 ])
 def test_behind_a_proxy_that_rewrites_the_host_the_page_works_and_another_site_does_not(
     outer: bool, name: str, arguments: list[str], workspace: Workspace, named_browser: Browser, other_site: int,
 ) -> None:
-    with (served(workspace.path, ["--auth", "me:secret", *arguments]) as app, proxy(app.url, outer) as port,
+    port = free_port()
+    given = [argument.replace("PORT", str(port)) for argument in arguments]
+    with (served(workspace.path, ["--auth", "me:secret", *given]) as app, proxy(app.url, outer, port),
           named_browser.new_context() as context):
         url = f"http://{name}:{port}/"
         assert look(context.new_page(), url, True) == []

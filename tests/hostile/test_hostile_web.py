@@ -45,6 +45,7 @@ RUNPOD = access("0.0.0.0", 7860, environment={"RUNPOD_POD_ID": "t68d6"})
 COLAB = access("127.0.0.1", 7860, environment={"COLAB_RELEASE_TAG": "release"})
 SPACE = access("0.0.0.0", 7860, environment={"SPACE_HOST": "me-lisan.hf.space"})
 SHARED = access("127.0.0.1", 7860, share=True)
+ROOTED = access("127.0.0.1", 7860, root_path="http://outer.example:8080/lisan")
 STUDIOS = [
     (LIGHTNING, "7860-01hx.cloudspaces.litng.ai", True), (LIGHTNING, "7860-01hy.cloudspaces.litng.ai", False),
     (LIGHTNING, "8000-01hx.cloudspaces.litng.ai", False), (RUNPOD, "t68d6-7860.proxy.runpod.net", True),
@@ -91,6 +92,11 @@ SITES = [  # access, method, path, headers beside the host, whether it is answer
     (LIGHTNING, "POST", EVENT, {"x-forwarded-host": OUTER, "origin": "https://8000-01hx.cloudspaces.litng.ai"}, False),
     (LIGHTNING, "POST", EVENT, {"origin": f"https://{OUTER}"}, True),
     (LIGHTNING, "POST", EVENT, {"origin": f"https://{OUTER}:8443"}, False),
+    (ROOTED, "POST", EVENT, {"origin": "http://outer.example:8080"}, True),
+    (ROOTED, "POST", EVENT, {"origin": "http://outer.example:8081"}, False),
+    (ROOTED, "POST", EVENT, {"origin": "http://outer.example"}, False),
+    (ROOTED, "POST", EVENT, {"origin": "http://evil.example:8080"}, False),
+    (ROOTED, "GET", "/", {"x-forwarded-host": "outer.example:8080"}, True),
     (COLAB, "POST", EVENT, {"origin": "https://x.colab.googleusercontent.com"}, False),
     (COLAB, "POST", EVENT, {"origin": "https://x.colab.googleusercontent.com", "sec-fetch-site": "same-origin"}, True),
     (COLAB, "POST", EVENT, {"origin": "https://y.colab.googleusercontent.com", "sec-fetch-site": "same-site"}, False),
@@ -135,6 +141,14 @@ def test_two_hosts_in_one_request_are_refused() -> None:
 def test_a_host_to_allow_is_a_name(name: str) -> None:
     with pytest.raises(UserError, match="is not a host name"):
         access("127.0.0.1", 7860, [name])
+    with pytest.raises(UserError, match="is not a host name"):
+        access("127.0.0.1", 7860, root_path="https://[/lisan" if name == "[" else "https://me:secret@x/lisan")
+
+
+def test_the_refusal_of_a_proxy_that_hides_the_name_says_which_option_allows_it() -> None:
+    refused = refusal(LOOPBACK, "POST", EVENT, Headers({"host": HOST, "origin": "http://outer.example:8080"}))
+    assert refused is not None
+    assert refused.message.endswith("that the browser shows, such as --root-path http://outer.example:8080")
 
 
 @pytest.mark.parametrize("path", NO_ROUTES)
@@ -184,7 +198,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedPage]:
 
 @pytest.mark.parametrize("path", [
     "/config", "/gradio_api/info", "/gradio_api/heartbeat/x", "/gradio_api/queue/data?session_hash=x", "/logout",
-    "/gradio_api/upload_progress?upload_id=x", "/media/runs/x/audio/a.wav", "/gradio_api/app_id",
+    "/gradio_api/upload_progress?upload_id=x", "/media/runs/x/audio/a.wav",
     "/gradio_api/file=/etc/passwd",
 ])
 def test_without_the_sign_in_nothing_but_its_page_is_there(locked: ServedPage, path: str) -> None:
@@ -196,7 +210,15 @@ def test_without_the_sign_in_nothing_but_its_page_is_there(locked: ServedPage, p
 @pytest.mark.parametrize("path", [EVENT, "/gradio_api/queue/join", "/gradio_api/upload", "/gradio_api/cancel",
                                   "/gradio_api/reset"])
 def test_without_the_sign_in_nothing_is_done(locked: ServedPage, path: str) -> None:
-    assert locked.client.post(path, headers=OWN, json={}).status_code == 401
+    answer = locked.client.post(path, headers=OWN, json={})
+    assert answer.status_code == 401
+    if path in (EVENT, "/gradio_api/queue/join"):  # Gradio's page reads the answer of an event as JSON
+        assert answer.json() == {"error": "Sign in first."}
+
+
+def test_a_page_that_waits_for_a_restart_learns_of_it_without_the_sign_in(locked: ServedPage) -> None:
+    assert locked.client.get("/gradio_api/app_id", headers=OWN).json().keys() == {"app_id"}
+    assert locked.client.get("/gradio_api/app_id", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
 
 
 def test_the_sign_in_page_has_nothing_of_the_app(locked: ServedPage) -> None:
@@ -324,6 +346,17 @@ def test_a_widget_takes_only_the_type_that_it_sends(page: ServedPage, kind: str,
     body = json.dumps({"fn_index": number, "session_hash": SESSION, "data": values})
     fault = web_surface.event_fault(page.blocks, Path("/nowhere"), body.encode())
     assert (fault is None) == (wrong in fits)
+
+
+def test_a_file_that_was_deleted_meanwhile_is_asked_for_again(page: ServedPage, tmp_path: Path) -> None:
+    number, place = next((number, place) for number, function in page.blocks.fns.items() if function.fn is not None
+                         for place, widget in enumerate(function.inputs) if isinstance(widget, components.Audio))
+    values: list[object] = [None] * len(page.blocks.fns[number].inputs)
+    values[place] = {"path": str(tmp_path / "gone.wav")}
+    body = json.dumps({"fn_index": number, "session_hash": SESSION, "data": values}).encode()
+    assert "Upload it again." in str(web_surface.event_fault(page.blocks, tmp_path, body))
+    (tmp_path / "gone.wav").write_bytes(b"RIFF")
+    assert web_surface.event_fault(page.blocks, tmp_path, body) is None
 
 
 def _value(widget: object, given: object) -> object:
