@@ -176,7 +176,7 @@ def _suggested_text(page: Page, view: View) -> object:
 
 def _example_choices(page: Page, view: View) -> object:
     """Held-out sentences of the language's datasets, then the built-in ones."""
-    code = view.values["language"] or "am"
+    code = _language(page, view)
     held_out = [text for dataset in records.datasets(page.workspace) if dataset.language == code
                 for text in records.held_out_texts(page.workspace, dataset.name, 5)]
     return gr.update(choices=list(dict.fromkeys([*held_out, *EXAMPLES.get(code, ())]))[:6])

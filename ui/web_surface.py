@@ -469,13 +469,15 @@ class GuardedApp(App):
     async def _bounded(self, path: str, headers: Headers, receive: Receive) -> Receive | Refusal:
         """`receive` for the body of a POST: checked where it is an event, cut off where an upload is too large."""
         if path == "/gradio_api/upload":
-            most = self.max_upload
+            most, why = self.max_upload, "allowed (--max-upload)"
             if most is None:
                 self.uploads.mkdir(parents=True, exist_ok=True)
                 most = max(0, shutil.disk_usage(self.uploads).free - _SPARE_BYTES)
+                why = f"free on the disk, less {_SPARE_BYTES / 1e9:.1f} GB that stay free; make room on it"
             text = headers.get("content-length", "0")
             if not text.isdecimal() or int(text) > most:
-                return Refusal(413, f"The upload exceeds the {most / 1e9:.1f} GB that are allowed (--max-upload).")
+                return Refusal(413, f"The upload of {int(text) / 1e6 if text.isdecimal() else 0:,.1f} MB exceeds the "
+                                    f"{most / 1e6:,.1f} MB that are {why}.")
             return _counted(receive, most)
         body = await _buffered(receive, _JSON_BYTES)
         if isinstance(body, Refusal):

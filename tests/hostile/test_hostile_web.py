@@ -7,9 +7,11 @@ import json
 import logging
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from gradio import components
@@ -436,6 +438,16 @@ def test_uploads_of_yesterday_are_deleted_and_links_are_not_followed(tmp_path: P
     assert not (folder / "old" / "a").exists()
     assert not (folder / "link").is_symlink()
     assert (other / "mine").is_file()
+
+
+def test_an_upload_to_a_full_disk_is_refused_for_the_disk_and_not_for_an_option(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=1 << 20))
+    refused = client.post("/gradio_api/upload", headers=OWN, files={"files": ("b.wav", b"x" * 200_000)})
+    assert refused.status_code == 413
+    assert "make room on it" in refused.text
+    assert "--max-upload" not in refused.text
 
 
 @pytest.mark.parametrize(("path", "size"),

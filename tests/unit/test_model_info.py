@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +17,7 @@ from data import normalisers
 from models import registry
 from models.chatterbox.front_end import LANGUAGES
 from tests.trained import RUN, trained_world, write_checkpoint
-from ui import voice_settings
+from ui import listen, voice_settings
 from ui.live import View
 
 MADE_UP = Path(__file__).resolve().parents[1] / "reference" / "chatterbox"
@@ -119,3 +120,14 @@ def test_a_run_whose_record_is_gone_does_not_empty_the_listen_tab(world: Workspa
     assert after.reference == f"run:{name}"
     assert voice_settings.family_of(world, view).name == "tiny"
     assert "could not be read" in voice_settings.readiness(world, view)
+
+
+def test_examples_are_in_the_language_that_the_page_shows(world: Workspace) -> None:
+    """Without a trained model the page shows the base's first language in the place of Amharic."""
+    chosen = {"finetuned": voice_settings.BASE_ONLY, "base": "", "voice": "", "language": "am"}
+    view = View("listen", chosen, ())
+    page = SimpleNamespace(workspace=world)
+    assert listen._language(page, view) == "en"  # type: ignore[arg-type]
+    examples = listen._example_choices(page, view)  # type: ignore[arg-type]
+    assert isinstance(examples, dict)
+    assert set(listen.EXAMPLES["en"]) <= set(examples["choices"])
