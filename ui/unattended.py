@@ -50,7 +50,10 @@ def build(page: Page, restart: RestartOffer | None, idle: IdleCommand | None) ->
 
 
 def restart_view(offer: RestartOffer, view: View) -> Html:
-    """The countdown, the jobs in their order with their devices, and those that only a person may resume."""
+    """The countdown, the jobs in their order with their devices, and those that only a person may resume.
+
+    Later the jobs that were resumed, while they live.
+    """
     seconds = offer.seconds_left()
     parts = []
     if seconds is not None:
@@ -59,6 +62,14 @@ def restart_view(offer: RestartOffer, view: View) -> Html:
         parts.append(div(
             "notice info", element("strong", f"{title} alive when the machine went down. Resume in {seconds:.0f} s."),
             element("ol", *(element("li", _line(state)) for state in offer.interrupted.jobs)), role="status"))
+    resumed = [(state, point) for state, point in offer.resumed
+               if (now := view.job(state.id)) is not None and now.alive and now.attempt <= state.attempt + 1]
+    if resumed:
+        parts.append(div(
+            "notice info", element("strong", "Resumed, as the machine had gone down:"),
+            element("ul", *(element("li", f"{job_views.job_title(state)}. {point}" if point else
+                                    f"{job_views.job_title(state)}, which waits") for state, point in resumed)),
+            role="status"))
     kept_back = [(state, reason) for state, reason in offer.interrupted.kept_back
                  if (now := view.job(state.id)) is not None and now.resumable and now.attempt == state.attempt]
     if kept_back:

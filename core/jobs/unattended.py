@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from config.errors import UserError
-from core.jobs import control
+from core.jobs import checkpoint_names, control
 from core.jobs.directory import Job, choose_device, gpu_is_visible, load_job
 from core.jobs.events import Stopped, append_event
 from core.jobs.locks import FileLock
@@ -145,6 +145,8 @@ class RestartOffer:
         self.workspace, self._command = workspace, command
         self.interrupted = find_interrupted(states)
         self.countdown: Countdown | None = None
+        self.resumed: tuple[tuple[JobState, str], ...] = ()
+        """The jobs that were resumed, as they were before, each with where it starts; empty for one that had waited."""
 
     def begin(self, seconds: float) -> None:
         """Start the countdown, where there is something to resume."""
@@ -167,7 +169,9 @@ class RestartOffer:
     def _resume(self) -> None:
         # Where file locks do not reach another machine, only its journal shows that a job lives there.
         still = [state for state in self.interrupted.jobs if _unchanged(state)]
-        resume_interrupted(self.workspace, still, command=self._command)
+        points = [checkpoint_names.resume_point(state.job) if state.started_at is not None else "" for state in still]
+        resumed = {job.id for job in resume_interrupted(self.workspace, still, command=self._command)}
+        self.resumed = tuple((state, point) for state, point in zip(still, points, strict=True) if state.id in resumed)
 
 
 def _unchanged(state: JobState) -> bool:

@@ -3,6 +3,7 @@
 import signal
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from core.workspace import Workspace
 from tests.processes import PATIENCE_S
 from tests.unit.fake_verbs import COMMAND
 from tests.unit.live_jobs import launch, machine_goes_down, running, train, until
+from ui.live import View
+from ui.unattended import restart_view
 
 NAMES = ("first", "second", "third", "fourth")
 
@@ -81,6 +84,31 @@ def record(workspace: Workspace, name: str, *events: Event, device: str = "auto"
 def offered(workspace: Workspace) -> tuple[list[str], dict[str, str]]:
     found = find_interrupted(JobBoard(workspace).states())
     return [state.id for state in found.jobs], {state.id: reason for state, reason in found.kept_back}
+
+
+def test_the_page_names_what_was_resumed_and_from_where_while_it_lives(workspace: Workspace, devices: Path) -> None:
+    running(launch(train(workspace, "restarted", device="auto", name="first")))
+    checkpoint = workspace.run("first") / "checkpoints" / "step-000020"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "checkpoint.json").write_text("{}")
+    waiting = launch(train(workspace, "environment", device="auto", name="second"))
+    until(waiting, lambda state: state.status == "waiting")
+    machine_goes_down(workspace)
+
+    offer = RestartOffer(workspace, JobBoard(workspace).states(), command=COMMAND)
+    before = {state.id: state for state in offer.interrupted.jobs}
+    offer.begin(3600.0)
+    assert "Resume in" in restart_view(offer, View("jobs", {}, tuple(before.values())))
+    offer.accept()
+    assert [(state.id, point) for state, point in offer.resumed] == [
+        ("first", "It resumes from the checkpoint of step 20."), ("second", "")]
+    alive = tuple(replace(state, status="running", attempt=state.attempt + 1) for state in before.values())
+    shown = restart_view(offer, View("jobs", {}, alive))
+    assert "Resumed" in shown
+    assert "It resumes from the checkpoint of step 20." in shown
+    ended = tuple(replace(state, status="finished") for state in alive)
+    assert restart_view(offer, View("jobs", {}, ended)) == ""
+    assert control.wait(load_job(workspace, "second"), PATIENCE_S).status == "finished"
 
 
 def test_only_what_nobody_ended_is_resumed_by_itself(workspace: Workspace, devices: Path) -> None:
