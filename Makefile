@@ -18,8 +18,7 @@ PYTEST := $(PY) -m pytest
 STAGES := lint types test-quick test-browser
 
 .PHONY: install gpu run demo check test $(STAGES) test-slow test-all test-hostile test-kills test-rounding \
-	test-processors doctor \
-	reference help
+	test-processors doctor reference help
 .DEFAULT_GOAL := help
 
 help:
