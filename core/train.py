@@ -8,11 +8,13 @@ are started by rank 0 as `python -m core.train WORKSPACE`, or by torchrun (`scri
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import signal
 import subprocess
 import sys
+from collections import deque
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +26,7 @@ from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute
 from core.jobs.checkpoint_names import checkpoint_steps
-from core.jobs.events import Event, Result, Step, WarningRaised
+from core.jobs.events import Event, Result, Step, WarningRaised, read_events
 from core.jobs.process_watchdog import exit_with
 from core.jobs.reporter import Reporter, check_stop, progress_callback, stage
 from core.library import certificate, records
@@ -39,6 +41,7 @@ from core.workspace import Workspace
 
 _PACKAGES = ("torch", "torchaudio", "numpy", "peft", "safetensors", "tokenizers")
 _MAX_STEP_EVENTS = 5000  # a longer run emits every second step, every third ...
+_RISEN, _FALLEN = 1.5, 0.99  # times the lowest loss, and the first one
 
 
 def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:
@@ -104,6 +107,9 @@ def train_loop(run: TrainingRun) -> None:
     trainer, reporter, options = run.trainer, run.reporter, run.options
     group = trainer.group
     finished = _finished(trainer)  # a resumed run may be
+    watch = LossWatch(options)
+    if group.rank == 0:
+        watch.read(reporter.directory, trainer.step)
     if trainer.step == 0:
         run.evaluate_base()
     else:
@@ -121,7 +127,10 @@ def train_loop(run: TrainingRun) -> None:
         finished = _finished(trainer)
         checkpoint_due = finished or trainer.step % options.checkpoint_every == 0
         if group.rank == 0 and (checkpoint_due or trainer.step % max(1, options.steps // _MAX_STEP_EVENTS) == 0):
-            reporter.emit(_step_event(trainer, losses))
+            event = _step_event(trainer, losses)
+            reporter.emit(event)
+            if warning := watch.observe(event):
+                reporter.emit(WarningRaised(warning))
 
         # Rank 0 decides for all: by its clock, and by a stop request, which it alone sees.
         finished, checkpoint_due, stop = group.broadcast((finished, checkpoint_due, reporter.stop_requested()))
@@ -144,6 +153,50 @@ def train_loop(run: TrainingRun) -> None:
         reporter.emit(WarningRaised(
             f"The time limit of {options.max_minutes:g} minutes ended the training at step {trainer.step} of "
             f"{options.steps}, before the end of the learning-rate schedule."))
+
+
+class LossWatch:
+    """Warns of a training loss that rises by half, and of one that has not fallen after a tenth of the steps.
+
+    It compares means of the speech loss over so many of the reported steps as to smooth out the batches: a fiftieth,
+    at least ten. Either warning is given once; the run goes on.
+    """
+
+    def __init__(self, options: TrainOptions) -> None:
+        self.window = max(10, min(options.steps, _MAX_STEP_EVENTS) // 50)
+        self._learnt_by = max(options.steps / 10, 2 * options.warmup)  # the rates of a warmup are low
+        self._losses: deque[float] = deque(maxlen=self.window)
+        self._count, self._first, self._lowest = 0, math.nan, math.inf
+        self._has_risen = self._was_asked = False
+
+    def read(self, run: Path, step: int) -> None:
+        """Take up the steps until `step` from the journal of a resumed run; what it said then is not said again."""
+        steps = {event.step: event for event in read_events(run / "events.jsonl")[0] if isinstance(event, Step)}
+        for number in sorted(number for number in steps if number <= step):
+            self.observe(steps[number])
+
+    def observe(self, event: Step) -> str:
+        """The warning of a step, or an empty string."""
+        self._losses.append(event.speech_loss)
+        self._count += 1
+        if self._count < self.window:
+            return ""
+        mean = sum(self._losses) / self.window
+        if self._count == self.window:
+            self._first = mean
+        lowest, self._lowest = self._lowest, min(self._lowest, mean)
+        if mean >= _RISEN * lowest and not self._has_risen:
+            self._has_risen = True
+            return (f"The speech loss has risen by half: {mean:.3f} over the last {self.window} steps shown, after "
+                    f"{lowest:.3f}. Stop the run and start one with a lower learning rate; earlier checkpoints are "
+                    "not harmed.")
+        if self._count >= 2 * self.window and event.step >= self._learnt_by and not self._was_asked:
+            self._was_asked = True
+            if mean > _FALLEN * self._first:
+                return (f"Nothing was learnt in {event.step} of {event.total_steps} steps: the speech loss was "
+                        f"{self._first:.3f} at first and is {mean:.3f}. Listen to some clips beside their texts, and "
+                        "look at the learning rate.")
+        return ""
 
 
 def certify_best(trainer: Trainer, workspace: Workspace, reporter: Reporter) -> Result:

@@ -1,0 +1,77 @@
+"""Warnings of a training loss that rises, and of one that does not fall."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from core import train
+from core.jobs.events import Step, append_event
+from core.train import LossWatch
+from core.workspace import Workspace
+from tests.worlds import Listener, train_options
+
+
+def step(number: int, loss: float, steps: int) -> Step:
+    return Step(number, steps, loss, 1.0, 1e-3, 1.0, 100.0, float(number))
+
+
+def warnings(losses: list[float], warmup: int = 0) -> dict[int, str]:
+    """What is said, by step, of a run with these losses."""
+    watch = LossWatch(train_options(steps=len(losses), warmup=warmup))
+    said = {number: watch.observe(step(number, loss, len(losses))) for number, loss in enumerate(losses, 1)}
+    return {number: text for number, text in said.items() if text}
+
+
+def falling(steps: int, noise: float = 0.3) -> list[float]:
+    chance = random.Random(0)
+    return [2 + 3 * 0.98**number + chance.uniform(-noise, noise) for number in range(steps)]
+
+
+@pytest.mark.parametrize("steps", [5, 19, 200, 1000])
+def test_a_run_that_learns_is_not_warned_of(steps: int) -> None:
+    assert not warnings(falling(steps))
+
+
+def test_a_loss_that_rises_by_half_is_said_once() -> None:
+    losses = falling(200)
+    said = warnings(losses[:150] + [loss * 2 for loss in losses[150:]])
+    (number, text), = said.items()
+    assert 150 < number <= 160
+    assert "risen by half" in text
+
+
+def test_a_single_bad_batch_is_no_rise() -> None:
+    losses = falling(200)
+    losses[120] *= 4
+    assert not warnings(losses)
+
+
+@pytest.mark.parametrize(("warmup", "first"), [(0, 50), (100, 200)])
+def test_a_loss_that_does_not_fall_is_said_after_a_tenth_and_after_the_warmup(warmup: int, first: int) -> None:
+    chance = random.Random(1)
+    losses = [5 + chance.uniform(0, 0.001) * number / 500 for number in range(500)]
+    (number, text), = warnings(losses, warmup).items()
+    assert number == first
+    assert f"in {first} of 500 steps" in text
+
+
+def test_a_resumed_run_does_not_say_it_again(tmp_path: Path) -> None:
+    for number in range(1, 61):
+        append_event(tmp_path / "events.jsonl", step(number, 5.0, 100))
+    whole, resumed = (LossWatch(train_options(steps=100, warmup=0)) for _ in range(2))
+    said = [text for number in range(1, 61) if (text := whole.observe(step(number, 5.0, 100)))]
+    assert len(said) == 1
+    resumed.read(tmp_path, 40)
+    for number in range(41, 61):
+        assert not resumed.observe(step(number, 5.0, 100))
+    assert vars(resumed) == vars(whole)
+
+
+def test_a_run_whose_weights_stay_warns_on_the_page(world: Workspace) -> None:
+    listener = Listener(world.runs / "one")
+    train.run(train_options(steps=24, warmup=0, row_lr=1e-12, adapter_lr=1e-12,
+                            evaluation_sentences=0, checkpoint_every=24), world, listener)
+    assert any("Nothing was learnt in" in event.message for event in listener.of("warning"))
