@@ -11,7 +11,7 @@ import hashlib
 import json
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from config import loading
 from config.errors import UserError
 from core import compute
 from core.jobs.events import Progress
@@ -31,14 +32,14 @@ from core.model.loading import TTSModel, load_checkpoint, load_extension, model_
 from core.model.prefix import base_tensors, hash_tensors, is_taught, rows_name
 from core.sources import recognisers
 from core.speech import evaluation
-from core.speech.evaluation import HeldOutSentence, SpeechEvaluator
+from core.speech.evaluation import CorpusScore, HeldOutSentence, SpeechEvaluator
 from core.speech.scoring import load_recogniser_or_warn, unmeasured_reason
 from core.training import replay
 from core.training.dataloader import Utterance, make_utterance
 from core.training.replay import ProbeSample
 from core.workspace import Workspace
 from data import manifest
-from data.durable_files import hash_file, hash_tree
+from data.durable_files import hash_file, hash_tree, write_json
 from data.manifest import HELD_OUT
 from models.base import Sample, SampleLogits
 
@@ -64,6 +65,7 @@ class CertificateInputs:
     sentences: Mapping[str, tuple[TTSModel, list[HeldOutSentence]]]  # by language, with the model to compare with
     missing: Mapping[str, list[str]]  # languages that cannot be scored, by reason
     input_hash: str = ""
+    base_scores: Path | None = None  # where those of the base are kept; None where they depend on more than it
 
     @property
     def spoken(self) -> int:
@@ -84,18 +86,18 @@ class CertificateInputs:
 def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = no_progress) -> Certificate:
     """The certificate; `progress` gets one count over every sentence and probe."""
     count = CombinedProgress(progress, inputs.size, COUNTED)
-    errors = _language_errors(inputs, count)
-    rates = [f"{item.language} {item.after:.1%}{SELECTION_NOTE if item.used_for_selection else ''}"
-             for item in errors if item.after is not None]
-    rates += [f"{', '.join(codes)}: {reason}" for reason, codes in inputs.missing.items()]
     record = inputs.record
     expected, actual = record.origin.fingerprint, inputs.finetuned.front_end.fingerprint
     with compute.deterministic():
         logits_check = _logits_check(inputs, count.part(len(inputs.probes)))
+    proofs = (*_tensor_checks(inputs), logits_check, _tokens_check(inputs))
+    unchanged = all(check.result == "passed" for check in proofs) and inputs.finetuned.scope != "full"
+    errors, reused = _language_errors(inputs, {item.language for item in inputs.probes} if unchanged else (), count)
+    rates = [f"{item.language} {item.after:.1%}{SELECTION_NOTE if item.used_for_selection else ''}"
+             for item in errors if item.after is not None]
+    rates += [f"{', '.join(codes)}: {reason}" for reason, codes in inputs.missing.items()] + reused
     checks = (
-        *_tensor_checks(inputs),
-        logits_check,
-        _tokens_check(inputs),
+        *proofs,
         CertificateCheck("front_end", _passed(expected == actual), expected, actual,
                          "The tokenizer is the one of the new rows."),
         CertificateCheck("character_error_rates", "measured" if errors else "not proven", "", "; ".join(rates),
@@ -206,7 +208,15 @@ def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, reco
             continue
         found[language] = before, evaluation.spread_evenly(sentences, count)
     probes = [*base_probes(base), *taught_probes(workspace, base)]
-    return CertificateInputs(base, finetuned, record, probes, evaluator, found, missing)
+    base_scores = None
+    if not base.taught and recogniser is not None and evaluation.RECORDED_VOICE not in evaluator.voices:
+        texts = {code: [one.text for one in sentences] for code, (_, sentences) in found.items()
+                 if code in base.front_end.languages}
+        values = [_VERSION, base.base_hash, hash_tree(base.base_folder), _recogniser(workspace, record.recogniser),
+                  texts, dataclasses.asdict(finetuned.sampling), compute.numeric_environment(base.device)]
+        key = hashlib.sha256(json.dumps(values, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+        base_scores = workspace.cache / _FOLDER / f"base-{key}.json"
+    return CertificateInputs(base, finetuned, record, probes, evaluator, found, missing, base_scores=base_scores)
 
 
 def _held_out(workspace: Workspace, base: TTSModel, finetuned: TTSModel, record: CheckpointRecord,
@@ -324,18 +334,36 @@ def _tokens_check(inputs: CertificateInputs) -> CertificateCheck:
                             "Sentences of the base languages are encoded as before.")
 
 
-def _language_errors(inputs: CertificateInputs, count: CombinedProgress) -> list[LanguageCER]:
-    """The errors of every language: before, after, and on the original recordings.
+def _language_errors(inputs: CertificateInputs, unchanged: Collection[str],
+                     count: CombinedProgress) -> tuple[list[LanguageCER], list[str]]:
+    """The errors of every language, before, after, and on the original recordings; and what is said of those reused.
 
-    The base languages share batches, and a new one stands alone, because the base cannot read it. So before and after
-    are computed in batches of the same shape, and what did not change is bit-identical and scored only once.
+    Where the path of a base language is `unchanged` to the bit, the finetuned model speaks a few of its sentences, and
+    if they sound as the base's do, it has the base's errors. Otherwise both speak all: the base languages share
+    batches, and a new one stands alone, because the base cannot read it. So before and after are computed in batches
+    of the same shape, and what did not change is bit-identical and scored only once.
     """
     after = inputs.finetuned
     new_languages = [code for code in inputs.sentences if code in after.new_languages]
-    base_languages = [code for code in inputs.sentences if code not in new_languages]
-    groups = [(inputs.base, base_languages)] if base_languages else []
-    groups += [(inputs.sentences[code][0], [code]) for code in new_languages]
+    reusable = [code for code in inputs.sentences if code not in new_languages and code in unchanged]
+    same_sound = bool(reusable) and _sound_the_same(inputs, reusable)
+    if not same_sound:
+        reusable = []
+    spoken_by_both = [code for code in inputs.sentences if code not in (*new_languages, *reusable)]
     found: dict[str, LanguageCER] = {}
+    notes = []
+    if reusable:
+        scores = _base_scores(inputs, reusable, count)
+        for code in reusable:
+            spoken, recorded = (one.error if one.sentences else None for one in (scores.spoken[code],
+                                                                                 scores.recorded[code]))
+            found[code] = LanguageCER(code, False, scores.spoken[code].sentences, spoken, spoken, recorded)
+        kept = f", kept as {inputs.base_scores.stem[5:17]}" if inputs.base_scores else ""
+        notes.append(f"{', '.join(reusable)}: measured on the base {inputs.base.base_hash[:12]}{kept}, from which the "
+                     f"path does not differ by a bit; {_SPOT_CHECK} sentences of each, spoken by both, are the same "
+                     "sound")
+    groups = [(inputs.base, spoken_by_both)] if spoken_by_both else []
+    groups += [(inputs.sentences[code][0], [code]) for code in new_languages]
     for before, languages in groups:
         sentences = {code: inputs.sentences[code][1] for code in languages}
         size = sum(map(len, sentences.values()))
@@ -343,17 +371,62 @@ def _language_errors(inputs: CertificateInputs, count: CombinedProgress) -> list
                                                  count.part(size)) for model in (before, after)]
         for language, some in sentences.items():
             progress = count.part(sum(one.original is not None for one in some))
-            scores = [*(result[language][0] for result in results),
-                      evaluation.evaluate_recordings(inputs.evaluator, language, some, progress)]
-            before_cer, after_cer, original_cer = (score.error if score.sentences else None for score in scores)
+            three = [*(result[language][0] for result in results),
+                     evaluation.evaluate_recordings(inputs.evaluator, language, some, progress)]
+            before_cer, after_cer, original_cer = (score.error if score.sentences else None for score in three)
             new = language in new_languages
             used_for_selection = new and any(one.text in inputs.record.scored for one in some)
-            found[language] = LanguageCER(language, new, scores[1].sentences, before_cer, after_cer, original_cer,
+            found[language] = LanguageCER(language, new, three[1].sentences, before_cer, after_cer, original_cer,
                                           used_for_selection)
-    return [found[language] for language in inputs.sentences]
+    return [found[language] for language in inputs.sentences], notes
 
 
-_VERSION = 2  # of what `core.proof.certify` computes; a new one makes all certificates out of date
+_SPOT_CHECK = 4  # sentences of each base language that both models speak, where the path is equal to the bit
+
+
+def _sound_the_same(inputs: CertificateInputs, languages: Sequence[str]) -> bool:
+    """Whether base and finetuned model speak a few sentences of each of these languages as the same samples."""
+    sentences = {code: evaluation.spread_evenly(inputs.sentences[code][1], _SPOT_CHECK) for code in languages}
+    before, after = (evaluation.evaluate_languages(inputs.evaluator, model, sentences, inputs.finetuned.sampling)
+                     for model in (inputs.base, inputs.finetuned))
+    return all(len(before[code][1]) == len(after[code][1]) > 0
+               and all(torch.equal(one.waveform, other.waveform)
+                       for one, other in zip(before[code][1], after[code][1], strict=True)) for code in languages)
+
+
+@dataclass(frozen=True)
+class BaseScores:
+    """Of a base model by language: the scores of what it speaks, and of the original recordings."""
+
+    spoken: dict[str, CorpusScore]
+    recorded: dict[str, CorpusScore]
+
+
+def _base_scores(inputs: CertificateInputs, languages: Sequence[str], count: CombinedProgress) -> BaseScores:
+    """The scores of these languages, computed once for a base model, a recogniser, sentences and a machine."""
+    sentences = {code: inputs.sentences[code][1] for code in languages}
+    spoken_size = 2 * sum(map(len, sentences.values()))  # of both models, as the count expects
+    recorded_size = sum(one.original is not None for some in sentences.values() for one in some)
+    path = inputs.base_scores
+    if path is not None and path.is_file():
+        with suppress(UserError):  # a damaged one is made again
+            kept = loading.read_record(path, BaseScores, "It is made again.")
+            if set(languages) <= set(kept.spoken):
+                count.part(spoken_size + recorded_size)(Progress(1, 1, COUNTED, "measured before"))
+                return kept
+    spoken = evaluation.evaluate_languages(inputs.evaluator, inputs.base, sentences, inputs.finetuned.sampling,
+                                           count.part(spoken_size))
+    recorded = {code: evaluation.evaluate_recordings(inputs.evaluator, code, some,
+                                                     count.part(sum(one.original is not None for one in some)))
+                for code, some in sentences.items()}
+    made = BaseScores({code: score for code, (score, _) in spoken.items()}, recorded)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, dataclasses.asdict(made))
+    return made
+
+
+_VERSION = 3  # of what `core.proof.certify` computes; a new one makes all certificates out of date
 _FOLDER = "certificates"  # in the workspace's cache
 
 

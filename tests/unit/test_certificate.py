@@ -19,6 +19,7 @@ from core.library import certificate, records
 from core.library.certificate import Certificate, CertificateCheck
 from core.library.records import CheckpointRecord
 from core.proof import certify
+from core.speech.evaluation import SpeechEvaluator
 from core.training import checkpoint
 from core.workspace import Workspace
 from tests import chatterbox_world
@@ -39,6 +40,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 def certified(world: Workspace, run: str = "gated") -> Certificate:
     return certify.certify_folder(world, checkpoint.folder_of(world.runs / run, 8), CPU, sentences=2)
+
+
+def forget_base_scores(world: Workspace) -> None:
+    for path in (world.cache / "certificates").glob("base-*"):
+        path.unlink()
 
 
 def test_gated_passes_every_check(world: Workspace) -> None:
@@ -178,13 +184,15 @@ class Impatient(Listener):
 
 
 def test_each_sentence_and_probe_is_told_in_one_count(world: Workspace) -> None:
+    forget_base_scores(world)
     told: list[Progress] = []
     certify.certify_folder(world, checkpoint.folder_of(world.runs / "gated", 8), CPU, sentences=2, progress=told.append)
     total = 3 * 3 * 2 + 4  # three languages spoken before and after and heard as recorded, and the probes
     assert {(one.total, one.unit) for one in told} == {(total, "sentences")}
     counts = [one.done for one in told]
     assert counts == sorted(counts)
-    assert set(counts) == set(range(total + 1))
+    assert (counts[0], counts[-1]) == (0, total)
+    assert max(later - earlier for earlier, later in zip(counts, counts[1:], strict=False)) <= 2  # spoken once for both
     assert [text for text in ("Amharic", "English", "probes") if not any(text in one.note for one in told)] == []
 
 
@@ -217,6 +225,7 @@ def test_a_certificate_rests_on_who_judges(world: Workspace, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("unit", ["French sentences", "probes"])
 def test_a_run_stopped_in_its_certificate_is_whole_and_certified_on_resume(world: Workspace, unit: str) -> None:
+    forget_base_scores(world)
     options, run = train_options(evaluation_sentences=0), world.runs / f"stopped-{unit.split()[0]}"
     with pytest.raises(StopRequested, match="All 8 steps .* are done and saved. Only its certificate is missing"):
         train.run(options, world, Impatient(run, unit))
@@ -272,3 +281,42 @@ def test_the_card_and_the_page_say_whose_sentences_selected_the_checkpoint(world
         assert ("The error of am was measured on the sentences that selected the checkpoint" in _errors(told)) == wanted
         shown = str(certificate_view(told))
         assert ("Amharic: measured on the sentences that selected the checkpoint" in shown) == wanted
+
+
+def spoken_texts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Language and text of what both models speak from now on."""
+    found, speak = list[tuple[str, str]](), SpeechEvaluator.speak
+    monkeypatch.setattr(SpeechEvaluator, "speak", lambda self, model, texts, *others: (
+        found.extend(texts), speak(self, model, texts, *others))[1])
+    return found
+
+
+def test_what_the_base_speaks_is_measured_once(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_base_scores(world)
+    monkeypatch.setattr(certify, "_SPOT_CHECK", 1)
+    said = spoken_texts(monkeypatch)
+    first = certified(world)
+    of_base = [language for language, _ in said if language in ("en", "fr")]
+    assert len(of_base) == 2 * 2 + 2 * 2  # a spot check by both models, all by the base
+    said.clear()
+    again = certified(world)
+    assert len([language for language, _ in said if language in ("en", "fr")]) == 2 * 2
+    assert again.errors == first.errors
+    kept, = (world.cache / "certificates").glob("base-*")
+    assert f"kept as {kept.stem[5:17]}" in again.check("character_error_rates").actual
+    kept.write_text("{", encoding="utf-8")  # damaged: measured again
+    assert certified(world).errors == first.errors
+
+
+def test_errors_that_are_reused_are_those_that_both_would_have(world: Workspace,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    reused = certified(world).errors
+    monkeypatch.setattr(certify, "_sound_the_same", lambda inputs, languages: False)
+    assert certified(world).errors == reused
+
+
+def test_nothing_is_reused_where_bits_differ(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = spoken_texts(monkeypatch)
+    made = certified(world, "full")
+    assert len([language for language, _ in said if language == "en"]) == 2 * 2
+    assert "same sound" not in made.check("character_error_rates").actual
