@@ -155,8 +155,8 @@ def test_half_a_sign_in_is_refused(given: str) -> None:
 
 def test_a_workspace_that_cannot_be_written_is_told_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    found = subprocess.run([sys.executable, "app.py", "--workspace", str(tmp_path / "file" / "w")], cwd=ROOT,
-                           capture_output=True, text=True, check=False)
+    found = subprocess.run([sys.executable, "app.py", "--port", "0", "--workspace", str(tmp_path / "file" / "w")],
+                           cwd=ROOT, capture_output=True, text=True, check=False)
     assert found.returncode == 2
     assert "cannot be written" in found.stderr
     assert "Traceback" not in found.stderr

@@ -1,6 +1,5 @@
 """A workspace whose workers are gone when the test is over, and a small world to train in."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,6 @@ import pytest
 from core.jobs import control, locks
 from core.jobs.state import JobBoard
 from core.workspace import Workspace
-
-os.environ["TRITON_INTERPRET"] = "1"  # for test_triton_kernels; it counts when triton is imported, in any test
 
 
 @pytest.fixture

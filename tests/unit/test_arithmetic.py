@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from core.model.precision import Precision
 from core.training import memory_plan
 from scripts.dev import arithmetic
 from scripts.dev.arithmetic import GPU, Decoding, StepMemory
@@ -34,7 +35,8 @@ def test_bytes_and_kernels_of_a_code_are_those_of_the_model_at_its_depth(name: s
 def test_the_memory_of_a_deep_model_follows_from_shallow_ones(scope, checkpointing: bool) -> None:
     """Measured with five layers and 16 clips; counted with at most three and eight."""
     found = arithmetic.step_memory("chatterbox", SIZES, scope, torch.float32, checkpointing=checkpointing)
-    trainer = training.make(Bench(SIZES, CPU, None, lambda text: None), scope)
+    precision = Precision("cpu", torch.float32, "also where the processor has bfloat16")
+    trainer = training.make(Bench(SIZES, CPU, None, lambda text: None), scope, "chatterbox", precision)
     trainer.set_microbatch_plan(replace(trainer.microbatch_plan, activation_checkpointing=checkpointing))
     clips = trainer.loader.by_length()[-16:]
     peak = memory_plan.peak_bytes(CPU, lambda: trainer.profile_forward_backward(clips))

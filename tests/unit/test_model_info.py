@@ -124,7 +124,7 @@ def test_a_run_whose_record_is_gone_does_not_empty_the_listen_tab(world: Workspa
 
 def test_examples_are_in_the_language_that_the_page_shows(world: Workspace) -> None:
     """Without a trained model the page shows the base's first language in the place of Amharic."""
-    chosen = {"finetuned": voice_settings.BASE_ONLY, "base": "", "voice": "", "language": "am"}
+    chosen = {"finetuned": voice_settings.BASE_ONLY, "base": "base:tiny", "voice": "", "language": "am"}
     view = View("listen", chosen, ())
     page = SimpleNamespace(workspace=world)
     assert listen._language(page, view) == "en"  # type: ignore[arg-type]

@@ -223,11 +223,11 @@ def compare(what: str, page: PageClient, bare: PageClient, answers: int) -> None
         time.sleep(max(0.0, _TICK_S - (time.monotonic() - began)))
     for kind, times in ours.items():
         ratio = statistics.median(times) / statistics.median(bares)
-        print(f"| {what} | {kind} | {len(times)} | {_shown(times)} | {_shown(bares)} | {ratio:.1f} |", flush=True)
+        print(f"| {what} | {kind} | {len(times)} | {_shown(times)} | {_shown(bares)} | {ratio:.2g} |", flush=True)
 
 
 def _shown(times: Sequence[float]) -> str:
-    return f"{statistics.median(times):.1f} ({sorted(times)[int(0.9 * (len(times) - 1))]:.1f}) ms"
+    return f"{statistics.median(times):.1f} ({sorted(times)[math.ceil(0.9 * len(times)) - 1]:.1f}) ms"
 
 
 if __name__ == "__main__":
