@@ -473,7 +473,7 @@ class GuardedApp(App):
             if most is None:
                 self.uploads.mkdir(parents=True, exist_ok=True)
                 most = max(0, shutil.disk_usage(self.uploads).free - _SPARE_BYTES)
-                why = f"free on the disk, less {_SPARE_BYTES / 1e9:.1f} GB that stay free; make room on it"
+                why = f"free on the disk, less {_SPARE_BYTES / 1e9:.1f} GB that stay free; delete files there"
             text = headers.get("content-length", "0")
             if not text.isdecimal() or int(text) > most:
                 return Refusal(413, f"The upload of {int(text) / 1e6 if text.isdecimal() else 0:,.1f} MB exceeds the "

@@ -52,7 +52,7 @@ def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, 
     target = workspace.new_export(request.name)
     if base.lm.language_table:
         raise UserError(f"A model with a table of languages ({base.name}) cannot be restored yet.",
-                        "Train the language anew: Dataset tab.")
+                        "Train the language again: Dataset tab.")
     tensors = dict(base.lm.module.state_dict())
     rows = {}
     for table in base.lm.text_tables:
@@ -77,7 +77,7 @@ def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, 
         certificate.write(folder / CERTIFICATE, proof)
         listed = "\n".join(f"- `{file.path}`: {file.purpose}" for file in files)
         (folder / "README.md").write_text(
-            f"# {record.name}\n\nThe base model `{origin.model}` with all of its own values, and the new rows for "
+            f"# {record.name}\n\nThe base model `{origin.model}` with all its values, and the new rows for "
             f"{request.language} of a finetune whose old rows were damaged. Restored by the doctor of Lisan "
             f"({record.run}).\n\nThe base languages work exactly as in the base: `{CERTIFICATE}` says how that was "
             f"checked. How well {request.language} sounds was not measured: its rows learned beside the damaged ones, "

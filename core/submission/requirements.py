@@ -51,7 +51,7 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
         case ReviseOptions():
             if not review.read_decisions(workspace, options.dataset):
                 raise UserError(f"Nothing was decided about {options.dataset!r} that differs from it.",
-                                "Exclude a clip, mend one or write a text anew first.")
+                                "Exclude a clip, mend one or rewrite a text first.")
             if options.save_as in workspace.list_datasets():
                 raise UserError(f"There already is a dataset named {options.save_as!r}.",
                                 "Choose another name: none is written over.")

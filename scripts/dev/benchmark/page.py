@@ -1,4 +1,4 @@
-"""How soon the page answers, beside a bare page of Gradio that is asked in turn, without and with a training:
+"""How soon the page answers, beside a bare page of Gradio that is asked alternately, without and with a training:
 
     python -m scripts.dev.benchmark.page [--answers 30] [--steps 200]
 
@@ -212,7 +212,7 @@ def open_train_tab(page: PageClient) -> None:
 
 
 def compare(what: str, page: PageClient, bare: PageClient, answers: int) -> None:
-    """Ask both in turn, once a second, and print a row for each kind of answer."""
+    """Ask both alternately, once a second, and print a row for each kind of answer."""
     ours: dict[str, list[float]] = {}
     bares: list[float] = []
     for _ in range(answers):
