@@ -223,10 +223,10 @@ class Impatient(Listener):
         return any(self.text in event.note for event in self.of("progress"))
 
 
-@pytest.mark.parametrize("text", ["English sentences", "chunks"])
+@pytest.mark.parametrize("text", ["Amharic sentences", "chunks"])
 def test_a_stop_leaves_no_half_export(world: Workspace, exported: Path, text: str, monkeypatch) -> None:
     before = sorted(path.name for path in world.exports.iterdir())
-    if text == "English sentences":
+    if text == "Amharic sentences":
         monkeypatch.setattr(certify, "find_certificate", lambda *_arguments: None)
     with pytest.raises(StopRequested, match="nothing was exported"):
         export.run(ExportOptions(run=f"run:{RUN}", export="stopped"), world,
