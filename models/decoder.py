@@ -8,6 +8,7 @@ mask no real position attends to padding, so training needs no other mask.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -271,7 +272,19 @@ def step_kernels(hidden: torch.Tensor, config: DecoderConfig, layers: Sequence[n
 
 @lru_cache
 def _has_triton(device: torch.device) -> bool:
-    return find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= (8, 0)
+    """Whether Triton knows the GPU and can compile here; a warning where it lacks a compiler."""
+    if find_spec("triton") is None or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    from triton.runtime import driver
+
+    try:
+        driver.active.get_current_target()  # compiles a part of Triton
+    except Exception as error:  # noqa: BLE001  (of any compiler)
+        warnings.warn(f"Speech is synthesized at half the speed, because Triton cannot compile its kernels: {error} It "
+                      "needs a C compiler and Python's headers (Debian, Ubuntu: apt install gcc python3-dev).",
+                      stacklevel=2)
+        return False
+    return True
 
 
 def compiled_without_cache(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

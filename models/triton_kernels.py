@@ -58,8 +58,8 @@ def _readable(layer: nn.Module) -> bool:
     if (not isinstance(base, nn.Linear) or base.weight.dtype not in _HALVES or not base.weight.is_contiguous()
             or base.in_features % 64):
         return False
-    adapter = _adapter(layer)
-    return adapter is None or len(adapter.first) <= MAX_RANK
+    name = _active(layer)
+    return name is None or len(_weight(layer.lora_A[name])) <= MAX_RANK  # type: ignore[index]
 
 
 def linear(rows: torch.Tensor, layers: Sequence[nn.Module], norm: nn.Module | None = None,
@@ -118,21 +118,26 @@ def _filled(given: Sequence[Any]) -> list[Any]:
     return [*given, *[given[0]] * (3 - len(given))]
 
 
-def _adapter(layer) -> LowRank | None:
-    """The adapter that is on in a linear layer which peft has wrapped."""
+def _active(layer) -> str | None:
+    """The name of the adapter that is on in a linear layer which peft has wrapped."""
     if not hasattr(layer, "base_layer") or layer.disable_adapters:
         return None
-    names = [name for name in layer.active_adapters if name in layer.scaling]
-    if not names:
+    return next((name for name in layer.active_adapters if name in layer.scaling), None)
+
+
+def _weight(factor) -> torch.Tensor:
+    """LoRA's factors are layers, AdaLoRA's are tensors."""
+    return factor if isinstance(factor, torch.Tensor) else factor.weight
+
+
+def _adapter(layer) -> LowRank | None:
+    if (name := _active(layer)) is None:
         return None
-    name, = names
-    mask = getattr(layer, "rows_switched", None)
-    if name in getattr(layer, "lora_E", {}):
-        return LowRank(layer.lora_A[name], layer.lora_B[name], layer.scaling[name], layer.ranknum[name],
-                       layer.lora_E[name], None, mask)
-    variant = layer.lora_variant.get(name)
-    return LowRank(layer.lora_A[name].weight, layer.lora_B[name].weight, layer.scaling[name],
-                   magnitude=None if variant is None else variant.scale(layer, name), mask=mask)
+    adaptive = name in getattr(layer, "lora_E", {})
+    variant = None if adaptive else layer.lora_variant.get(name)
+    return LowRank(_weight(layer.lora_A[name]), _weight(layer.lora_B[name]), layer.scaling[name],
+                   layer.ranknum[name] if adaptive else None, layer.lora_E[name] if adaptive else None,
+                   None if variant is None else variant.scale(layer, name), getattr(layer, "rows_switched", None))
 
 
 def attend(joined: torch.Tensor, heads: int, rotation: tuple[torch.Tensor, torch.Tensor] | None, keys: torch.Tensor,

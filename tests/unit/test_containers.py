@@ -31,4 +31,5 @@ def test_a_container_file_copies_and_starts_what_there_is(name: str, monkeypatch
 
 def test_both_run_the_same_app() -> None:
     cpu, cuda = ((ROOT / name).read_text().split("FROM ")[2] for name in ("Containerfile.cpu", "Containerfile.cuda"))
-    assert cuda.replace("ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility\n", "") == cpu
+    cuda = cuda.replace("ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility\n", "")
+    assert cuda.replace("ffmpeg gcc libc6-dev", "ffmpeg") == cpu  # Triton compiles where it runs

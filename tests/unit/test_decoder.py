@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from models import decoder
 from models.decoder import Decoder, DecoderConfig, KVCache, RotaryScaling
 
 CONFIG = DecoderConfig(width=64, layers=3, heads=4, mlp_width=96, rotary_scaling=RotaryScaling())
@@ -52,3 +53,14 @@ def test_what_stands_to_the_right_of_a_position_does_not_reach_it():
     changed = hidden.clone()
     changed[:, 6:] = 100.0
     assert torch.equal(decoder(hidden)[:, :6], decoder(changed)[:, :6])
+
+
+def test_it_is_said_where_triton_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine without a GPU, which has no driver for it."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    with pytest.warns(UserWarning, match="Triton cannot compile its kernels: .*apt install gcc python3-dev"):
+        assert not decoder._has_triton.__wrapped__(torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert not decoder._has_triton.__wrapped__(torch.device("cuda"))
