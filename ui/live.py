@@ -100,15 +100,6 @@ class _Panel:
     tab: str  # empty: on every tab
 
 
-@dataclass(frozen=True)
-class _Rendered:
-    """The changes of a tick, with what the browser has been sent once it has them."""
-
-    time: float
-    sent: dict[int, str]
-    changes: dict[int, object]
-
-
 @dataclass
 class Live:
     """Collects panels while the page is laid out; `attach` makes them live."""
@@ -118,8 +109,6 @@ class Live:
     panels: list[_Panel] = field(default_factory=list)
     watched: dict[str, Block] = field(default_factory=dict)
     pending: list[gr.events.Dependency] = field(default_factory=list)  # events to be followed by a refresh
-    rendered: dict[object, _Rendered] = field(default_factory=dict)
-    """What ticks found to have changed, for the refreshes that they ask for; by all that both depend on."""
 
     def panel(self, component: Block, render: Render, tab: str = "") -> None:
         """Keep `component` equal to `render(view)`: a value, or a `gr.update`."""
@@ -182,31 +171,20 @@ class Live:
         Gradio takes about a millisecond for each output, even a skipped one (6.31), and most ticks change nothing:
         so a tick has only these outputs, and a change has those of its tab.
         """
-        view, sent = self._view(tab, values), dict(sent_hashes or {})
-        key = _situation(view, sent)
-        changes = self._changes(self._panels(False), view, sent)
-        if changes:
-            now = time.monotonic()
-            for old in [old for old, one in list(self.rendered.items()) if now - one.time > BUSY_S]:
-                self.rendered.pop(old, None)  # its browser is gone
-            self.rendered[key] = _Rendered(now, sent, changes)
+        view = self._view(tab, values)
+        changed = bool(self._changes(self._panels(False), view, dict(sent_hashes or {})))
         return [self._flag_inputs(view, sent_input_hashes),
-                *(_new_token(bool(changes) and name == tab) for name in self.tab_changed)]
+                *(_new_token(changed and name == tab) for name in self.tab_changed)]
 
     def refresh(self, tab: str, sent_hashes: dict[int, str], sent_input_hashes: dict[int, str], *values: object,
                 only: str = "") -> list[object]:
         """What has changed since `sent_hashes`, for the panels of `tab` and those on every tab.
-
-        With `only`, the name of a tab, a tick has just asked for it, and what the tick rendered is taken.
 
         Gradio never frees what it made of an output that is an input as well (6.31). So watched widgets are no
         outputs here, but only of `update_inputs`, which is rare.
         """
         view, sent = self._view(tab, values), dict(sent_hashes or {})
         panels = self._panels(False, only)
-        rendered = self.rendered.pop(_situation(view, sent), None) if only else None
-        if rendered and time.monotonic() - rendered.time <= BUSY_S:
-            return [rendered.sent, gr.skip(), *(rendered.changes.get(at, gr.skip()) for at in panels)]
         changes = self._changes(panels, view, sent)
         return [sent, self._flag_inputs(view, sent_input_hashes), *(changes.get(at, gr.skip()) for at in panels)]
 
@@ -247,11 +225,6 @@ class Live:
                 if sent.get(at) != mark:
                     sent[at], changes[at] = mark, value
         return changes
-
-
-def _situation(view: View, sent: Mapping[int, str]) -> object:
-    """What a browser shows and has chosen: two with the same get the same changes."""
-    return view.tab, tuple(view.values.values()), frozenset(sent.items())
 
 
 def _flag() -> gr.Textbox:

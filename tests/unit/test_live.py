@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import gradio as gr
@@ -89,21 +88,3 @@ def test_a_tick_has_few_outputs_and_a_change_those_of_its_tab(page: tuple[gr.Blo
     for name, flag in live.tab_changed.items():
         own = sum(panel.tab == name for panel in live.panels)
         assert len(of[flag._id, "change"].outputs) <= 2 + everywhere + own
-
-
-def test_a_refresh_takes_what_its_tick_rendered(page: tuple[gr.Blocks, Live], monkeypatch: pytest.MonkeyPatch) -> None:
-    live = page[1]
-    calls = []
-    first = next(at for at, panel in enumerate(live.panels) if panel.tab == "train")
-    counted = replace(live.panels[first], render=lambda _view: calls.append(0) or "new")
-    monkeypatch.setattr(live, "panels", [*live.panels[:first], counted, *live.panels[first + 1:]])
-    values = [getattr(component, "value", None) for component in live.watched.values()]
-    live.check("train", {}, {}, *values)
-    sent, _, *shown = live.refresh("train", {}, {}, *values, only="train")
-    assert calls == [0]
-    assert "new" in shown
-    assert sent[first]
-    live.check("train", {}, {}, *values)
-    live.refresh("train", {}, {}, *values)  # after an action, which may have changed it
-    live.refresh("train", {**sent, first: "other"}, {}, *values, only="train")  # of a browser that shows something else
-    assert calls == [0] * 4
