@@ -4,8 +4,8 @@ A step of a full-size model reads its weights once, a gigabyte, in a third of a 
 operations it launches about a thousand kernels, each of which takes two to three microseconds also inside a CUDA
 graph. Here a layer is five kernels: normalisation with the products that follow it, rotation with the cache and the
 attention, and products with what is added to them, adapters included. Sums are in float32 and results are rounded
-once, so they differ from those of torch by rounding. Only `models.decoder` and `models.gpt2` import this module, on a
-GPU where Triton is installed; elsewhere, and where `supports` says no, torch's operations run.
+once, so they differ from those of torch by rounding. Only `models.decoder` imports this module,
+on a GPU where Triton can compile; elsewhere, and where `supports` says no, torch's operations run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class LowRank:
 def supports(hidden: torch.Tensor, head_size: int, layers: Sequence[nn.Module]) -> bool:
     """Whether a step on `hidden` (B, T, width) through these linear layers can be computed here.
 
-    It can for one position of few rows, and weights in half precision.
+    It can for one position of at most `MAX_ROWS` rows, weights in half precision with inputs in multiples of 64, heads
+    of a power of two of at least 16, and adapters of at most rank `MAX_RANK`.
     """
     return (hidden.shape[1] == 1 and len(hidden) <= MAX_ROWS and not torch.is_grad_enabled()
             and head_size >= 16 and head_size & (head_size - 1) == 0 and all(map(_readable, layers)))
