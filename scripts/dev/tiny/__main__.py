@@ -3,7 +3,7 @@
 Needs espeak-ng (`apt-get install espeak-ng`). Each stage leaves its files under
 `WORKSPACE/build` and is skipped when they are there; delete them to run it again.
 
-    python -m scripts.dev.tiny --stages corpus codec recogniser model pack
+    python -m scripts.dev.tiny --stages corpus codec recogniser model pack demo
 """
 
 from __future__ import annotations
@@ -71,12 +71,20 @@ def build_pack(folder: Path) -> None:
     pack.build(folder)
 
 
+def build_demo(_folder: Path) -> None:
+    """Add further clips to the demo dataset that is there."""
+    from scripts.dev.tiny import pack
+
+    pack.add_demo_clips()
+
+
 STAGES = {
     "corpus": (build_corpus, "corpus/others/clips.jsonl"),
     "codec": (build_codec, "codec.safetensors"),
     "recogniser": (build_recogniser, "recogniser.safetensors"),
     "model": (build_model, "t3.safetensors"),
     "pack": (build_pack, ""),
+    "demo": (build_demo, ""),
 }
 
 

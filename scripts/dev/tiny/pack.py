@@ -21,6 +21,7 @@ import models
 from data.acoustics import audio
 from models.base import Sampling, Voice
 from models.tiny.family import Tiny
+from scripts.dev.tiny import sentences
 from scripts.dev.tiny.corpus import SETTINGS, VOICE_NAMES, VOICES, Corpus, CorpusClip
 from scripts.dev.tiny.espeak import Espeak
 from scripts.dev.tiny.train_judge import error
@@ -30,6 +31,7 @@ PACK = Path(models.__file__).parent / "tiny" / "pack"
 DEMO = Path(data.__file__).parent / "demo" / "am"
 BASE_LANGUAGES = ("en", "fr")
 SUMS = "SHA256SUMS.json"
+MORE_DEMO = 850  # clips that `add_demo_clips` adds: with 300 alone the demo learns them by heart
 REPLAY = 40  # training clips a language that are kept, to probe the old languages and to replay them
 OPUS_LEVEL = 0.93  # about 24 kbit/s
 SAMPLINGS = {"model": Sampling(), "model, greedy": Sampling(temperature=0.0, guidance=0.0)}
@@ -104,7 +106,27 @@ def _write_demo(corpus: Corpus) -> None:
             _compress(clip, DEMO / path)
             lines.append({"id": f"{name}-{number:03d}", "audio": path, "text": clip.text, "language": "am",
                           "split": "train" if name == "train" else "held_out", "speaker": VOICE_NAMES[clip.voice]})
-    _write_jsonl(DEMO / "manifest.jsonl", lines)
+    _write_demo_index(lines)
+
+
+def add_demo_clips() -> None:
+    """Speak further training clips into the demo dataset that is there; what is there stays as it is."""
+    rows = [json.loads(line) for line in (DEMO / "manifest.jsonl").read_text(encoding="utf-8").splitlines()]
+    shipped = [[row for row in rows if row["id"].startswith(split)] for split in ("train", *SPLITS)]
+    train, combinations, running = (tuple(row["text"] for row in part) for part in shipped)
+    for number, text in enumerate(
+            sentences.more_demo(sentences.SentenceSets(train, combinations, running), MORE_DEMO), len(train)):
+        name, path, voice = f"train-{number:03d}", f"clips/train-{number:03d}.ogg", number % 2
+        _compress(CorpusClip("am", "train", text, voice, 0, 0), DEMO / path)
+        shipped[0].append({"id": name, "audio": path, "text": text, "language": "am", "split": "train",
+                           "speaker": VOICE_NAMES[voice]})
+    _write_demo_index([row for part in shipped for row in part])
+
+
+def _write_demo_index(rows: list[dict[str, str]]) -> None:
+    _write_jsonl(DEMO / "manifest.jsonl", rows)
+    train = sum(row["split"] == "train" for row in rows)
+    (DEMO / "README.md").write_text(DEMO_README.format(train=train), encoding="utf-8")
 
 
 def _write_jsonl(path: Path, rows: list[dict[str, str]]) -> None:
@@ -158,7 +180,6 @@ def _write_readme(scores: list[PackScore], folder: Path) -> None:
         for s in scores
     )
     (PACK / "README.md").write_text(README.format(times=times, rows=rows), encoding="utf-8")
-    (DEMO / "README.md").write_text(DEMO_README, encoding="utf-8")
 
 
 def _write_checksums() -> None:
@@ -195,7 +216,7 @@ the app's defaults (temperature 0.2, guidance 0.5) and "greedy", without chance 
 
 DEMO_README = """# Demo dataset: Amharic
 
-300 clips to train on and 80 held out (40 new combinations of known words, 40 windows of running text),
+{train} clips to train on and 80 held out (40 new combinations of known words, 40 windows of running text),
 spoken by espeak-ng (`am` and `am+f3`), compressed as Ogg Opus. The texts are everyday sentences and
 windows of the Universal Declaration of Human Rights, made by `scripts/dev/tiny/sentences.py`; a native
 speaker has not checked them. Licence: Apache-2.0.

@@ -110,21 +110,29 @@ def demo(n_train: int = 300, n_test: int = 40, seed: int = 0) -> SentenceSets:
     Shares its held-out sets with `build("am", ..., n_test, seed)` and no train text.
     """
     sources = _sources("am", n_test, seed)
-    held_apart = _accept("am", sources, belongs=_is_demo)
-    low, high = DEMO_LENGTHS
+    keep = _accept("am", sources, belongs=_is_demo)
+    rng = random.Random(f"{seed}/am/demo")
+    pool = _supporting("am", sources.combinations, keep, rng)
+    train = _choose(sources, pool, keep, n_train, rng)
+    return SentenceSets(tuple(train), sources.combinations, sources.running)
+
+
+def more_demo(shipped: SentenceSets, n: int, seed: int = 0) -> list[str]:
+    """`n` further train texts for a demo dataset that exists, none of them in `shipped`.
+
+    A paragraph that holds one of `shipped.running` gives neither windows nor words.
+    """
+    paragraphs = [normalise(p, "am") for p in _udhr("am")]
+    held_out = [f" {p} " for p in paragraphs if any(f" {text} " in f" {p} " for text in shipped.running)]
+    train = tuple(p for p in paragraphs if f" {p} " not in held_out)
+    sources = _Sources(train, _words("am", train), shipped.combinations, shipped.running)
+    accept = _accept("am", sources, belongs=_is_demo)
+    known = set(shipped.train)
 
     def keep(text: str) -> bool:
-        return low <= len(text) <= high and held_apart(text)
+        return accept(text) and text not in known and not any(f" {text} " in p for p in held_out)
 
-    rng = random.Random(f"{seed}/am/demo")
-    pool = _supporting("am", sources.combinations, held_apart, rng)
-    for kind, count in DEMO_POOL.items():
-        _fill(pool, len(pool) + count, _drawer(kind, "am", sources), keep, rng)
-    if n_train > len(pool):
-        raise ValueError(f"n_train={n_train} is more than the {len(pool)} candidates")
-    train = _cover(list(pool), n_train, sources.combinations, sources.running)
-    rng.shuffle(train)
-    return SentenceSets(tuple(train), sources.combinations, sources.running)
+    return _choose(sources, {}, keep, n, random.Random(f"{seed}/am/more"))
 
 
 def languages() -> tuple[str, ...]:
@@ -184,14 +192,27 @@ def _sources(language: str, n_test: int, seed: int) -> _Sources:
     _fill(running, n_test, lambda r: word_window(r, held_out, 2, 6), is_new_window, rng)
     combinations: dict[str, None] = {}
     _fill(combinations, n_test, lambda r: template(r, language), is_combination, rng)
-    known = {w for p in train for w in p.split()} | _lexicon_words(language)
-    words = tuple(sorted(w for w in known if len(w) > 1))
-    return _Sources(train, words, tuple(combinations), tuple(running))
+    return _Sources(train, _words(language, train), tuple(combinations), tuple(running))
 
 
-def _lexicon_words(language: str) -> set[str]:
+def _words(language: str, paragraphs: Sequence[str]) -> tuple[str, ...]:
+    """The words of two letters or more of `paragraphs` and of the grammar, in order."""
     alternatives = (a for slot in lexicon(language).values() for a in slot)
-    return {w for a in alternatives for w in normalise(SLOT.sub(" ", a), language).split()}
+    texts = (*paragraphs, *(normalise(SLOT.sub(" ", a), language) for a in alternatives))
+    return tuple(sorted({w for text in texts for w in text.split() if len(w) > 1}))
+
+
+def _choose(sources: _Sources, pool: dict[str, None], keep: Keep, n: int, rng: random.Random) -> list[str]:
+    """`n` texts that cover the syllables of the held-out sets, out of `pool` and further candidates of its lengths."""
+    low, high = DEMO_LENGTHS
+    for kind, count in DEMO_POOL.items():
+        _fill(pool, len(pool) + count, _drawer(kind, "am", sources),
+              lambda text: low <= len(text) <= high and keep(text), rng)
+    if n > len(pool):
+        raise ValueError(f"{n} texts are more than the {len(pool)} candidates")
+    chosen = _cover(list(pool), n, sources.combinations, sources.running)
+    rng.shuffle(chosen)
+    return chosen
 
 
 def _accept(language: str, sources: _Sources, belongs: Keep) -> Keep:
