@@ -94,8 +94,8 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
     inputs: list[dict[str, TextInput]] = []
     for language, text in texts:
         second.synthesizer.split(text, language)  # raises `UserError` for what the finetuned model cannot speak
-        if unknown := second.synthesizer.warn_unknown(text, language):
-            reporter.emit(WarningRaised(unknown))
+        for note in second.synthesizer.reading_notes(text, language):
+            reporter.emit(WarningRaised(note))
         given = base_input(base, finetuned.front_end.verbalize(text, language), language)
         inputs.append({**({BASE: given} if given else {}), FINETUNED: TextInput(text, language)})
     loaded = 2 - first.cached - second.cached

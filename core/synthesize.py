@@ -34,8 +34,8 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
         reporter.emit(WarningRaised(f"{', '.join(unused)}: {model.family.name} has no such control; "
                                     "it changed nothing."))
 
-    if unknown := synthesizer.warn_unknown(options.text, options.language):
-        reporter.emit(WarningRaised(unknown))
+    for note in synthesizer.reading_notes(options.text, options.language):
+        reporter.emit(WarningRaised(note))
 
     with stage(reporter, "speak"):
         chunks = synthesizer.synthesize(options.text, options.language, options.sampling)

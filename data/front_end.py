@@ -303,6 +303,13 @@ class FrontEnd:
         files = {**self.files, file: segmenter.extended(appended, tag, None), **written}
         return replace(self, by_code={**self.by_code, language: made}, files=files)
 
+    def with_pointed_hebrew(self) -> FrontEnd:
+        """A front-end that adds vowel points to Hebrew of the base; variants of it are read as they were trained."""
+        by_code = {code: replace(entry, normaliser=normalisers.POINTED_HEBREW)
+                   if entry.normaliser == normalisers.HEBREW and not entry.variant_of else entry
+                   for code, entry in self.by_code.items()}
+        return replace(self, by_code=by_code)
+
     def language_file(self, language: str) -> str:
         """Name of the tokenizer file that a new language has, or would have."""
         return language_file(language, self._kind)

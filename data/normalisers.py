@@ -39,6 +39,7 @@ _NEW_UPPER = {f"indextts2-new-{kind}": kind for kind in KINDS}
 _NEW_COMPOSED = {f"indextts25-new-{kind}": kind for kind in KINDS}
 _BASE = {"chatterbox": "", **{f"chatterbox-{code}": code for code in chatterbox_normaliser.LANGUAGE_STEPS}}
 _ENGLISH = "chatterbox-english"
+HEBREW, POINTED_HEBREW = "chatterbox-he", f"chatterbox-{chatterbox_normaliser.POINTED_HEBREW}"
 INDEXTTS2 = "indextts2"  # of both its base languages: the text decides which rules read it
 INDEXTTS25 = {f"indextts25-{code}": code for code in ("zh", "en", "es", "ar")}  # of 2.5, by language
 NORMALISERS = (*KINDS, *_NEW, *_BASE, _ENGLISH, *_NEW_UPPER, INDEXTTS2, *_NEW_COMPOSED, *INDEXTTS25)

@@ -222,7 +222,7 @@ CATALOG: tuple[CatalogEntry, ...] = (
         _CHATTERBOX_VARIANTS,
         sampling={"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.05, "repetition_penalty": 2.0,
                   "guidance": 0.5},
-        sound_options=("exaggeration", "flow_steps", "flow_prompt_s", "watermark"), preset="chatterbox",
+        sound_options=("exaggeration", "flow_steps", "flow_prompt_s", "watermark", "hebrew"), preset="chatterbox",
         own_voice=("conds.pt", "built-in"),
     ),
     CatalogEntry(

@@ -38,7 +38,7 @@ from data.front_end import SEGMENTERS, SETTINGS_FILE
 
 PRESETS = Path(__file__).resolve().parents[2] / "config" / "presets"
 PACKAGES: Mapping[str, Mapping[str, str]] = {
-    "chatterbox": {"zh": "spacy_pkuseg", "ja": "pykakasi", "he": "dicta_onnx", "ru": "russian_text_stresser"},
+    "chatterbox": {"zh": "spacy_pkuseg", "ja": "pykakasi", "ru": "russian_text_stresser"},
     "indextts2": {"zh": "wetext", "en": "wetext"},
 }
 """The package that a family's own text of a language needs."""

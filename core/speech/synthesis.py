@@ -24,6 +24,7 @@ from core.model.adapters import Adapters
 from core.model.loading import TTSModel
 from data.front_end import name_characters
 from data.loudness import OUTPUT_PEAK
+from data.normalisers import HEBREW, POINTED_HEBREW
 from data.text_chunking import Boundary, TextChunk, halve, split_for_model
 from models.base import (
     Emotion,
@@ -74,6 +75,8 @@ class Synthesizer:
                  unknown: UnknownCharacters = "refuse") -> None:
         self._sound, self._unknown = sound or SoundOptions(), unknown
         self.model = model
+        front_end = model.front_end
+        self.front_end = front_end.with_pointed_hebrew() if self._sound.hebrew == "pointed" else front_end
         found = find_voice(model, voice, emotion=self._sound.emotion) if isinstance(voice, str) else voice
         self.voice = replace(found, emotion=self._sound.exaggeration)
         self.max_text_ids = max_text_ids or {}
@@ -88,15 +91,24 @@ class Synthesizer:
         """The chunks of `text` that `synthesize` computes one by one; `UserError` when it cannot be synthesized."""
         max_text_length = self.model.lm.max_text_length
         limit = min(self.max_text_ids.get(language, self.model.lm.preferred_max_text_length), max_text_length)
-        return split_for_model(text, language, self.model.front_end, limit, max_text_length, self._unknown)
+        return split_for_model(text, language, self.front_end, limit, max_text_length, self._unknown)
 
-    def warn_unknown(self, text: str, language: str) -> str:
-        """What becomes of characters that the tokenizer lacks, as a sentence; empty when it lacks none."""
-        front_end = self.model.front_end
-        if self._unknown == "refuse" or not (unknown := front_end.unknown_characters(text, language)):
-            return ""
-        fate = "left out" if self._unknown == "leave_out" else "sent to the model as [UNK]"
-        return f"Outside the vocabulary of {language!r} and {fate}: {name_characters(unknown)}."
+    def reading_notes(self, text: str, language: str) -> list[str]:
+        """How `text` is read where that is not as it is written or may be otherwise, a sentence each.
+
+        What becomes of characters that the tokenizer lacks, and whether Hebrew gets vowel points.
+        """
+        notes = []
+        if self._unknown != "refuse" and (unknown := self.front_end.unknown_characters(text, language)):
+            fate = "left out" if self._unknown == "leave_out" else "sent to the model as [UNK]"
+            notes.append(f"Outside the vocabulary of {language!r} and {fate}: {name_characters(unknown)}.")
+        reading = {HEBREW: "Hebrew is read without added vowel points, as the published package reads it "
+                           "(--hebrew pointed adds them).",
+                   POINTED_HEBREW: "Hebrew is read with vowel points by dicta-onnx, as the published package does not "
+                                   "read it."}
+        if note := reading.get(self.front_end.normaliser_for(language)):
+            notes.append(note)
+        return notes
 
     def synthesize(self, text: str, language: str, options: SamplingOptions) -> Iterator[SynthesizedChunk]:
         """The chunks of `text`, each as soon as it is computed. The last one has no pause after it.
@@ -191,7 +203,7 @@ class Synthesizer:
         return found
 
     def _text_ids(self, chunk: TextChunk, language: str) -> np.ndarray:
-        return np.array(chunk.ids) if chunk.ids else self.model.front_end.encode(
+        return np.array(chunk.ids) if chunk.ids else self.front_end.encode(
             chunk.text, language, self._unknown)
 
     def _sampling(self, options: SamplingOptions) -> Sampling:

@@ -6,8 +6,12 @@ and the step of the language. Unlike there, a missing package or file is an erro
 
 Chinese: words are separated by `spacy-pkuseg`, then each character becomes its Cangjie code from a file of the model (a
 JSON list of "character, tab, code"). The first character of a code has the code alone, the next one a 1 after it.
-Hebrew: vowel points by `dicta-onnx`. Japanese: kanji to hiragana by `pykakasi`. Korean: jamo, by NFKD. Russian: stress
-marks (U+0301 after the vowel) by `russian-text-stresser`.
+Hebrew: as it is written, or with vowel points by `dicta-onnx`. The package means to add the points, but calls
+`Dicta()` without the path that every version of dicta-onnx (1.0.0 to 1.0.9) wants, passes over the error and sends the
+text as it is written; dicta-onnx is not among its requirements either. So its weights are heard unpointed everywhere.
+The code does not tell what they were trained on.
+Japanese: kanji to hiragana by `pykakasi`. Korean: jamo, by NFKD. Russian: stress marks (U+0301 after the vowel) by
+`russian-text-stresser`.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ _MULTILINGUAL_ENDS = (*_ENDS, "、", "，", "。", "？", "！")
 CODES_FILE = "Cangjie5_TC.json"
 _CODE_END = "[cj_.]"
 MODEL_VARIABLE = "DICTA_MODEL"
+POINTED_HEBREW = "he-pointed"
 _HEBREW_MODEL = "~/.cache/dicta/dicta-1.0.onnx"
 _HEBREW_SOURCE = "https://github.com/thewh1teagle/dicta-onnx/releases/tag/model-files-v1.0"
 _KANJI = range(0x4E00, 0xA000)
@@ -117,8 +122,13 @@ def _segmenter() -> Any:
         ) from error
 
 
+def as_written(text: str, files: Mapping[str, bytes]) -> str:
+    """`text`, with the points that are written in it."""
+    return text
+
+
 def diacritics(text: str, files: Mapping[str, bytes]) -> str:
-    """`text` (NFKD) with vowel points; existing points are replaced."""
+    """`text` (NFKD) with vowel points; existing points are replaced. In the order of `dicta-onnx`, as published."""
     return str(_dicta().add_diacritics(text))
 
 
@@ -186,6 +196,6 @@ def _stresser() -> Any:
 
 
 LANGUAGE_STEPS: dict[str, Callable[[str, Mapping[str, bytes]], str]] = {
-    "zh": cangjie, "ja": kana, "ko": jamo, "he": diacritics, "ru": stress,
+    "zh": cangjie, "ja": kana, "ko": jamo, "he": as_written, POINTED_HEBREW: diacritics, "ru": stress,
 }
 """The steps of languages after lower case and NFKD: (text, the model's files by name) to text."""

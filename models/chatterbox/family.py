@@ -35,7 +35,7 @@ class Chatterbox:
     name = "chatterbox"
     sampling = Sampling(temperature=0.8, min_p=0.05, top_p=1.0, repetition_penalty=2.0, guidance=0.5,
                         alignment_guard=True)  # as published
-    sound_options: tuple[str, ...] = ("exaggeration", "flow_steps", "flow_prompt_s", "watermark")
+    sound_options: tuple[str, ...] = ("exaggeration", "flow_steps", "flow_prompt_s", "watermark", "hebrew")
     tensor_layout = TENSOR_LAYOUT
 
     def sampling_for(self, languages: Sequence[str]) -> Sampling:

@@ -75,7 +75,10 @@ def cangjie(sentences: dict[str, list[str]]) -> list[str]:
 
 
 def published_ids(sentences: dict[str, list[str]]) -> dict[str, list[list[object]]]:
-    """Texts with their ids by language, and by `english` for the English model, start and stop left out."""
+    """Texts with their ids by language, by `english` for the English model and by `he-pointed` for Hebrew with points.
+
+    Start and stop are left out.
+    """
     sys.path.insert(0, str(HERE))
     import stand_ins
 
@@ -90,6 +93,9 @@ def published_ids(sentences: dict[str, list[str]]) -> dict[str, list[list[object
         code: [[text, multilingual.encode(mtl_tts.punc_norm(text), language_id=code)] for text in (*group, *PROBES)]
         for code, group in sentences.items()
     }
+    module._dicta = stand_ins.Dicta("made up")  # as the package means it; its own call lacks the path and fails
+    found["he-pointed"] = [[text, multilingual.encode(mtl_tts.punc_norm(text), language_id="he")]
+                           for text in (*sentences["he"], *PROBES)]
     found["english"] = [[text, english.encode(tts.punc_norm(text))] for text in (*sentences["en"], *PROBES)]
     return found
 

@@ -20,9 +20,9 @@ class Segmenter:
 
 
 class Dicta:
-    """As `dicta_onnx.Dicta`: a point after each Hebrew letter."""
+    """As `dicta_onnx.Dicta`, which wants a path: a point after each Hebrew letter."""
 
-    def __init__(self, model_path: str = "") -> None:
+    def __init__(self, model_path: str) -> None:
         self.model_path = model_path
 
     def add_diacritics(self, text: str) -> str:

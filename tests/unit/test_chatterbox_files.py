@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import chatterbox_text
 import numpy as np
 import pytest
 import soundfile
@@ -247,6 +248,20 @@ def test_every_sound_control_reaches_the_sound(model: TTSModel) -> None:
     assert lively.voice.emotion == 1.5
     assert not torch.equal(model.lm.prepare(lively.voice).keys_and_values,
                            model.lm.prepare(voice).keys_and_values)
+
+
+def test_hebrew_is_read_as_chosen_and_said(model: TTSModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    chatterbox_text.remove_packages(monkeypatch)
+    vocoder = model.family.load_vocoder(model.base_folder, CPU)
+    plain, pointed = (Synthesizer(model, sound=SoundOptions(hebrew=choice), vocoder=vocoder)
+                      for choice in ("unpointed", "pointed"))
+    assert plain.split("שלום", "he")
+    assert plain.reading_notes("שלום", "he") == ["Hebrew is read without added vowel points, as the published package "
+                                                "reads it (--hebrew pointed adds them)."]
+    assert "with vowel points by dicta-onnx" in pointed.reading_notes("שלום", "he")[0]
+    with pytest.raises(UserError, match="needs the package dicta-onnx"):
+        pointed.split("שלום", "he")
+    assert plain.reading_notes("hej", "sv") == pointed.reading_notes("hej", "sv") == []
 
 
 def test_a_control_that_reaches_nothing_is_named() -> None:

@@ -25,7 +25,7 @@ from data.text_chunking import split_for_model
 from models.chatterbox.front_end import LANGUAGES, base_front_end
 
 PUBLISHED = json.loads((MADE_UP / "text.json").read_text("utf-8"))
-NEEDS = {"zh": "spacy-pkuseg", "ja": "pykakasi", "he": "dicta-onnx", "ru": "russian-text-stresser"}
+NEEDS = {"zh": "spacy-pkuseg", "ja": "pykakasi", "he-pointed": "dicta-onnx", "ru": "russian-text-stresser"}
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +38,11 @@ def tools() -> Iterator[None]:
 @pytest.fixture
 def base(tmp_path: Path) -> FrontEnd:
     return multilingual(tmp_path)
+
+
+def reading(front_end: FrontEnd, language: str) -> tuple[FrontEnd, str]:
+    """The front-end and the language code of a key of `NEEDS`."""
+    return (front_end.with_pointed_hebrew(), "he") if language == "he-pointed" else (front_end, language)
 
 
 def body(front_end: FrontEnd, text: str, language: str) -> list[int]:
@@ -55,6 +60,23 @@ def test_ids_are_the_published_ones(language: str, base: FrontEnd, tmp_path: Pat
     assert len(PUBLISHED[language]) >= 20
     for text, ids in PUBLISHED[language]:
         assert body(base, text, language) == ids, text
+
+
+def test_hebrew_is_read_as_published_and_with_points_as_it_was_meant(base: FrontEnd, tmp_path: Path,
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """The published call fails for want of a path, with or without dicta-onnx; `he-pointed` is with the path given."""
+    remove_packages(monkeypatch)
+    assert base.unready("he") == ""
+    for text, ids in PUBLISHED["he"]:
+        assert body(base, text, "he") == ids
+    install_stand_ins(monkeypatch, tmp_path)
+    pointed = base.with_pointed_hebrew()
+    assert PUBLISHED["he"] != PUBLISHED["he-pointed"]
+    for text, ids in PUBLISHED["he-pointed"]:
+        assert body(pointed, text, "he") == ids
+    assert pointed.normaliser_for("en") == base.normaliser_for("en")
+    variant = base.with_variant("he-x-own", "he")
+    assert variant.with_pointed_hebrew().normaliser_for("he-x-own") == base.normaliser_for("he")  # as it was trained
 
 
 def test_english_model_keeps_case_and_has_no_tag(tmp_path: Path) -> None:
@@ -118,11 +140,12 @@ def test_marks_that_steer_the_model_are_refused(tmp_path: Path) -> None:
 def test_missing_package_is_named_with_its_command(language: str, package: str, base: FrontEnd,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     remove_packages(monkeypatch)
+    front_end, code = reading(base, language)
     with pytest.raises(UserError, match=f"needs the package {package}, which is not installed") as caught:
-        base.encode("текст 文 אב かな", language)
+        front_end.encode("текст 文 אב かな", code)
     assert "python -m pip install" in caught.value.hint
     assert package in caught.value.hint
-    assert package in base.unready(language)
+    assert package in front_end.unready(code)
     requirements = (Path(__file__).parents[2] / "requirements-languages.txt").read_text("utf-8")
     wanted = caught.value.hint.split("pip install ")[1].split(" (it is in")[0].strip('"')
     assert wanted in requirements
@@ -130,7 +153,7 @@ def test_missing_package_is_named_with_its_command(language: str, package: str, 
 
 def test_languages_without_a_package_need_none(base: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     remove_packages(monkeypatch)
-    assert [code for code in LANGUAGES if base.unready(code)] == sorted(NEEDS)
+    assert [code for code in LANGUAGES if base.unready(code)] == ["ja", "ru", "zh"]
     for language in set(LANGUAGES) - set(NEEDS):
         for text, ids in PUBLISHED[language]:
             assert body(base, text, language) == ids
@@ -141,7 +164,7 @@ def test_missing_model_of_a_package_says_where_it_comes_from(base: FrontEnd, tmp
     install_stand_ins(monkeypatch, tmp_path)
     monkeypatch.setenv("DICTA_MODEL", str(tmp_path / "absent.onnx"))
     with pytest.raises(UserError, match=r"the model of dicta-onnx.*absent\.onnx") as caught:
-        base.encode("שלום", "he")
+        base.with_pointed_hebrew().encode("שלום", "he")
     assert "Download dicta-1.0.onnx from https://github.com/thewh1teagle" in caught.value.hint
 
 
