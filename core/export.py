@@ -88,6 +88,8 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
     check_stop(reporter, _STOPPED)
 
     record = _record(workspace, folder, model, options.export, proof)
+    if other_library := model.text_library_note():
+        reporter.emit(WarningRaised(other_library))
     for name in overridden:
         reporter.emit(WarningRaised(f"The check {name!r} failed and was overridden: {proof.check(name).actual}."))
     reporter.emit(Plan((f"{', '.join(record.languages)} and the languages of {record.origin.model}, from {ref} to "
@@ -160,7 +162,7 @@ def _record(workspace: Workspace, checkpoint: Path, model: TTSModel, name: str, 
     return ExportRecord(name, found.run, found.step, found.scope, found.dataset, new, model.origin,
                         evaluation.longest_texts(workspace, model), errors,
                         hash_tensors(base_tensors(model.lm.module)) if model.changed else "",
-                        records.strip_folder(found.recogniser), found.recogniser_language)
+                        records.strip_folder(found.recogniser), found.recogniser_language, model.text_library)
 
 
 def plain_tensors(model: TTSModel) -> dict[str, torch.Tensor]:

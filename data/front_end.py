@@ -398,6 +398,11 @@ class FrontEnd:
         known = self.by_code.get(language)
         return known.normaliser if known else normalisers.for_language(language, self.style)
 
+    @property
+    def text_library(self) -> str:
+        """The installed package, with its version, that writes out numbers of base languages; see `normalisers`."""
+        return normalisers.text_library(entry.normaliser for entry in self.by_code.values())
+
     def writer(self, language: str) -> Verbalizer | None:
         """What writes out text of `language`; None when it has no rules, as no base language has."""
         name = self._entry(language).rules

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -87,6 +87,19 @@ def missing(name: str, files: Mapping[str, bytes] = _NO_FILES) -> str:
     except MissingTool as error:
         return error.message
     return ""
+
+
+def text_library(names: Iterable[str]) -> str:
+    """Name and installed version of the package that writes out numbers for any of the normalisers `names`.
+
+    Empty where none of them uses one, or it is not installed.
+    """
+    return indextts2_normaliser.rules_version() if any(map(is_written_out, names)) else ""
+
+
+def is_written_out(name: str) -> bool:
+    """Whether a package writes out the numbers of text for the normaliser `name`, so that its version matters."""
+    return name == INDEXTTS2 or INDEXTTS25.get(name) in ("zh", "en")
 
 
 def normalise_without_packages(text: str, name: str) -> str:

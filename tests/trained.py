@@ -50,7 +50,8 @@ def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN, **change
     untrained = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
     frozen = hash_tensors(base_tensors(tts.lm.module))
     record = CheckpointRecord(name, 8, scope, options.extension, options.dataset, untrained.rows_hash, frozen,
-                              tts.origin, 4, options.recogniser, options.recogniser_language)
+                              tts.origin, 4, options.recogniser, options.recogniser_language,
+                              tts.front_end.text_library)
     state = TrainerState(8, 1.0, SamplerState(0, 0), SamplerState(0, 0), "", {"generator": torch.zeros(4)},
                          MicrobatchPlan(), 1, "float32", "the test's", "")
     folder = checkpoint.save(made.directory, record, tts, options, state)

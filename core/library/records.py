@@ -107,6 +107,7 @@ class CheckpointRecord:
     adapter_rank: int | None = None
     recogniser: str = ""  # the chosen recogniser that scored the new language
     recogniser_language: str = ""  # what it calls the language, where that was said
+    text_library: str = ""  # package and version that wrote out numbers of base languages; empty: none, or not stored
     scored: tuple[str, ...] = ()  # texts whose scores selected the best checkpoint; no final score counts them
     files: dict[str, str] = field(default_factory=dict)  # SHA-256 by path in the folder
 
@@ -127,6 +128,7 @@ class ExportRecord:
     weights_hash: str = ""  # of the base's tensors as they are here, where the training changed some
     recogniser: str = ""  # recogniser of one's choice that judged the run, no copy: its name, or that of its folder
     recogniser_language: str = ""  # its own name of the language, where one was given
+    text_library: str = ""  # as in `CheckpointRecord`
 
 
 def write_record(path: Path, record: ExtensionRecord | CheckpointRecord | ExportRecord) -> None:

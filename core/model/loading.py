@@ -88,6 +88,16 @@ class TTSModel:
     changed: tuple[str, ...] = ()  # tensors of the base that were trained
     base_values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of `changed`, with `keep_base`
     taught: tuple[TaughtLanguage, ...] = ()
+    text_library: str = ""  # that wrote out numbers of base languages in the training; empty: none, or not stored
+
+    def text_library_note(self) -> str:
+        """Why numbers of base languages may be read otherwise than in the training, as a sentence; empty if alike."""
+        here = self.front_end.text_library
+        if self.text_library in ("", here):
+            return ""
+        return (f"Numbers and signs of {', '.join(self.front_end.base_languages)} were written out by "
+                f"{self.text_library} when {self.ref} was trained; here {here or 'no such package'} is installed, so "
+                "that they may be read otherwise.")
 
     @contextmanager
     def adapters_for_batch(self, languages: Sequence[str]) -> Iterator[None]:
@@ -277,7 +287,7 @@ def load_checkpoint(workspace: Workspace, folder: Path, device: torch.device, *,
     record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
     model = _with_rows(model_before(workspace, record.origin, folder, device), record.origin, folder)
     model = _with_adapters(model, folder, record.scope, folder / records.CHECKPOINT)
-    model = replace(model, ref=f"run:{record.run}@{record.step}")
+    model = replace(model, ref=f"run:{record.run}@{record.step}", text_library=record.text_library)
     return load_changed_tensors(model, folder, keep_base=keep_base) if (folder / records.CHANGED).is_file() else model
 
 
@@ -312,7 +322,8 @@ def assemble_export(folder: Path, device: torch.device) -> TTSModel:
             f"{record.origin.fingerprint[:12]} wanted.", EXPORT_AGAIN_HINT,
         )
     base = TTSModel(f"export:{record.name}", family_named(record.origin.family), record.origin.model, folder,
-                    record.origin.base_hash, model, _base_front_end(front_end), device)
+                    record.origin.base_hash, model, _base_front_end(front_end), device,
+                    text_library=record.text_library)
     base = _with_taught(base, record.origin, folder)
     for table in model.text_tables:
         if not torch.equal(whole_table(model.module, table), split.earlier[table]):

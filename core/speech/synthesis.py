@@ -24,7 +24,7 @@ from core.model.adapters import Adapters
 from core.model.loading import TTSModel
 from data.front_end import name_characters
 from data.loudness import OUTPUT_PEAK
-from data.normalisers import HEBREW, POINTED_HEBREW
+from data.normalisers import HEBREW, POINTED_HEBREW, is_written_out
 from data.text_chunking import Boundary, TextChunk, halve, split_for_model
 from models.base import (
     Emotion,
@@ -96,7 +96,8 @@ class Synthesizer:
     def reading_notes(self, text: str, language: str) -> list[str]:
         """How `text` is read where that is not as it is written or may be otherwise, a sentence each.
 
-        What becomes of characters that the tokenizer lacks, and whether Hebrew gets vowel points.
+        What becomes of characters that the tokenizer lacks, whether Hebrew gets vowel points, and a package of another
+        version than in the training.
         """
         notes = []
         if self._unknown != "refuse" and (unknown := self.front_end.unknown_characters(text, language)):
@@ -106,9 +107,9 @@ class Synthesizer:
                            "(--hebrew pointed adds them).",
                    POINTED_HEBREW: "Hebrew is read with vowel points by dicta-onnx, as the published package does not "
                                    "read it."}
-        if note := reading.get(self.front_end.normaliser_for(language)):
-            notes.append(note)
-        return notes
+        name = self.front_end.normaliser_for(language)
+        other_library = self.model.text_library_note() if is_written_out(name) else ""
+        return [*notes, *filter(None, (reading.get(name, ""), other_library))]
 
     def synthesize(self, text: str, language: str, options: SamplingOptions) -> Iterator[SynthesizedChunk]:
         """The chunks of `text`, each as soon as it is computed. The last one has no pause after it.

@@ -88,6 +88,8 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
         early_stopping = state.early_stopping
         if warning := rounding_warning(state, trainer.precision, compute.numeric_environment(device)):
             warn(warning)
+        if note := tts.text_library_note():
+            warn(note)
         if (ranked := checkpoint.read_ranking(run_dir)) != ranked.up_to(state.step):
             checkpoint.write_ranking(run_dir, ranked.up_to(state.step))
 
@@ -95,7 +97,7 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
     rows_hash = records.read_record(path, records.ExtensionRecord).rows_hash if path.is_file() else ""
     record = CheckpointRecord(run_dir.name, 0, options.scope, options.extension, options.dataset, rows_hash, "",
                               tts.origin, options.adapter_rank if tts.adapters else None, options.recogniser,
-                              options.recogniser_language)
+                              options.recogniser_language, tts.text_library or tts.front_end.text_library)
     training_run = TrainingRun(trainer, speech_evaluator, record, reporter, early_stopping)
     if group.rank == 0:  # which alone has the recogniser
         training_run.check_metric()

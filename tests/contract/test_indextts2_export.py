@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,14 @@ import torch
 
 from config.schema import CompareOptions, ExportOptions, SamplingOptions, SoundOptions
 from core import compare, export
-from core.library import certificate
+from core.library import certificate, records
 from core.model import loading
 from core.model.loading import load
 from core.speech.evaluation import recording_of
 from core.speech.model_cache import CachedSynthesizer, ModelCache
 from core.speech.synthesis import Synthesizer, find_voice, join_chunks
 from core.workspace import Workspace
+from data.languages import indextts2_normaliser
 from models import weights
 from models.indextts2 import model_folder
 from tests import indextts2_world
@@ -110,6 +112,23 @@ def test_it_speaks_alone_in_the_voice_of_a_recording(world: Workspace, exported:
     assert torch.equal(*sounds)
     assert len(sounds[0]) > 0.1 * 22050
     assert np.isfinite(sounds[0].numpy()).all()
+
+
+def test_another_version_of_the_package_that_writes_numbers_out_is_said(world: Workspace, exported: Path,
+                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    record = records.read_record(exported / records.EXPORT_RECORD, records.ExportRecord)
+    assert record.text_library == indextts2_normaliser.rules_version()
+    monkeypatch.setattr(indextts2_normaliser, "rules_version", lambda: "wetext 9.9")
+    models = [load(world, f"run:{RUN}", CPU), loading.load_export(exported, CPU)]
+    models = [replace(model, text_library="wetext 0.1.7") for model in models]
+    for model in models:
+        speaker = Synthesizer(model, find_voice(model, recording_of(world, models[0])))
+        (note,) = speaker.reading_notes(ENGLISH[0], "en")
+        assert "written out by wetext 0.1.7" in note
+        assert "wetext 9.9 is installed" in note
+        assert speaker.reading_notes(TEXT, "am") == []  # a new language is written out by its own rules
+    assert replace(models[0], text_library="wetext 9.9").text_library_note() == ""
+    assert replace(models[0], text_library="").text_library_note() == ""  # made before it was stored
 
 
 def test_both_models_are_compared_in_one_voice_and_english_is_identical(world: Workspace) -> None:
