@@ -50,7 +50,7 @@ from data.importers import SourceEntry, SourceRow, unused_id
 from data.manifest import TRAIN, ManifestClip, PreparedDataset
 from data.measures import measure
 from data.normalisers import Style, TextNormaliser, for_language
-from data.splits import Sides, assign, note_one_recording, overlaps, with_sources
+from data.splits import Sides, assign, holds_out, note_one_recording, overlaps, with_sources
 from data.validation import CheckedRow, ValidationFinding, ValidationReport, checked_rows_on_disk, row_bytes, validate
 from models.base import Extractor, Features
 from models.registry import family
@@ -219,6 +219,9 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
 
     by_speaker, sides = options.split_disjoint_by == "speaker", old.sides if old else Sides()
     splits = assign(rows, options.held_out, options.seed, by_speaker=by_speaker, there=sides)
+    if options.held_out and any(row.row.split for row in rows) and not holds_out(rows):
+        reporter.emit(WarningRaised(f"The source's own split holds out none of these {len(rows)} clips, so "
+                                    f"{options.held_out:.0%} of them are held out here."))
     out = overlaps(rows, splits, by_speaker=by_speaker, there=sides)
     if old is None and not any(split == TRAIN for at, split in enumerate(splits) if at not in out):
         raise UserError(f"Nothing is left to train on: {len(out)} clips share a text or a recording with others that "

@@ -1,8 +1,8 @@
 """Train and held-out clips: no text, no recording and, if asked, no speaker is on both sides.
 
-Clips that share a text, a source recording or, by choice, a speaker form a group and stay together. A group is drawn by
-a hash of its own keys only, so clips keep their side when others are added (as in Speech Commands, Warden 2018, by
-speaker); clips added to a dataset follow the sides there.
+Clips that share a text, a source recording or, by choice, a speaker form a group and stay together. Groups are held out
+in the order of a hash of their own keys (as in Speech Commands, Warden 2018, by speaker) until the share is met, so a
+source that grew moves few clips; clips added to a dataset follow the sides there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from data.disk_collections import DiskDict, sorted_on_disk
 from data.manifest import HELD_OUT, TRAIN, ManifestClip
 from data.validation import CheckedRow, ValidationFinding
 
-_MOST_TIMES, _MOST = 2.0, 0.75  # of the requested share, and of all: groups beyond are skipped
+_MOST = 0.75  # of all clips: larger groups are not held out
 _KINDS = {"text": 1, "recording": 2, "speaker": 4}
 
 
@@ -29,13 +29,15 @@ class Sides:
 
     def __init__(self) -> None:
         self._of: DiskDict | None = None  # made with the first key
-        self.texts = self.held_texts = 0
+        self.clips = self.held_clips = 0
 
     @classmethod
     def gather(cls, clips: Iterable[tuple[ManifestClip, str]], *, by_speaker: bool) -> Sides:
         """From clips, each with its normalised text; `UserError` for a speaker on both sides with `by_speaker`."""
         made = cls()
         for clip, normal in clips:
+            made.clips += 1
+            made.held_clips += clip.split == HELD_OUT
             made.put(("text", normal), clip.split)
             if clip.source:
                 made.put(("recording", clip.source), clip.split)
@@ -48,11 +50,8 @@ class Sides:
         """Record the side of a key; returns the side it had."""
         self._of = self._of or DiskDict()
         there = self._of.put(_storage_key(key), side)
-        if there is None:
-            self.texts += key[0] == "text"
         if side == HELD_OUT and there != HELD_OUT:
             self._of.replace(_storage_key(key), HELD_OUT)
-            self.held_texts += key[0] == "text"
         return there
 
     def side(self, key: GroupKey) -> str | None:
@@ -73,16 +72,18 @@ def assign(rows: Sequence[CheckedRow], held_out: float, seed: int, *, by_speaker
            there: Sides = _NO_SIDES) -> tuple[str, ...]:
     """The split of each row, determined by its keys and `seed`, whatever the order.
 
-    Groups that share a key with `there` follow its side. Splits named by the source are kept; rows without one follow
-    their text, or train. If the source names none, each group is held out with probability `held_out`: at least one of
-    two or more, and none that would exceed the share by far.
+    Groups that share a key with `there` follow its side. Splits named by the source are kept where it holds a row out;
+    rows without one follow their text, or train. Else groups are held out until `held_out` of all clips are, as nearly
+    as whole groups allow: at least one of two or more.
     """
     groups = SplitGroups(rows, by_speaker=by_speaker, apart=_apart(rows, there))
-    named = any(row.row.split for row in rows)
+    named = holds_out(rows)
     splits = _named(rows) if named else [TRAIN] * len(rows)
     side_of, free = _followed(groups, seed, there)
     if not named:
-        for group in _chosen(free, held_out, groups.texts, there):
+        follow = sum(_SIDES[side_of[groups.group(at)]] == HELD_OUT for at in range(len(rows)))
+        for group in _chosen(free, held_out, there.clips + len(rows), there.held_clips + follow,
+                             alone=not there):
             side_of[group] = _SIDES.index(HELD_OUT)
         if by_speaker and held_out > 0 and not there and len({row.row.speaker for row in rows}) < 2:
             raise UserError("All clips have one speaker, so no speaker can be held out.",
@@ -96,13 +97,18 @@ def assign(rows: Sequence[CheckedRow], held_out: float, seed: int, *, by_speaker
     return tuple(splits)
 
 
+def holds_out(rows: Sequence[CheckedRow]) -> bool:
+    """Whether the source itself holds a row out; the first rows of one that does may all be to train on."""
+    return any(row.row.split == HELD_OUT for row in rows)
+
+
 def overlaps(rows: Sequence[CheckedRow], splits: Sequence[str], *, by_speaker: bool = False,
              there: Sides = _NO_SIDES) -> dict[int, ValidationFinding]:
     """Rows to leave out, by index, because a key of theirs is on the other side too.
 
     They arise only from splits named by the source, or from additions to both sides. The smaller side of a key goes.
     """
-    apart, by_speaker = _apart(rows, there), by_speaker and not any(row.row.split for row in rows)
+    apart, by_speaker = _apart(rows, there), by_speaker and not holds_out(rows)
     groups = SplitGroups(rows, by_speaker=by_speaker, apart=apart)
     lost = _lost(groups, splits)
     found: dict[int, ValidationFinding] = {}
@@ -172,7 +178,7 @@ class _Group:
     """Rows that must stay together, and share no key with the dataset that is added to."""
 
     draw: int  # of 2**56
-    texts: int
+    clips: int
     name: int
 
     @classmethod
@@ -196,18 +202,17 @@ def _followed(groups: SplitGroups, seed: int, there: Sides) -> tuple[bytearray, 
 
 
 def _drawn(groups: SplitGroups, seed: int, side_of: bytearray) -> Iterator[str]:
-    """The free groups as lines: draw, number of texts and name."""
+    """The free groups as lines: draw, number of clips and name."""
     def anchored(anchor: GroupKey) -> str:  # recordings and speakers sort before texts
         return f"{int(anchor[0] == 'text')}{key_digest(*anchor, salt=f'{seed}/')}"
 
-    rows = (f"{groups.group(at):012d} {key_digest('text', row.normal)} {anchored(groups.anchor(at, row))}"
+    rows = (f"{groups.group(at):012d} {anchored(groups.anchor(at, row))}"
             for at, row in enumerate(groups.rows) if not side_of[groups.group(at)])
     for group, lines in groupby(sorted_on_disk(rows), lambda line: line.partition(" ")[0]):
-        texts, text, least = 0, "", "~"
-        for _, this, anchor in map(str.split, lines):
-            texts += this != text
-            text, least = this, min(least, anchor)
-        yield f"{_draw(least):018d} {texts:012d} {group}"
+        clips, least = 0, "~"
+        for _, anchor in map(str.split, lines):
+            clips, least = clips + 1, min(least, anchor)
+        yield f"{_draw(least):018d} {clips:012d} {group}"
 
 
 def _draw(least: str) -> int:
@@ -218,23 +223,25 @@ def _draw(least: str) -> int:
     return int.from_bytes(hashlib.sha256(bytes.fromhex(least[1:])).digest()[:7], "big")
 
 
-def _chosen(groups: Iterable[_Group], held_out: float, texts: int, there: Sides) -> list[int]:
-    """The names of the groups that are held out; `groups` are sorted by draw, `texts` is the number of new texts."""
+def _chosen(groups: Iterable[_Group], held_out: float, clips: int, held: int, *, alone: bool) -> list[int]:
+    """The names of the groups that are held out; `groups` are sorted by draw. Of all `clips`, `held` are held out.
+
+    A group is taken where it brings the number of held-out clips nearer to the share. If none is, the smallest is; but
+    not the only one there is, where all clips are these (`alone`).
+    """
     if held_out <= 0:
         return []
-    room = all_room = min(_MOST_TIMES * held_out, _MOST) * (there.texts + texts) - there.held_texts
-    count, chosen = 0, array("q")
-    fitting = smallest = None
+    wanted, count, chosen = round(held_out * clips) - held, 0, array("q")
+    smallest = None
     for count, group in enumerate(groups, start=1):  # noqa: B007  counted
-        if group.draw / 2**56 < held_out and group.texts <= room:
+        if 0 < group.clips < 2 * wanted and held + group.clips <= _MOST * clips:
             chosen.append(group.name)
-            room -= group.texts
-        fitting = fitting or (group if group.texts <= all_room else None)
-        smallest = group if smallest is None or group.texts < smallest.texts else smallest
-    if count == 0 or (count == 1 and not there):
+            wanted, held = wanted - group.clips, held + group.clips
+        smallest = group if smallest is None or group.clips < smallest.clips else smallest
+    if count == 0 or (count == 1 and alone):
         return []
-    if not chosen and not there.held_texts and count > 1 and smallest is not None:
-        return [(fitting or smallest).name]  # every group is larger than the share, or none was drawn
+    if not chosen and not held and count > 1 and smallest is not None:
+        return [smallest.name]  # every group is larger than the share
     return list(chosen)
 
 
@@ -289,11 +296,9 @@ class SplitGroups:
 
     def __init__(self, rows: Sequence[CheckedRow], *, by_speaker: bool, apart: bool) -> None:
         self.rows, self.by_speaker, self.apart = rows, by_speaker, apart
-        self.texts = 0  # distinct texts
         self._shared = bytearray(len(rows))
         self._parent = array("q", range(len(rows)))
         for kind, run in self.runs():
-            self.texts += kind == "text"
             first = run[0]
             for at in run[1:]:
                 self._parent[self.group(at)] = self.group(first)
