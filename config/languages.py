@@ -1,4 +1,4 @@
-"""Names of languages by code, and doubts about a code.
+"""Names of languages by code, and doubts about a code and about the script of texts in its language.
 
 The data is the BCP 47 registry (https://www.iana.org/assignments/language-subtag-registry), which has all codes of ISO
 639, from the package langcodes.
@@ -6,7 +6,8 @@ The data is the BCP 47 registry (https://www.iana.org/assignments/language-subta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -20,6 +21,11 @@ NAMES: Mapping[str, str] = {
 """The app's names of common languages; others have the registry's name."""
 
 _NEAR = 5  # suggestions for an unknown code
+_SEVERAL_SCRIPTS = {"Hans": ("Hani", "Bopo"), "Hant": ("Hani", "Bopo"), "Jpan": ("Hani", "Hira", "Kana"),
+                    "Kore": ("Hang", "Hani")}  # codes of ISO 15924 that stand for several scripts
+_ALIKE = {"Latn", "Grek", "Cyrl"}  # with letters that look the same
+_NO_SCRIPT = ("Zyyy", "Zinh", "Zzzz")  # marks that belong to every script
+_EXAMPLE = 40  # characters
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,60 @@ def doubt(code: str) -> str:
     if not langcodes.tag_is_valid(code):
         return f"{code!r}: {language!r} is {entry.name}; what follows is no script, region or variant of BCP 47."
     return ""
+
+
+def script_doubt(code: str, texts: Iterable[str]) -> str:
+    """Why the letters of `texts` may be wrong for the language, as a sentence that names the scripts; else empty.
+
+    Most letters belong to no script of the language, or a word has letters of two scripts that look alike. A language
+    without a registered code is only asked about such words. The scripts of letters are Unicode's, by fontTools.
+    """
+    from fontTools.unicodedata import script  # on use: its tables take a moment
+
+    script_of = cache(script)
+    letters: Counter[str] = Counter()
+    first: dict[str, str] = {}  # a text of each script
+    mixed, example = 0, ""
+    for text in texts:
+        for word in text.split():
+            found = [(one, script_of(one)) for one in word if one.isalpha()]
+            letters.update(one for _, one in found)
+            for _, one in found:
+                first.setdefault(one, text)
+            scripts = Counter(one for _, one in found if one in _ALIKE)
+            if len(scripts) > 1:
+                mixed += 1
+                rare = min(scripts, key=lambda one: scripts[one])
+                stray = next(character for character, one in found if one == rare)
+                example = example or (f"the {script_title(rare)} letter {stray} (U+{ord(stray):04X}) in "
+                                      f"{word[:_EXAMPLE]!r}")
+    for one in _NO_SCRIPT:
+        del letters[one]
+    usual, total = _usual_scripts(code), letters.total()
+    if usual and total and sum(letters[one] for one in usual) < total / 2:
+        (found_script, count), = letters.most_common(1)
+        return (f"{language_name(code)} is written in {script_title(usual[0])} letters; {count / total:.0%} of the "
+                f"letters here are {script_title(found_script)}, as in {first[found_script][:_EXAMPLE]!r}.")
+    if mixed:
+        return (f"{mixed} {'word has' if mixed == 1 else 'words have'} letters of several scripts that look alike: "
+                f"{example}.")
+    return ""
+
+
+def script_title(script: str) -> str:
+    """The registry's name of a script, such as "Ethiopic" for `Ethi`."""
+    entry = _entries("script").get(script)
+    return entry.name.partition(" (")[0] if entry else script
+
+
+def _usual_scripts(code: str) -> tuple[str, ...]:
+    """The scripts that a language is written in, or that its code names; none for a code without a registered one."""
+    import langcodes
+
+    if not langcodes.tag_is_valid(code) or code.partition("-")[0] not in _registry():
+        return ()
+    script = langcodes.Language.get(code).maximize().script or ""
+    return _SEVERAL_SCRIPTS.get(script, (script,) if script else ())
 
 
 def _near(language: str) -> list[str]:

@@ -7,11 +7,20 @@ help texts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationInfo,
+    model_validator,
+)
 
 from config.languages import code_of
 
@@ -25,6 +34,8 @@ _CODE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8}){0,3}|x(-[a-z0-9]{1,8}){1,3}")  #
 
 
 def _safe_name(value: str) -> str:
+    if not value:
+        raise ValueError("it is empty; give a name of letters and digits, such as `my-voice`")
     if not _NAME.fullmatch(value) or ".." in value:
         raise ValueError(
             f"{value!r} cannot be a name: use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit"
@@ -52,6 +63,8 @@ def _text(value: object) -> object:
 def _language(value: str) -> str:
     """A language code in lower case, such as `am` or `pt-br`."""
     code = value.strip().lower().replace("_", "-")
+    if not code:
+        raise ValueError("it is empty; give the code of the language, such as `sw` for Swahili")
     if not _CODE.fullmatch(code):
         code_of_name = code_of(code)
         raise ValueError(f"{value!r} is no language code: write its two or three letters, such as "
@@ -272,15 +285,27 @@ class AlignOptions(ClipOptions):
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
 
 
+DEMO_DATASET: Mapping[str, str] = {"dataset": "amharic-demo", "language": "am"}
+"""Name and language of the source `demo`; every other source is given its own."""
+
+
 class PrepareOptions(Options):
     """Import, check and split a dataset, and extract its features."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _name_demo(cls, values: object) -> object:
+        if isinstance(values, dict) and str(values.get("source", "demo")).strip() == "demo":
+            return {**values, **{name: value for name, value in DEMO_DATASET.items() if not values.get(name)}}
+        return values
+
     source: Source = Field("demo", title="Source", description="Path or URL of a folder, file or archive; `hub:OWNER/NAME`; `segments:NAME` for segments of long recordings; `demo`, included; or `as-is`, this dataset itself, to extract features for another model.")
-    dataset: Name = Field("amharic-demo", title="Dataset name", description="Name of the dataset in the workspace.")
-    language: LanguageCode = Field("am", title="Language", description="Language code of the speech, such as `am`. Recordings in a language of the base model can only be replayed (scope `full`).")
+    dataset: Name = Field("", validate_default=True, title="Dataset name", description="Name of the dataset in the workspace; of `demo` it is `amharic-demo`.")
+    language: LanguageCode = Field("", validate_default=True, title="Language", description="Language code of the speech, such as `sw`; of `demo` it is `am`. Recordings in a language of the base model can only be replayed (scope `full`).")
     add_to: NameOrNothing = Field("", title="Add to", description="An existing dataset: the new one has its clips and the clips of the source that it lacks. The existing one is unchanged.")
     max_clips: int = Field(0, ge=0, title="Max clips", description="Use only the first clips of the source; 0 uses all.")
     rules: NameOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations before texts are checked; use those of the tokenizer. The dataset keeps the original texts.")
+    any_script: bool = Field(False, title="Accept any script", description="Import texts in a script that is unusual for the language, or with Latin, Greek and Cyrillic letters in one word, without asking.")
     licence: str = Field("", max_length=200, title="Licence", description="Licence of the recordings, such as `CC-BY-4.0`; shown with the dataset and with every export trained on it.")
     held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips held out from training where the source defines no split.")
     split_disjoint_by: Literal["source", "speaker"] = Field("source", title="Held-out split by", description="Held-out and training clips share no `source` (sentence or recording), or no `speaker` either. A split of the source is kept.")

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from config.errors import UserError
+from config.languages import script_doubt
 from config.schema import AS_IS, PrepareOptions
 from core import compute
 from core.dataset import languages, model_limits
@@ -193,6 +194,9 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
     """The rows that can be used, the split of each, and what was found."""
     imported = dataset_source.read_rows(gathered, options.language, reporter)
     reporter.emit(Plan(imported.notes))
+    if not options.any_script and (doubt := script_doubt(options.language, dataset_source.texts(imported))):
+        raise UserError(doubt, f"If the language is not {describe_language(options.language)}, give its own code; "
+                               "correct the texts; or accept them as they are (--any-script).")
     total = dataset_source.count_rows(imported)
 
     def progress(done: int) -> None:

@@ -38,13 +38,13 @@ def build(page: Page) -> None:
                              label="Upload an archive or several files")
             notice = gr.HTML(elem_classes="notices", elem_id="prepare-look")
             form, start = verb_form.build_verb_form(
-                page, "prepare", "Prepare dataset", choices=choices,
+                page, "prepare", "Prepare dataset", choices=choices, defaults={"source": ""},
                 first=("source", "dataset", "language", "model", "held_out", "add_to", "rules", "licence"))
             long_audio.build(page, form, notice)
             source, language = form.widget("source"), form.widget("language")
             page.on(upload.upload, lambda files, code: save_upload(page, files, code), [upload, language],
                     [notice, source, upload], files=True)
-            for event in (source.submit, source.blur):
+            for event in (source.submit, source.blur, language.submit, language.blur):
                 page.on(event, lambda text, code: [preview(text, code)], [source, language], [notice])
             page.on(start.click, lambda text, code: [_keep_preview(text, code)], [source, language], [notice])
         with gr.Column(scale=3, min_width=300):
@@ -66,8 +66,13 @@ def save_upload(page: Page, files: Sequence[str] | str | None, language: str) ->
 
 def preview(source: str, language: str) -> Html:
     """The detected format of the source, before it is prepared."""
-    lines = source_preview.preview(str(source or "").strip(), language)
-    return div("notice info", *(paragraph(line) for line in lines)) if lines else NOTHING
+    source, language = str(source or "").strip(), str(language or "").strip().lower()
+    lines = source_preview.preview(source, language)
+    question = source_preview.script_question(source, language) if lines and language else ""
+    asked = div("notice wait", element("strong", question), paragraph(
+        "Is the language right? “Accept any script” imports the texts as they are."))
+    return join((div("notice info", *(paragraph(line) for line in lines)) if lines else NOTHING,
+                 asked if question else NOTHING))
 
 
 def _keep_preview(source: str, language: str) -> object:

@@ -7,7 +7,9 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
+from config.arguments import flags
 from config.languages import NAMES
 from config.languages import language_name as language_name
 from core.jobs.directory import NO_DEVICE
@@ -292,6 +294,34 @@ def _result_value(name: str, value: object) -> str:
     return f"{number} {_UNITS.get(name, '')}".rstrip()
 
 
+@cache
+def _titles_of_flags() -> Mapping[str, str]:
+    """The label of the field on the page by its flag on the command line."""
+    return {flag.name: flag.field.title for verb in reversed(list(VERBS.values())) for flag in flags(verb.options)
+            if flag.field.title}
+
+
+def on_page(text: str) -> str:
+    """`text` with the labels of fields and buttons in place of flags and commands."""
+    def command(found: re.Match[str]) -> str:
+        tab = VERBS[found[1]].tab.capitalize() if found[1] in VERBS else ""
+        return f"{tab} tab, {found[2].strip()}" if tab and found[2] else f"the {tab} tab" if tab else found[0]
+
+    def flag(found: re.Match[str]) -> str:
+        title, value = _titles_of_flags().get(found[1]), found[2] or ""
+        if title is None:
+            return found[0]
+        given = "" if not value or value.strip().isupper() else f":{value}"
+        return f"“{title}”{given}"
+
+    if "--" not in text and "scripts." not in text or "torchrun" in text:
+        return text
+    text = text.replace("--resume", "Resume")
+    text = re.sub(r"python -m scripts\.(\w+)((?: --[a-z][\w-]*(?: [^\s;,)]+)?)*)", command, text)
+    value = r"(?: (?!(?:and|or|with|to|out|leaves|compares)\b)[\w:@./-]*[\w:@/])?"
+    return re.sub(rf"`?(--[a-z][\w-]*)({value})`?", flag, text)
+
+
 def notice(message: object, tone: str = "info") -> Html:
     """One line that says what just happened."""
     return div(f"notice {tone}", escape(message), role="status")
@@ -299,7 +329,8 @@ def notice(message: object, tone: str = "info") -> Html:
 
 def fault(message: str, hint: str = "") -> Html:
     """An error and what to do about it."""
-    return div("notice bad", element("strong", message), paragraph(hint) if hint else NOTHING, role="alert")
+    return div("notice bad", element("strong", on_page(message)), paragraph(on_page(hint)) if hint else NOTHING,
+               role="alert")
 
 
 def job_deleted(name: str) -> Html:
@@ -333,7 +364,7 @@ def warnings(messages: Sequence[str]) -> Html:
     """The first six warnings, and the number of the others."""
     if not messages:
         return NOTHING
-    items = [element("li", message) for message in messages[:6]]
+    items = [element("li", on_page(message)) for message in messages[:6]]
     if len(messages) > 6:
         items.append(element("li", f"and {len(messages) - 6} more, in the log"))
     return element("ul", *items, class_="warnings")
@@ -408,7 +439,8 @@ def failure(state: JobState) -> Html:
         return NOTHING
     trace = (element("details", element("summary", "Traceback"), element("pre", state.traceback))
              if state.traceback else NOTHING)
-    return div("notice bad", element("strong", readable(state.message)), paragraph(readable(state.hint)), trace,
+    return div("notice bad", element("strong", on_page(readable(state.message))),
+               paragraph(on_page(readable(state.hint))), trace,
                role="alert")
 
 

@@ -55,14 +55,15 @@ def tab_header(title: str, *texts: str) -> gr.HTML:
 def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str], choices: Mapping[str, ChoiceSource],
                     suggested: Mapping[str, Suggested] | None = None, on_started: OnStarted | None = None,
                     preset: Callable[[View], Mapping[str, Value]] | None = None,
-                    second: tuple[str, str] | None = None) -> tuple[OptionsForm, gr.Button]:
+                    second: tuple[str, str] | None = None,
+                    defaults: Mapping[str, Value] | None = None) -> tuple[OptionsForm, gr.Button]:
     """The form of `verb`, its start button and the equal command; `choices` are read again on each refresh.
 
     `suggested` values follow what else is chosen until a person types something else. The headings of the field
     groups name what differs from `preset`. `second`: another verb that takes the same options, and its button.
     """
     tab = VERBS[verb].tab
-    form = build_form(VERBS[verb].options, first=first, choices=dict.fromkeys(choices, ()))
+    form = build_form(VERBS[verb].options, first=first, choices=dict.fromkeys(choices, ()), defaults=defaults)
     with gr.Row(elem_classes="controls"):
         start = gr.Button(button, variant="primary", size="lg", elem_id=f"run-{verb}", min_width=140)
         if second:

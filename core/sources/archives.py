@@ -70,14 +70,15 @@ def packed_files(path: Path) -> tuple[list[Path], list[Path]]:
     return tables, archives
 
 
-def unpack_archive(path: Path, folder: Path, free: int,
-                   on_block: BlockCallback = lambda size, name: None) -> list[SkippedRow]:
+def unpack_archive(path: Path, folder: Path, free: int, on_block: BlockCallback = lambda size, name: None,
+                   *, texts_only: bool = False) -> list[SkippedRow]:
     """Write the members of the archive at `path` into `folder`, which is empty; the skipped ones.
 
-    `free`: bytes that may be written. Raises `UserError` for an archive that is damaged or too large.
+    `free`: bytes that may be written. `texts_only`: recordings become empty files, for a look at the texts. Raises
+    `UserError` for an archive that is damaged or too large.
     """
     room = min(free - _SPARE_BYTES, max(_ALWAYS_ALLOWED, _MAX_EXPANSION * path.stat().st_size))
-    unpacking = _Unpacking(path, folder, room, on_block)
+    unpacking = _Unpacking(path, folder, room, on_block, texts_only)
     hint = "Give a ZIP, or a TAR (.tar, .tar.gz, .tar.bz2, .tar.xz); download or pack it again."
     try:
         with foreign.reading(path.name, hint, *_DAMAGED):
@@ -101,6 +102,7 @@ class _Unpacking:
     folder: Path
     room: int
     on_block: BlockCallback
+    texts_only: bool = False
     skipped: list[SkippedRow] = field(default_factory=list)
     written: int = 0
     members: int = 0
@@ -112,7 +114,8 @@ class _Unpacking:
         self.members += 1
         if self.members > _MAX_MEMBERS:
             raise UserError(f"{self.archive.name} has more than {_MAX_MEMBERS} files.", "Pack it in parts.")
-        self.check(size, name)
+        if not self.texts_only:
+            self.check(size, name)
         inside = _inside(name)
         if isinstance(inside, str):
             self.skip(name, inside)
@@ -147,7 +150,7 @@ class _Unpacking:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with open(target, "xb") as writing:
-                while block := source.read(BLOCK_BYTES):
+                while not (self.texts_only and is_audio(target.name)) and (block := source.read(BLOCK_BYTES)):
                     self.check(len(block), name)
                     self.written += len(block)
                     writing.write(block)
@@ -172,7 +175,8 @@ def _inside(name: str) -> PurePosixPath | str:
 
 def _zip(path: Path, to: _Unpacking) -> None:
     with zipfile.ZipFile(path) as archive:
-        to.check(sum(info.file_size for info in archive.infolist()), "all its files")
+        if not to.texts_only:
+            to.check(sum(info.file_size for info in archive.infolist()), "all its files")
         for info in archive.infolist():
             kind = stat.S_IFMT(info.external_attr >> 16)
             if info.is_dir():

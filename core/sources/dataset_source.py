@@ -113,6 +113,14 @@ def count_rows(imported: ImportedSource) -> int:
     return sum(1 for _ in (entries.entries if isinstance(entries, _WithFilmSound) else entries))
 
 
+def texts(imported: ImportedSource) -> Iterator[str]:
+    """The texts of the rows; no film is opened."""
+    entries = imported.entries
+    for entry in entries.entries if isinstance(entries, _WithFilmSound) else entries:
+        if isinstance(entry, SourceRow):
+            yield entry.text
+
+
 def demo_dataset(language: str) -> Path:
     """The dataset of `language` that ships with the app."""
     demos = Path(str(data.__file__)).parent / "demo"

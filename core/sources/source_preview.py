@@ -6,16 +6,20 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from config import foreign
 from config.errors import UserError
+from config.languages import script_doubt
 from config.schema import AS_IS
 from core.jobs.reporter import pluralize
 from core.library.segments import PREFIX
-from core.sources.archives import is_archive, packed_files
+from core.sources.archives import is_archive, packed_files, unpack_archive
 from core.workspace import Workspace
 from data.importers import KNOWN_FORMS, SkippedRow, import_source
 from data.validation import ValidationReport as ValidationReport
@@ -24,6 +28,7 @@ UPLOADS, REPORT_FILE = "uploads", "report.json"
 _MAX_AGE_S = 24 * 3600.0
 _FIRST = 2000  # entries that are looked at
 _NAMED = 3
+_LARGEST_ZIP, _LARGEST_TAR = 10_000_000_000, 200_000_000  # bytes; of a ZIP only texts are read, a TAR is read whole
 
 
 def store_upload(workspace: Workspace, paths: Sequence[Path]) -> Path:
@@ -80,25 +85,25 @@ def _without_folder(text: str, source: str) -> str:
     return text.replace(f"{folder}/", "").replace(folder, "the upload").replace(Path(folder).name, "the upload")
 
 
+def script_question(source: str, language: str) -> str:
+    """Why the first texts of `source` may be in another language or script; empty where they cannot be read here."""
+    if _unread(source):
+        return ""
+    with _opened(source) as path:
+        entries = islice(import_source(path, language), _FIRST) if path else ()
+        return script_doubt(language, (entry.text for entry in entries if not isinstance(entry, SkippedRow)))
+
+
 def _describe(source: str, language: str) -> tuple[str, ...]:
     if source.strip() in ("", "demo", AS_IS):
         return ()
-    if source.startswith(PREFIX):
-        return (f"{source.removeprefix(PREFIX)} was cut from long recordings; it can be prepared once it has texts.",)
-    if source.lower().startswith(("http://", "https://", "hub:")):
-        return ("It is downloaded and recognised when the preparation starts.",)
-    path = Path(source).expanduser()
-    if path.is_file() and is_archive(path):
-        return (f"{path.name} is an archive: it is unpacked and recognised when the preparation starts.",)
-    tables, archives = packed_files(path)
-    if tables or archives:
-        packed = pluralize(len(archives), "archive") if archives else pluralize(len(tables), "table")
-        return (f"{path.name} has its recordings in {packed}: it is unpacked and recognised when the preparation "
-                "starts.",)
-    if len(path.parts) < 3:
-        raise UserError(f"{path} is no folder of recordings.", f"Lisan knows {KNOWN_FORMS}.")
-    found = import_source(path, language)
-    first = list(islice(found, _FIRST))
+    if line := _unread(source):
+        return (line,)
+    with _opened(source) as path:
+        if path is None:
+            return (f"{Path(source).name} is an archive: it is unpacked and recognised when the preparation starts.",)
+        found = import_source(path, language)
+        first = list(islice(found, _FIRST))
     left_out = [entry if isinstance(entry, SkippedRow) else SkippedRow(entry.where, "its text is empty")
                 for entry in first if isinstance(entry, SkippedRow) or not entry.text.strip()]
     more = "first " if len(first) == _FIRST else ""
@@ -108,3 +113,45 @@ def _describe(source: str, language: str) -> tuple[str, ...]:
     if len(left_out) > _NAMED:
         lines.append(f"{len(left_out) - _NAMED} more are skipped; the report will name them all.")
     return tuple(lines)
+
+
+def _unread(source: str) -> str:
+    """A line on a source that is not read before it is prepared; empty for one that is."""
+    if source.strip() in ("", "demo", AS_IS):
+        return "It is read when the preparation starts."
+    if source.startswith(PREFIX):
+        return f"{source.removeprefix(PREFIX)} was cut from long recordings; it can be prepared once it has texts."
+    if source.lower().startswith(("http://", "https://", "hub:")):
+        return "It is downloaded and recognised when the preparation starts."
+    path = Path(source).expanduser()
+    if path.is_file() and is_archive(path):
+        return ""
+    tables, archives = packed_files(path)
+    if tables or archives:
+        packed = pluralize(len(archives), "archive") if archives else pluralize(len(tables), "table")
+        return (f"{path.name} has its recordings in {packed}: it is unpacked and recognised when the preparation "
+                "starts.")
+    if len(path.parts) < 3:
+        raise UserError(f"{path} is no folder of recordings.", f"Lisan knows {KNOWN_FORMS}.")
+    return ""
+
+
+@contextmanager
+def _opened(source: str) -> Iterator[Path | None]:
+    """A folder or file to read entries from; of an archive its texts beside empty recordings, None for a large one."""
+    path = Path(source).expanduser()
+    if not (path.is_file() and is_archive(path)):
+        yield path
+        return
+    if path.stat().st_size > (_LARGEST_ZIP if zipfile.is_zipfile(path) else _LARGEST_TAR):
+        yield None
+        return
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary) / path.name
+        folder.mkdir()
+        try:
+            unpack_archive(path, folder, shutil.disk_usage(folder).free, texts_only=True)
+            yield folder
+        except UserError as error:
+            raise UserError(*(text.replace(f"{folder}/", "").replace(temporary, "the archive").replace(
+                str(folder), path.name) for text in (error.message, error.hint))) from error

@@ -34,6 +34,7 @@ from core.library import catalog, model_info, records, segments
 from core.library.records import ExtensionRecord
 from core.library.segments import PREFIX
 from core.sources import recognisers
+from core.sources.source_preview import public_name
 from core.workspace import Workspace
 from data import augmentation, manifest
 
@@ -55,6 +56,8 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             if options.save_as in workspace.list_datasets():
                 raise UserError(f"There already is a dataset named {options.save_as!r}.",
                                 "Choose another name: none is written over.")
+        case PrepareOptions():
+            check_new_dataset(workspace, options)
         case TrainOptions():
             _check_training(workspace, options)
         case CompareTokenizersOptions() | TokenizerOptions():
@@ -196,6 +199,24 @@ def _language_of(workspace: Workspace, dataset: str) -> str:
         return manifest.load_card(workspace.dataset(dataset)).language
     except UserError:
         return ""
+
+
+def check_new_dataset(workspace: Workspace, options: PrepareOptions) -> None:
+    """The name must be free, or that of a dataset of the same source; no living job may be about to take it."""
+    name, source = options.dataset, public_name(options.source)
+    if name in workspace.list_datasets() and options.source != AS_IS:
+        card = manifest.load_card(workspace.dataset(name))
+        before = ""
+        if options.add_to and options.add_to in workspace.list_datasets():
+            before = f"{manifest.load_card(workspace.dataset(options.add_to)).source} + "
+        if (card.source, card.language) != (before + source, options.language):
+            raise UserError(f"There already is a dataset named {name!r}: {card.clips} clips in "
+                            f"{describe_language(card.language)} from {card.source}.",
+                            "Choose another dataset name.")
+    for state in JobBoard(workspace).queue():
+        if _makes(state, "dataset", name) and state.job.settings.get("source") not in (options.source, AS_IS):
+            raise UserError(f"{state.id} is preparing a dataset named {name!r} from another source.",
+                            "Choose another dataset name, or wait for that job.")
 
 
 def _check_new_export(workspace: Workspace, name: str) -> None:

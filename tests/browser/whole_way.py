@@ -55,6 +55,7 @@ def prepare(page: Page, workspace: Workspace, recordings: Path, model: str) -> N
     expect(field(page, "data", "model")).to_have_value(model)
     field(page, "data", "source").fill(str(recordings))
     field(page, "data", "dataset").fill("mine")
+    field(page, "data", "language").fill("am")
     page.locator("#run-prepare").click()
     state = done(page, workspace, "prepare")
     assert state.job.settings["model"] == model

@@ -197,7 +197,8 @@ def test_a_list_of_files_that_leads_out_is_refused(name: str, tmp_path: Path) ->
 
 
 def test_the_address_of_a_source_is_shown_without_its_password(workspace: Workspace, shown_page: ServedPage) -> None:
-    options = PrepareOptions(source="https://me:hunter2@example.org/a.zip?token=hunter3", dataset="other")
+    options = PrepareOptions(source="https://me:hunter2@example.org/a.zip?token=hunter3", dataset="other",
+                             language="am")
     job = create_job(workspace, "prepare", options)
     append_event(job.journal, Finished({}))
     shown = answers(shown_page, job.id)

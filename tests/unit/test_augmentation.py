@@ -185,7 +185,7 @@ def test_a_stop_among_the_variants_keeps_them_and_goes_on(
     prepared(source, workspace)
     recorder = Recorder()
     monkeypatch.setattr(recorder, "stop_requested", lambda: "variants" in repr(recorder.events[-1:]))
-    with pytest.raises(StopRequested, match="Stopped after 2 of 6 variants"):
+    with pytest.raises(StopRequested, match="Stopped after 2 of 8 variants"):
         prepared(source, workspace, recorder, variants=2)
     assert augmentation.load(workspace.dataset("d")) is None  # what is not whole is not said to be there
     assert extractor.calls == 6 + 2

@@ -30,7 +30,7 @@ def test_a_training_without_a_checkpoint_begins_again(workspace: Workspace) -> N
 
 
 def test_a_dataset_goes_on_with_what_was_read(workspace: Workspace) -> None:
-    job = create_job(workspace, "prepare", PrepareOptions(dataset="d", source="/somewhere"))
+    job = create_job(workspace, "prepare", PrepareOptions(dataset="d", language="am", source="/somewhere"))
     assert checkpoint_names.resume_point(job) == "It resumes from what was done before."
 
 

@@ -424,3 +424,17 @@ def test_a_time_limit_is_told_with_the_step_that_it_leads_to() -> None:
     assert "time limit" not in job_views.status_line(replace(short, eta_s=20.0))  # all its steps take less than is left
     assert job_views.progress_share(replace(short, eta_s=20.0)) == 50 / 800
     assert "time limit" not in job_views.status_line(replace(short, job=job()))
+
+
+@pytest.mark.parametrize(("given", "shown"), [
+    ("or accept them as they are (--any-script).", "or accept them as they are (“Accept any script”)."),
+    ("with --add-to mine it will hold both.", "with “Add to”: mine it will hold both."),
+    ("Start a new run: python -m scripts.train --init-from run:x@400. Nothing was changed.",
+     "Start a new run: Train tab, “Initialise from run”: run:x@400. Nothing was changed."),
+    ("Give one: --text TEXT.", "Give one: “Text”."),
+    ("Leave --folder and --save-as out.", "Leave “Folder” and “Name in the workspace” out."),
+    ("pip install --no-deps -r x", "pip install --no-deps -r x"),
+])
+def test_hints_on_the_page_name_fields_not_flags(given: str, shown: str) -> None:
+    assert job_views.on_page(given) == shown
+    assert shown in str(job_views.fault("No.", given))

@@ -29,6 +29,7 @@ from core.jobs.locks import FileLock
 from core.library.records import FRONT_END, ExportRecord, Origin, write_export_record
 from core.submission import requirements
 from core.workspace import Workspace
+from tests.browser import scenes
 
 VERBS = {PrepareOptions: "prepare", TokenizerOptions: "tokenizer", ExtendOptions: "extend", TrainOptions: "train",
          SynthesizeOptions: "synthesize", CompareOptions: "compare", ExportOptions: "export", PushOptions: "push"}
@@ -39,7 +40,7 @@ def check(workspace: Workspace, options: Options) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (PrepareOptions(source="/nope/x"), "There is no source /nope/x"),
+    (PrepareOptions(source="/nope/x", dataset="x", language="am"), "There is no source /nope/x"),
     (PrepareOptions(source="demo", model="nosuch"), "There is no base model named 'nosuch'"),
     (TokenizerOptions(dataset="nosuch"), "There is no dataset named 'nosuch'"),
     (TokenizerOptions(part="report", tokenizer="nosuch", dataset="neither"), "There is no tokenizer named 'nosuch'"),
@@ -77,14 +78,40 @@ def test_what_is_there_is_not_waited_for(workspace: Workspace) -> None:
     assert check(workspace, PrepareOptions()) == ()
 
 
+NAMED = {"dataset": "mine", "language": "sw"}
+
+
+def test_own_recordings_are_given_a_name_and_a_language() -> None:
+    with pytest.raises(UserError, match="dataset: it is empty; give a name.*language: it is empty; give the code"):
+        parse_options(PrepareOptions, {"source": "/recordings"})
+    for demo in ({}, {"source": "demo", "dataset": "", "language": ""}):
+        made = parse_options(PrepareOptions, demo)
+        assert (made.dataset, made.language) == ("amharic-demo", "am")
+
+
+def test_a_name_that_another_dataset_has_is_refused_before_a_clip_is_read(workspace: Workspace, tmp_path: Path) -> None:
+    scenes.dataset(workspace, "mine")
+    (workspace.models / "tiny").mkdir()
+    own = PrepareOptions(source=str(tmp_path), dataset="mine", language="sw")
+    with pytest.raises(UserError, match="There already is a dataset named 'mine': 300 clips in Amharic \\(am\\) from"):
+        check(workspace, own)
+    making = create_job(workspace, "prepare", own.model_copy(update={"dataset": "other"}))
+    Journal(making.journal).append(Queued())
+    lock = FileLock.acquire(making.lock)
+    assert lock is not None
+    with pytest.raises(UserError, match="is preparing a dataset named 'other' from another source"):
+        check(workspace, PrepareOptions(source="/", dataset="other", language="sw"))
+    lock.release()
+
+
 def test_an_empty_source_is_refused_and_a_relative_one_is_made_absolute() -> None:
     for empty in ("", "  "):
         with pytest.raises(UserError, match="source: it is empty; give `demo`, a folder"):
             parse_options(PrepareOptions, {"source": empty})
-    assert parse_options(PrepareOptions, {"source": "my data"}).source == str(Path("my data").absolute())
+    assert parse_options(PrepareOptions, {**NAMED, "source": "my data"}).source == str(Path("my data").absolute())
     for kept in ("demo", "https://example.org/a.zip", "hub:me/speech"):
-        assert parse_options(PrepareOptions, {"source": f" {kept}"}).source == kept
-    assert parse_options(PrepareOptions, {"source": "hf://datasets/me/speech"}).source == "hub:me/speech"
+        assert parse_options(PrepareOptions, {**NAMED, "source": f" {kept}"}).source == kept
+    assert parse_options(PrepareOptions, {**NAMED, "source": "hf://datasets/me/speech"}).source == "hub:me/speech"
 
 
 @pytest.mark.parametrize(("given", "code"), [("EN", "en"), (" am ", "am"), ("pt_BR", "pt-br"), ("zh-Hant", "zh-hant")])
@@ -92,7 +119,7 @@ def test_a_language_code_is_made_plain(given: str, code: str) -> None:
     assert parse_options(PrepareOptions, {"language": given}).language == code
 
 
-@pytest.mark.parametrize("given", ["english", "", "e", "am/..", "12", "Amharic"])
+@pytest.mark.parametrize("given", ["english", "e", "am/..", "12", "Amharic"])
 def test_what_is_no_language_code_is_refused(given: str) -> None:
     with pytest.raises(UserError, match="is no language code") as caught:
         parse_options(PrepareOptions, {"language": given})

@@ -119,7 +119,8 @@ def test_a_recording_without_text_becomes_a_dataset(tmp_path: Path, ready: Works
         assert texts[piece.id] == result.transcript
     assert wrong / letters < 0.05
 
-    prepare.run(PrepareOptions(source="segments:talks", dataset="d", language="am", held_out=0.3), ready, Recorder())
+    prepare.run(PrepareOptions(source="segments:talks", dataset="d", language="am", held_out=0.3,
+                                        any_script=True), ready, Recorder())
     dataset = manifest.load(ready.dataset("d"))
     assert sorted(clip.text for clip in dataset.clips) == sorted(texts.values())
     assert {clip.source.split("/")[-1][:3] for clip in dataset.clips} == {"one", "two"}  # they are held out together

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from small_data import AMHARIC, write_clip, write_dataset
 
 from config.errors import UserError
+from config.languages import script_doubt
 from core.sources import source_preview
 from core.workspace import Workspace
 from data.importers import ImportedSource, import_source
@@ -47,7 +49,8 @@ def test_files_that_were_uploaded_together_are_one_source(tmp_path: Path, worksp
     single = source_preview.store_upload(workspace, upload(tmp_path / "more", x__zip=b"PK\3\4"))
     assert single.name == "x.zip"
     assert not old.exists()
-    assert "is an archive" in source_preview.preview(str(single), "am")[0]
+    with pytest.raises(UserError, match="x.zip is damaged"):
+        source_preview.preview(str(single), "am")
 
 
 def test_two_uploads_of_one_name_are_refused(tmp_path: Path, workspace: Workspace) -> None:
@@ -85,6 +88,31 @@ def test_what_is_left_out_is_said_before_the_job(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="There is no dataset at"):
         source_preview.preview(str(tmp_path / "nowhere"), "am")
     assert source_preview.preview("demo", "am") == source_preview.preview("", "am") == ()
+
+
+@pytest.mark.parametrize("suffix", ["zip", "tar"])
+def test_an_archive_is_recognised_by_its_texts(tmp_path: Path, suffix: str) -> None:
+    folder = write_dataset(tmp_path / "in", AMHARIC[:3])
+    packed = shutil.make_archive(str(tmp_path / "speech"), suffix, folder)
+    lines = source_preview.preview(packed, "am")
+    assert lines[0].startswith("Recognised as a text beside each recording")
+    assert lines[1] == "Of its 3 entries 3 have a recording and a text."
+    assert source_preview.script_question(packed, "am") == ""
+    assert source_preview.script_question(packed, "sw").startswith("Swahili is written in Latin letters; 100%")
+
+
+def test_scripts_that_do_not_fit_the_language_are_asked_about(tmp_path: Path) -> None:
+    def asked(language: str, *texts: str) -> str:
+        return script_doubt(language, texts)
+
+    assert asked("am", "Habari yako", "leo ነው") == (
+        "Amharic is written in Ethiopic letters; 87% of the letters here are Latin, as in 'Habari yako'.")
+    assert asked("sw", "Habari", "y\u0430ko") == (
+        "1 word has letters of several scripts that look alike: the Cyrillic letter \u0430 (U+0430) in 'y\u0430ko'.")
+    fitting = {"am": "በGoogle ፈለገ ነው ብሎ", "sw": "Habari yako", "el": "η μητέρα", "ko": "한국어",
+               "ja": "日本語のカタカナ", "sr-latn": "dobar dan", "x-mine": "добрый день", "zh": "你好", "om": ""}
+    for language, text in fitting.items():
+        assert asked(language, text) == "", language
 
 
 def put(folder: Path, **files: str) -> Path:
