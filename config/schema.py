@@ -550,6 +550,16 @@ class EvaluateOptions(Options):
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
 
 
+class ListeningTestOptions(Options):
+    """Make a listening test from the clips of an evaluation: one HTML file, and the same on the page."""
+
+    evaluation: NameOrNothing = Field("", title="Evaluation", description="Job of the evaluation whose clips are heard.")
+    kind: Literal["rating", "preference", "abx"] = Field("rating", title="Kind", description="`rating` of naturalness and intelligibility, 1 to 5 (ITU-T P.800); `preference` between two models; `abx`: which of two is the third.")
+    models: Annotated[tuple[str, ...], AfterValidator(_evaluated_models)] = Field((), title="Models", description="Models of the evaluation that are compared; empty is all. With `recordings` among its models, recordings are the hidden reference, and an anchor is made of them.")
+    language: LanguageOrNothing = Field("", title="Language", description="Language of the sentences; empty is the first of the evaluation.")
+    count: int = Field(20, ge=1, le=200, title="Sentences per listener", description="A listener hears each sentence once. Rounded down to a multiple of what is compared.")
+
+
 class ExportOptions(Options):
     """Export a fine-tuned model in its original format, with its certificate."""
 

@@ -29,7 +29,7 @@ from core import compute
 from core.compare import base_input
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
-from core.library import evaluation_report, records
+from core.library import evaluation_report, listening, records, significance
 from core.library.catalog import resolve
 from core.library.evaluation_report import (
     EvaluatedClip,
@@ -40,7 +40,7 @@ from core.library.evaluation_report import (
 )
 from core.library.records import CheckpointRecord
 from core.model.loading import TTSModel, export_record, write_sums
-from core.speech import clips, evaluation, evaluation_html, measures, significance
+from core.speech import clips, evaluation, evaluation_html, measures
 from core.speech.evaluation import HeldOutSentence
 from core.speech.measures import EditCounts
 from core.speech.model_cache import ModelCache
@@ -156,7 +156,8 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
         report = EvaluationReport(
             started, round(time.time() - started, 1), options.model_dump(mode="json"), measurer.instruments(),
             _software(lead.device), tuple(_about(workspace, name) for name in options.models), estimates, tests,
-            tuple(measured), tuple(dict.fromkeys(warnings)))
+            tuple(measured), tuple(dict.fromkeys(warnings)),
+            listening.results(workspace, reporter.directory.name))
         evaluation_report.write(reporter.directory, report)
         (reporter.directory / evaluation_report.MARKDOWN).write_text(evaluation_report.markdown(report),
                                                                      encoding="utf-8")

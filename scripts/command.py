@@ -37,12 +37,13 @@ Work = Callable[[Workspace, argparse.Namespace], Mapping[str, Any] | int]
 
 
 def run_verb(verb: str, arguments: Sequence[str] | None = None, *, grade: Callable[[JobState], int] = lambda _state: 0,
-             graded: str = "") -> int:
+             graded: str = "", more: str = "") -> int:
     """Run `verb` as the command line says; the exit code, which for a job that finished is its `grade`.
 
-    `graded` is the help for an exit code 1 of a finished job.
+    `graded` is the help for an exit code 1 of a finished job, and `more` help on what the script does beside the verb.
     """
     parser = build_parser(verb, graded=graded)
+    parser.epilog = f"{more} {parser.epilog}".strip()
     given = parser.parse_args(arguments)
     _replace_unknown_letters()
     resuming = VERBS[verb].resumes and given.resume is not None

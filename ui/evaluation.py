@@ -1,4 +1,7 @@
-"""Evaluation on the Listen tab: which models and sentences, the last report with its intervals, and the worst clips."""
+"""Evaluation on the Listen tab: which models and sentences, the last report with its intervals, and the worst clips.
+
+From the last report a listening test is made, taken and counted.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,23 @@ from pathlib import Path
 
 import gradio as gr
 
+from config import foreign
 from config.errors import UserError
 from config.languages import language_name
-from config.schema import EvaluateOptions
+from config.schema import EvaluateOptions, ListeningTestOptions
+from core.jobs.reporter import pluralize
 from core.jobs.state import JobState
-from core.library import evaluation_report
+from core.library import evaluation_report, listening
 from core.library.catalog import list_references
-from core.library.evaluation_report import METRICS, EvaluatedClip, EvaluationReport, interval_bar, show, show_test
+from core.library.evaluation_report import (
+    METRICS,
+    EvaluatedClip,
+    EvaluationReport,
+    interval_bar,
+    listening_tables,
+    show,
+    show_test,
+)
 from ui import job_views, media
 from ui.form import command_line, parse
 from ui.live import View
@@ -21,6 +34,7 @@ from ui.markup import NOTHING, Html, div, element, join, paragraph, player, span
 from ui.page import Page
 
 _FIELDS = ("models", "languages", "sentences", "count", "dataset", "recogniser")
+_KINDS = [("Rating, 1 to 5", "rating"), ("Preference, A or B", "preference"), ("ABX", "abx")]
 _WORST = 3  # clips of each model on the page; the HTML report has ten
 
 
@@ -52,6 +66,7 @@ def build(page: Page) -> None:
         with gr.Accordion("Command line", open=False, elem_classes="fold"):
             command = gr.HTML(elem_id="command-evaluate")
         shown = gr.HTML(elem_id="evaluation")
+        _build_listening(page)
     inputs = [models, languages, sentences, count, dataset, recogniser]
 
     def run(*values: object) -> Sequence[object]:
@@ -65,6 +80,86 @@ def build(page: Page) -> None:
         page.on(widget.change, lambda *values: [element(
             "pre", command_line("evaluate", options_of(*values), page.workspace.path), class_="command")],
             inputs, [command])
+
+
+def _build_listening(page: Page) -> None:
+    """Lay out the listening tests of the last evaluation."""
+    fields = ListeningTestOptions.model_fields
+    with gr.Accordion("Listening test", open=False, elem_classes="fold", elem_id="listening"):
+        gr.HTML(paragraph("People rate or compare the clips of the evaluation above. They do not see which model is "
+                          "which, and all clips are equally loud. With recordings in the evaluation, recordings are "
+                          "hidden among the clips, and so is a damaged copy: who cannot tell them apart is flagged.",
+                          class_="small"))
+        with gr.Row(elem_classes="grid"):
+            kind = gr.Dropdown(_KINDS, value="rating", label=fields["kind"].title, min_width=150,
+                               elem_id="listening-kind")
+            count = gr.Number(fields["count"].default, label=fields["count"].title, precision=0, minimum=1,
+                              min_width=150, elem_id="listening-count")
+            language = gr.Dropdown([""], value="", label=fields["language"].title, min_width=150,
+                                   info="Empty: the first of the evaluation.", elem_id="listening-language")
+        models = gr.Dropdown([], label=fields["models"].title, multiselect=True, info="Empty: all.",
+                             elem_id="listening-models")
+        make = gr.Button("Make listening test", variant="primary", size="lg", elem_id="run-listening")
+        notice = gr.HTML(elem_classes="notices", elem_id="listening-notice")
+        with gr.Accordion("Command line", open=False, elem_classes="fold"):
+            command = gr.HTML(elem_id="command-listening")
+        shown = gr.HTML(elem_id="listening-tests")
+        answers = gr.File(file_count="multiple", type="filepath", height=120, elem_id="listening-answers",
+                          label="Import answers of listeners elsewhere (.json)")
+    inputs = [kind, models, language, count]
+
+    def options_now(kind: object, models: object, language: object, count: object) -> ListeningTestOptions:
+        state = View("listen", {}, tuple(page.live.board.states())).newest("evaluate")
+        if state is None:
+            raise UserError("There is no evaluation to make a listening test from.", "Evaluate some models first.")
+        chosen = tuple(models) if isinstance(models, list) else ()
+        return parse(ListeningTestOptions, {"evaluation": state.id, "kind": kind, "models": chosen,
+                                            "language": language or "", "count": count})
+
+    def import_files(files: Sequence[str] | str | None) -> Sequence[object]:
+        paths = [files] if isinstance(files, str) else list(files or ())
+        added = [listening.add_answers(page.workspace, foreign.read_bytes(Path(path), listening.FILE_BYTES),
+                                       Path(path).name) for path in paths]
+        for evaluation in dict.fromkeys(one.test.evaluation for one in added):
+            listening.update_report(page.workspace, evaluation)
+        return [job_views.notice(f"{pluralize(sum(one.answers for one in added), 'new answer')} from "
+                                 f"{pluralize(len(added), 'file')}."), None]
+
+    def report_of(view: View) -> EvaluationReport | None:
+        state = view.newest("evaluate")
+        done = state is not None and (state.job.directory / evaluation_report.JSON).is_file()
+        return evaluation_report.read(state.job.directory) if state and done else None
+
+    page.live.panel(models, lambda view: gr.update(
+        choices=[one.name for one in report.models] if (report := report_of(view)) else []), "listen")
+    page.live.panel(language, lambda view: gr.update(
+        choices=["", *(report.languages() if (report := report_of(view)) else ())]), "listen")
+    page.live.panel(shown, lambda view: listening_view(page, view), "listen")
+    page.on(make.click, lambda *values: [page.started_notice(page.start("listening_test", options_now(*values)))],
+            inputs, [notice])
+    page.on(answers.upload, import_files, [answers], [notice, answers], files=True)
+    for widget in inputs:
+        page.on(widget.change, lambda *values: [element(
+            "pre", command_line("listening_test", options_now(*values), page.workspace.path), class_="command")],
+            inputs, [command])
+
+
+def listening_view(page: Page, view: View) -> Html:
+    """The listening tests of the newest evaluation: links, and what listeners said so far."""
+    evaluation, making = view.newest("evaluate"), view.newest("listening_test")
+    parts = [job_views.job_card(making)] if making and making.status != "finished" else []
+    for folder, test in listening.list_tests(page.workspace, evaluation.id) if evaluation else []:
+        found = listening.result_of(folder)
+        tables = [element("details", element("summary", title), table(head, rows), open=place == 0)
+                  for place, (title, head, rows) in enumerate(listening_tables(found))]
+        kind = next(title for title, name in _KINDS if name == test.kind)
+        parts.append(div(
+            "card", element("strong", f"{kind}: {language_name(test.language)}, {', '.join(test.models)}"),
+            paragraph(element("a", "Take the test", href=media.listening_url(folder.name), target="_blank"), " · ",
+                      element("a", "Download the test for listeners elsewhere",
+                              href=media.listening_url(folder.name, download=True), download=True)),
+            paragraph(found.about, class_="small"), *tables, data_test=test.id))
+    return join(parts) if parts else job_views.empty("Tests and their results appear here.")
 
 
 def options_of(models: object, languages: object, *values: object) -> EvaluateOptions:

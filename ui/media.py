@@ -1,5 +1,5 @@
-"""The one door through which the page gets files: sound and pictures of the workspace, a run's curves as a table, and
-the page's own font.
+"""The one door through which the page gets files: sound and pictures of the workspace, a run's curves as a table,
+listening tests, whose answers come back here, and the page's own font.
 
 Gradio's `allowed_paths` takes whole folders, so it is left empty: a run's folder also holds
 weights, journals and logs. This route serves by kind of file and by place, never by path.
@@ -18,20 +18,22 @@ from urllib.parse import quote
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from config import foreign
 from config.errors import UserError
 from core.dataset.playable import DECODED, TYPES, playable
 from core.jobs.directory import load_job
 from core.jobs.state import JobReader, JobState
+from core.library import listening
 from core.workspace import Workspace
 
 KINDS = {**TYPES, **dict.fromkeys(DECODED, TYPES[".wav"]), ".png": "image/png"}
 PLACES = {"runs": ("audio", "samples"), "datasets": ("audio",), "exports": ("audio", "samples")}
 """Under each kind of artefact, the subfolders that may be heard and seen."""
 
-COVERED, CURVES = "covered", "curves"
+COVERED, CURVES, LISTENING = "covered", "curves", "listening"
 _FONT = Path(__file__).parent / "fonts" / "noto-sans-ethiopic.woff2"
 
 
@@ -52,6 +54,11 @@ def _cover(job: str, path: str) -> str:
 def curves_url(job: str) -> str:
     """Address of a training's curves, relative to the page."""
     return f"media/{CURVES}/{quote(job)}.csv"
+
+
+def listening_url(job: str, download: bool = False) -> str:
+    """Address of a listening test, relative to the page: to take it, or the file for listeners elsewhere."""
+    return f"media/{LISTENING}/{quote(job)}.html" + ("?file=1" if download else "")
 
 
 def curves_csv(state: JobState) -> str:
@@ -105,6 +112,19 @@ def _uncovered(workspace: Workspace, job: str, name: str) -> Path | None:
     return None
 
 
+def _listening_page(workspace: Workspace, job: str) -> str:
+    listening.read_test(workspace.run(job))
+    return foreign.read_bytes(workspace.run(job) / listening.PAGE, listening.PAGE_BYTES).decode("utf-8")
+
+
+def _add_answers(workspace: Workspace, job: str, content: bytes) -> listening.AddedAnswers:
+    """Add what a listener answered on the page; the evaluation's report has the results of those who are done."""
+    added = listening.add_answers(workspace, content, "The page", workspace.run(job))
+    if added.complete and added.answers:
+        listening.update_report(workspace, added.test.evaluation)
+    return added
+
+
 def routes(workspace: Workspace) -> list[Route]:
     """Routes to hand to the application, which asks for the sign-in (`ui/web_surface.py`)."""
 
@@ -130,5 +150,28 @@ def routes(workspace: Workspace) -> list[Route]:
         name = {"Content-Disposition": f'attachment; filename="{state.id}.csv"'}
         return Response(curves_csv(state), media_type="text/csv", headers=name)
 
-    return [Route("/media/font.woff2", font), Route(f"/media/{CURVES}/{{job}}.csv", curves),
+    async def listening_page(request: Request) -> Response:
+        job = request.path_params["job"]
+        try:
+            page = await run_in_threadpool(lambda: _listening_page(workspace, job))
+        except UserError:
+            return PlainTextResponse("Not here.", status_code=404)
+        if "file" in request.query_params:
+            name = {"Content-Disposition": f'attachment; filename="{listening.PAGE}"'}
+            return HTMLResponse(page, headers=name)
+        return HTMLResponse(page.replace('<html lang="en">', '<html lang="en" data-send>', 1),
+                            headers={"Cache-Control": "no-store"})
+
+    async def listening_answers(request: Request) -> Response:
+        content = await request.body()
+        job = request.path_params["job"]
+        try:
+            added = await run_in_threadpool(lambda: _add_answers(workspace, job, content))
+        except UserError as error:
+            return JSONResponse({"error": error.message}, 422)
+        return JSONResponse({"rows": added.rows})
+
+    place = f"/media/{LISTENING}/{{job}}.html"
+    return [Route(place, listening_page), Route(place, listening_answers, methods=["POST"]),
+            Route("/media/font.woff2", font), Route(f"/media/{CURVES}/{{job}}.csv", curves),
             Route("/media/{path:path}", media)]

@@ -22,6 +22,7 @@ from config.schema import (
     EvaluateOptions,
     ExportOptions,
     ExtendOptions,
+    ListeningTestOptions,
     Options,
     PreflightOptions,
     PrepareOptions,
@@ -104,6 +105,8 @@ VERBS: Mapping[str, Verb] = {
     "evaluate": Verb(
         "Evaluate", "core.evaluate", EvaluateOptions, "listen", resumes=True,
         needs={"dataset": "dataset", "recogniser": "recogniser"}),
+    "listening_test": Verb(
+        "Make listening test", "core.listening_test", ListeningTestOptions, "listen", takes_device=False),
     "export": Verb(
         "Export", "core.export", ExportOptions, "certificate", takes_device=False, resumes=True,
         needs={"run": "reference"}, makes={"export": "export"}),

@@ -7,6 +7,7 @@ export and its certificate read it.
 from __future__ import annotations
 
 import dataclasses
+import html
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -126,6 +127,65 @@ class PairedTest:
     sentences: int
 
 
+REFERENCE, ANCHOR = "recordings", "anchor"  # the models of a listening test that say who listens well
+MISSED_CHECKS = 0.15
+"""A listener is flagged above this share of pairs in which the anchor was not below the recording. ITU-R BS.1534-3
+(4.1.2) leaves a listener out who rates the hidden reference too low in more than this share of the items."""
+QUESTIONS: Mapping[str, str] = {
+    "naturalness": "Naturalness (1 to 5)", "intelligibility": "Intelligibility (1 to 5)",
+    "preference": "Preferred", "abx": "Told apart",
+}
+
+
+@dataclass(frozen=True)
+class ListeningScore:
+    """What listeners said of a model, a mean opinion score, or of two: a share of answers.
+
+    Of a preference the share that chose `second` among those who chose; of ABX the share of right answers. `exact` is
+    the interval of a binomial share, and `p_value` that of a half: two-sided for a preference, one-sided for ABX.
+    """
+
+    question: str  # of QUESTIONS
+    first: str
+    second: str  # empty for a mean opinion score
+    value: float
+    low: float  # 95%, bootstrap over listeners and sentences
+    high: float
+    answers: int
+    ties: int = 0  # answers without a preference, which the share leaves out
+    exact: tuple[float, float] | None = None
+    p_value: float | None = None
+
+
+@dataclass(frozen=True)
+class ListenerResult:
+    """One listener: the scores, and in how many pairs the anchor was not below the recording."""
+
+    name: str
+    answers: int
+    checks: int
+    missed: int
+    scores: tuple[ListeningScore, ...]
+
+    @property
+    def flagged(self) -> bool:
+        """Whether this listener cannot tell the anchor from the recording."""
+        return self.missed > MISSED_CHECKS * self.checks
+
+
+@dataclass(frozen=True)
+class ListeningResult:
+    """What a listening test found; `reliable` are the scores without the flagged listeners, where there are some."""
+
+    test: str
+    kind: str
+    language: str
+    about: str
+    scores: tuple[ListeningScore, ...]
+    reliable: tuple[ListeningScore, ...]
+    listeners: tuple[ListenerResult, ...]
+
+
 @dataclass(frozen=True)
 class EvaluationReport:
     """All of an evaluation. `instruments` names what measured what, `software` the versions and the hardware."""
@@ -140,6 +200,7 @@ class EvaluationReport:
     tests: tuple[PairedTest, ...]
     clips: tuple[EvaluatedClip, ...]
     notes: tuple[str, ...] = ()
+    listening: tuple[ListeningResult, ...] = ()
 
     def model(self, name: str) -> EvaluatedModel:
         """The model called `name`."""
@@ -199,8 +260,75 @@ def show(metric: str, estimate: MetricEstimate | None) -> str:
 def show_test(test: PairedTest) -> str:
     """Such as `-20.1% (-25.0% to -15.2%), p = 0.0002`."""
     form = METRICS[test.metric].show
-    p_value = "p < 0.001" if test.p_value < 0.001 else f"p = {test.p_value:.3f}"
-    return f"{form(test.difference)} ({form(test.low)} to {form(test.high)}), {p_value}"
+    return f"{form(test.difference)} ({form(test.low)} to {form(test.high)}), {_show_p(test.p_value)}"
+
+
+def show_score(score: ListeningScore) -> str:
+    """Such as `3.42 (3.10 to 3.71)`, or `78.0% (60.0% to 91.0%), exact 60.8% to 90.2%, p = 0.003`."""
+    if score.exact is None:
+        return f"{score.value:.2f} ({score.low:.2f} to {score.high:.2f})"
+    if score.answers == score.ties:
+        return "no preference"
+    return (f"{score.value:.1%} ({score.low:.1%} to {score.high:.1%}), exact {score.exact[0]:.1%} to "
+            f"{score.exact[1]:.1%}, {_show_p(score.p_value or 0.0)}")
+
+
+def _show_p(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def listening_tables(result: ListeningResult) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Title, head and rows of each table of a listening test. The names of listeners are foreign text."""
+    for title, scores in (("All listeners", result.scores), ("Without flagged listeners", result.reliable)):
+        if scores:
+            yield title, ["", "", "result", "answers", "without preference"], [
+                [QUESTIONS[one.question], _compared(one), show_score(one), str(one.answers), str(one.ties or "")]
+                for one in scores]
+    if result.listeners:
+        yield "Listeners", ["listener", "answers", "anchor not below recording", "", *(
+            f"{QUESTIONS[one.question]}: {_compared(one)}" for one in result.scores)], [
+            [one.name, str(one.answers), f"{one.missed} of {one.checks} pairs",
+             "flagged" if one.flagged else "" if one.checks else "not checked", *(
+                 next((show_score(own) for own in one.scores if (own.question, own.first, own.second)
+                       == (score.question, score.first, score.second)), "–") for score in result.scores)]
+            for one in result.listeners]
+
+
+def _compared(score: ListeningScore) -> str:
+    if not score.second:
+        return score.first
+    return f"{score.second} over {score.first}" if score.question == "preference" else f"{score.first}, {score.second}"
+
+
+def listening_html(results: Sequence[ListeningResult]) -> str:
+    """The section of the HTML report between its two marks, which no escaped text can hold."""
+    parts = []
+    for result in results:
+        parts.append(f"<h2>Listening test, {html.escape(language_name(result.language))}</h2>"
+                     f"<p>{html.escape(result.about)}</p>")
+        for title, head, rows in listening_tables(result):
+            cells = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+            names = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+            parts.append(f'<h3>{title}</h3><div class="scroll"><table><tr>{names}</tr>{cells}</table></div>')
+    return f"{LISTENING_MARKS[0]}{''.join(parts)}{LISTENING_MARKS[1]}"
+
+
+LISTENING_MARKS = "<!--listening-->", "<!--/listening-->"
+
+
+def replace_listening(folder: Path, results: Sequence[ListeningResult]) -> None:
+    """Write the report in `folder` again, in its three forms, with the results of its listening tests."""
+    report = dataclasses.replace(read(folder), listening=tuple(results))
+    write(folder, report)
+    write_text(folder / MARKDOWN, markdown(report))
+    if (folder / HTML).is_file():
+        page = (folder / HTML).read_text(encoding="utf-8")
+        before, _, rest = page.partition(LISTENING_MARKS[0])
+        after = rest.partition(LISTENING_MARKS[1])[2] if rest else ""
+        if not rest:  # a report of an earlier version
+            before, _, after = page.rpartition("</body>")
+            after = f"</body>{after}"
+        write_text(folder / HTML, f"{before}{listening_html(results)}{after}")
 
 
 def tables(report: EvaluationReport, language: str) -> tuple[list[str], list[list[str]]]:
@@ -242,6 +370,11 @@ def _markdown(report: EvaluationReport) -> Iterator[str]:
         if tests:
             yield "\n" + "\n".join(f"- {METRICS[test.metric].title}, {test.second} minus {test.first}: "
                                    f"{show_test(test)}" for test in tests)
+    for result in report.listening:
+        yield f"\n## Listening test, {language_name(result.language)}\n\n{result.about}"
+        for title, head, rows in listening_tables(result):
+            yield f"\n{title}:\n"
+            yield from _table([_cell(name) for name in head], [[_cell(cell) for cell in row] for row in rows])
     yield "\n## Models\n"
     yield from (f"- `{one.name}`: {one.about}" for one in report.models)
     yield "\n## How it was measured\n"
@@ -260,6 +393,11 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield f"| {' | '.join(head)} |"
     yield f"|{'---|' * len(head)}"
     yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cell(text: str) -> str:
+    """Foreign text as it stands in a table of Markdown."""
+    return re.sub(r"([\\`*_\[\]|])", r"\\\1", html.escape(text, quote=False))
 
 
 def attach(export: Path, folder: Path, report: EvaluationReport, name: str) -> None:

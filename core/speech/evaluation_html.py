@@ -19,6 +19,7 @@ from core.library.evaluation_report import (
     EvaluatedClip,
     EvaluationReport,
     interval_bar,
+    listening_html,
     show,
     show_test,
 )
@@ -62,6 +63,7 @@ def _body(folder: Path, report: EvaluationReport) -> Iterator[str]:
             yield "<details><summary>Paired differences</summary>" + _list(
                 f"{METRICS[test.metric].title}, {escape(test.second)} minus {escape(test.first)}: "
                 f"{escape(show_test(test))}, {test.sentences} sentences" for test in tests) + "</details>"
+    yield listening_html(report.listening)
     for model in report.models:
         worst = report.worst(model.name, WORST)
         if worst:

@@ -19,6 +19,7 @@ from config.schema import (
     CompareTokenizersOptions,
     DoctorOptions,
     ExportOptions,
+    ListeningTestOptions,
     Options,
     PrepareOptions,
     ReviseOptions,
@@ -30,7 +31,7 @@ from core.dataset import languages, review
 from core.dataset.languages import describe_language
 from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import VERBS
-from core.library import catalog, model_info, records, segments
+from core.library import catalog, evaluation_report, listening, model_info, records, segments
 from core.library.records import ExtensionRecord
 from core.library.segments import PREFIX
 from core.sources import recognisers
@@ -66,6 +67,8 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
                 base = model_info.base_languages(workspace, model_info.base_model_of(workspace, model))
                 spoken = base, model_info.added_languages(workspace, model)
             languages.check_new(options.dataset, _language_of(workspace, options.dataset), *spoken)
+        case ListeningTestOptions():
+            listening.plan(evaluation_report.read(workspace.run(options.evaluation)), options)
         case ExportOptions():
             catalog.require_run(options.run)
             _check_new_export(workspace, options.export)

@@ -18,10 +18,10 @@ from scipy.fft import dct
 from config.arguments import to_arguments
 from config.errors import UserError
 from config.loading import parse_options
-from config.schema import EvaluateOptions, ExportOptions
-from core import evaluate, export
+from config.schema import EvaluateOptions, ExportOptions, ListeningTestOptions
+from core import evaluate, export, listening_test
 from core.jobs.state import JobState
-from core.library import certificate, evaluation_report, records
+from core.library import certificate, evaluation_report, listening, records
 from core.library.evaluation_report import EvaluatedClip, EvaluationReport
 from core.speech import measures
 from core.workspace import Workspace
@@ -125,7 +125,16 @@ def test_the_page_shows_the_report(evaluated: tuple[Workspace, Listener, Evaluat
 def test_a_second_run_makes_and_measures_nothing_again(evaluated: tuple[Workspace, Listener, EvaluateOptions],
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     workspace, listener, options = evaluated
+    wanted = ListeningTestOptions(evaluation=listener.directory.name, kind="preference", count=2)
+    folder = Listener(workspace.runs / "listening").directory
+    listening_test.run(wanted, workspace, Listener(folder))
+    test = listening.read_test(folder)
+    answers = [{"trial": trial, "place": 0, "seconds": 1, "preference": "same"} for trial in test.rows[0]]
+    listening.add_answers(workspace, json.dumps({"format": listening.FORMAT, "test": test.id, "sessions": [
+        {"session": "0" * 32, "listener": "one", "row": 0, "answers": answers}]}).encode(), "answers")
+    assert len(listening.update_report(workspace, listener.directory.name)) == 1
     before = report_of(listener)
+    assert before.listening
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError
@@ -135,6 +144,7 @@ def test_a_second_run_makes_and_measures_nothing_again(evaluated: tuple[Workspac
     evaluate.run(options, workspace, listener)
     again = report_of(listener)
     assert (again.clips, again.estimates, again.tests) == (before.clips, before.estimates, before.tests)
+    assert again.listening == before.listening
     path = listener.directory / clips_of(listener, "base:tiny")[0].audio
     samples, rate = soundfile.read(path)
     soundfile.write(path, samples * 0.5, rate)  # another sound is made again, and measured by its own hash

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from core.library import significance
 from core.model.loading import load_base
-from core.speech import measures, significance
+from core.speech import measures
 from core.speech.evaluation import SpeechEvaluator, corpus_score
 from core.workspace import Workspace
 from data.acoustics import audio

@@ -1,0 +1,478 @@
+"""Listening tests: their design, the answers of listeners, and what they say. Never loads torch.
+
+A test is the folder of the job that made it: `listening_test.json` says which clip is of which model,
+`listening-test.html` is what listeners get, and `answers.jsonl` has a line for each answer, which is never changed. An
+answer arrives from the page or in a file that a listener sent; both are foreign, and are added once, however often they
+arrive.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Literal, TypeGuard
+
+import numpy as np
+
+from config import foreign, loading
+from config.errors import UserError
+from config.languages import language_name
+from config.schema import ListeningTestOptions
+from core.jobs.locks import locked
+from core.library import evaluation_report, significance
+from core.library.evaluation_report import (
+    ANCHOR,
+    QUESTIONS,
+    REFERENCE,
+    EvaluatedClip,
+    EvaluationReport,
+    ListenerResult,
+    ListeningResult,
+    ListeningScore,
+)
+from core.workspace import Workspace
+from data.durable_files import append_text, write_json
+
+TEST, PAGE, ANSWERS = "listening_test.json", "listening-test.html", "answers.jsonl"
+FORMAT = "lisan-listening-test-1"
+FILE_BYTES, PAGE_BYTES = 1 << 20, 64 << 20
+_MOST_SESSIONS, _NAME_LENGTH, _LONGEST_S = 1000, 60, 86_400.0
+_FROM_TEST = "Ask for the file that the test page saved."
+SAME = "same"
+_TURNS = {"rating": 1, "preference": 2, "abx": 4}  # A and B exchanged; and X the one or the other
+_CHOICES: Mapping[str, Mapping[str, tuple[object, ...]]] = {
+    "rating": {"naturalness": (1, 2, 3, 4, 5), "intelligibility": (1, 2, 3, 4, 5)},
+    "preference": {"preference": ("A", "B", SAME)}, "abx": {"abx": ("A", "B")},
+}
+
+
+@dataclass(frozen=True)
+class ListeningClip:
+    """A sound of the test; its id says nothing. `copy`: X of ABX, which is another file than A or B."""
+
+    id: str
+    model: str
+    sentence: int
+    copy: bool = False
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One page of the test: one clip to rate, A and B, or A, B and X."""
+
+    id: str
+    sentence: int
+    clips: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ListeningTest:
+    """A test as it was made. `models` are compared, with the reference and the anchor behind them; a listener does one
+    of the `rows`, ids of trials, in random order."""
+
+    id: str
+    evaluation: str
+    kind: Literal["rating", "preference", "abx"]
+    language: str
+    about: str
+    models: tuple[str, ...]
+    clips: tuple[ListeningClip, ...]
+    trials: tuple[Trial, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class ListeningPlan:
+    """What a test compares: groups of models that are heard together, and the clip of each model and sentence."""
+
+    language: str
+    models: tuple[str, ...]  # with the reference and the anchor behind them, where there are recordings
+    conditions: tuple[tuple[str, ...], ...]
+    sentences: tuple[int, ...]
+    clips: Mapping[tuple[str, int], EvaluatedClip]
+
+
+def plan(report: EvaluationReport, options: ListeningTestOptions) -> ListeningPlan:
+    """What the test of `options` compares; `UserError` where the evaluation has too little for it."""
+    language = options.language or report.languages()[0]
+    clips: dict[tuple[str, int], EvaluatedClip] = {}
+    for clip in report.clips:
+        if clip.language == language:
+            clips.setdefault((clip.model, clip.sentence), clip)  # the first voice and seed
+    known = list(dict.fromkeys(model for model, _ in clips))
+    if not known:
+        raise UserError(f"The evaluation has no clips in {language_name(language)}.",
+                        f"Choose one of its languages: {', '.join(report.languages())}.")
+    if unknown := [name for name in options.models if name not in known]:
+        raise UserError(f"The evaluation has no clips of {unknown[0]} in {language_name(language)}.",
+                        f"Choose among its models: {', '.join(known)}.")
+    compared = tuple(options.models or (name for name in known if name != REFERENCE))
+    if options.kind == "rating":
+        compared = tuple(name for name in compared if name != REFERENCE)  # it is there anyway
+    if len(compared) < (least := 1 if options.kind == "rating" else 2):
+        raise UserError(f"The test compares {len(compared)} models; at least {least} are wanted.",
+                        "Evaluate more models together, or choose the kind `rating`.")
+    controls = (REFERENCE, ANCHOR) if REFERENCE in known else ()
+    models = tuple(dict.fromkeys((*compared, *controls)))
+    conditions = [(name,) for name in models] if options.kind == "rating" else [
+        *combinations(compared, 2), *([controls] if controls else [])]
+    needed = [name for name in models if name != ANCHOR]
+    shared = [number for number in dict.fromkeys(number for _, number in clips)
+              if all((name, number) in clips for name in needed)]
+    count = min(options.count, len(shared)) // len(conditions) * len(conditions)
+    if not count:
+        raise UserError(f"{len(shared)} sentences are spoken by all of {', '.join(needed)}, and {options.count} are "
+                        f"asked for; a listener hears a sentence in each of {len(conditions)} conditions.",
+                        "Evaluate more sentences, ask for more, or choose fewer models.")
+    chosen = tuple(shared[place * len(shared) // count] for place in range(count))
+    return ListeningPlan(language, models, tuple(conditions), chosen, clips)
+
+
+def design(conditions: int, turns: int, sentences: int) -> list[list[tuple[int, int, int]]]:
+    """Sentence, condition and turn of each trial, a row a listener: a cyclic Latin square.
+
+    A listener hears each sentence once and each condition equally often, where `sentences` is a multiple of
+    `conditions`. Over all rows each sentence meets each condition in each turn exactly once.
+    """
+    return [[(place, (place + row) % conditions, (place // conditions + row // conditions) % turns)
+             for place in range(sentences)] for row in range(conditions * turns)]
+
+
+def lay_out(planned: ListeningPlan, kind: str) -> tuple[tuple[ListeningClip, ...], tuple[Trial, ...],
+                                                   tuple[tuple[str, ...], ...]]:
+    """Clips, trials and rows under random ids, in the order of the ids: neither tells which model is which."""
+    clips: dict[tuple[str, int, bool], ListeningClip] = {}
+    trials: dict[tuple[int, int, int], Trial] = {}
+    rows, ids = [], _fresh_ids()
+
+    def clip_of(model: str, sentence: int, copy: bool = False) -> str:
+        key = model, sentence, copy
+        if key not in clips:
+            clips[key] = ListeningClip(next(ids), *key)
+        return clips[key].id
+
+    for row in design(len(planned.conditions), _TURNS[kind], len(planned.sentences)):
+        for place, condition, turn in row:
+            sentence, group = planned.sentences[place], planned.conditions[condition]
+            models = group[::-1] if turn % 2 else group
+            heard = [clip_of(model, sentence) for model in models]
+            if kind == "abx":
+                heard.append(clip_of(models[turn // 2], sentence, True))
+            trials.setdefault((place, condition, turn), Trial(next(ids), sentence, tuple(heard)))
+        rows.append(tuple(sorted(trials[trial].id for trial in row)))
+    return (tuple(sorted(clips.values(), key=lambda one: one.id)),
+            tuple(sorted(trials.values(), key=lambda one: one.id)), tuple(rows))
+
+
+def _fresh_ids() -> Iterator[str]:
+    used = set[str]()
+    while True:
+        if (found := secrets.token_hex(4)) not in used:
+            used.add(found)
+            yield found
+
+
+def write_test(folder: Path, test: ListeningTest) -> None:
+    """Write `listening_test.json`, which says what listeners may not know."""
+    write_json(folder / TEST, asdict(test))
+
+
+def read_test(folder: Path) -> ListeningTest:
+    """The test in `folder`; `UserError` when it is missing or damaged."""
+    state = (folder / TEST).stat() if (folder / TEST).is_file() else None
+    if state is None:
+        raise UserError(f"{folder.name} is no listening test.", "Make one: python -m scripts.listening_test.")
+    return _read_test(folder, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=32)
+def _read_test(folder: Path, _changed: int, _size: int) -> ListeningTest:
+    return loading.read_record(folder / TEST, ListeningTest, "Make the test again: python -m scripts.listening_test.")
+
+
+def list_tests(workspace: Workspace, evaluation: str = "") -> list[tuple[Path, ListeningTest]]:
+    """Folder and test of every listening test, or of those of one evaluation."""
+    folders = [workspace.runs / name for name in workspace.list_runs()]
+    found = [(folder, read_test(folder)) for folder in folders if (folder / TEST).is_file()]
+    return [(folder, test) for folder, test in found if evaluation in ("", test.evaluation)]
+
+
+@dataclass
+class Session:
+    """One listener's way through a test: the row, and the answers by trial."""
+
+    listener: str
+    row: int
+    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AddedAnswers:
+    """What came of some foreign answers. `rows`: the row of each session that was sent, in order."""
+
+    folder: Path
+    test: ListeningTest
+    answers: int
+    rows: tuple[int, ...]
+    complete: bool  # one of the sessions has answered its whole row
+
+
+def add_answers(workspace: Workspace, content: bytes, where: object, folder: Path | None = None) -> AddedAnswers:
+    """Add the answers in `content`, the JSON of a test page, to their test, or to the one in `folder`.
+
+    What is there already is not added again. `UserError`, and nothing is added, for what no test page writes. A session
+    without a row gets the one that the fewest have.
+    """
+    if len(content) > FILE_BYTES:
+        raise UserError(f"{where} has {len(content)} bytes; answers have at most {FILE_BYTES}.", _FROM_TEST)
+    given = foreign.parse_json(content, where)
+    if not isinstance(given, dict) or given.get("format") != FORMAT or not isinstance(given.get("sessions"), list):
+        raise UserError(f"{where} holds no answers of a listening test.", _FROM_TEST)
+    if folder is None:
+        found = [one for one, test in list_tests(workspace) if test.id == given.get("test")]
+        if not found:
+            raise UserError(f"{where} belongs to the listening test {_shown(given.get('test'))}, which is not in this "
+                            "workspace.", "Import it where the test was made.")
+        folder = found[0]
+    test = read_test(folder)
+    if given.get("test") != test.id:
+        raise UserError(f"{where} belongs to the listening test {_shown(given.get('test'))}, not to {test.id}.",
+                        _FROM_TEST)
+    with locked(folder / "answers.lock", 10.0, f"The answers of {folder.name} are being written by another program.",
+                "Try again in a moment; nothing is lost."):
+        sessions, _ = read_sessions(folder, test)
+        lines, rows, complete = list[str](), list[int](), False
+        for one in given["sessions"]:
+            name, sent = _checked_session(test, one, where)
+            known = sessions.get(name)
+            if known is None:
+                if len(sessions) >= _MOST_SESSIONS:
+                    raise UserError(f"{folder.name} has {_MOST_SESSIONS} sessions, which is the most.",
+                                    "Make another test.")
+                if sent.row < 0:
+                    taken = [other.row for other in sessions.values()]
+                    sent.row = min(range(len(test.rows)), key=taken.count)
+                known = sessions[name] = Session(sent.listener, sent.row)
+                lines.append(_line(name, known))
+            elif sent.row not in (-1, known.row) or sent.listener != known.listener:
+                raise UserError(f"{where}: session {name[:8]} is known with another name or row.", _FROM_TEST)
+            foreign_trials = set(sent.answers) - set(test.rows[known.row])
+            if foreign_trials:
+                raise UserError(f"{where}: trial {_shown(min(foreign_trials))} is not one of row {known.row}.",
+                                _FROM_TEST)
+            for trial, answer in sent.answers.items():
+                if trial not in known.answers:
+                    known.answers[trial] = answer
+                    lines.append(_line(name, known, trial))
+                elif known.answers[trial] != answer:
+                    raise UserError(f"{where}: session {name[:8]} has another answer to trial {trial}, which stands.",
+                                    "An answer cannot be changed.")
+            rows.append(known.row)
+            complete |= len(known.answers) == len(test.rows[known.row])
+        if lines:
+            append_text(folder / ANSWERS, "".join(lines))
+    return AddedAnswers(folder, test, sum('"trial"' in line for line in lines), tuple(rows), complete)
+
+
+def _line(name: str, session: Session, trial: str = "") -> str:
+    answer = {"trial": trial, **session.answers[trial]} if trial else {}
+    return json.dumps({"session": name, "listener": session.listener, "row": session.row,
+                       "added": round(time.time(), 1), **answer}, ensure_ascii=False) + "\n"
+
+
+def _checked_session(test: ListeningTest, value: object, where: object) -> tuple[str, Session]:
+    """Name and session of foreign JSON; row -1 where it has none yet."""
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: a session is {_shown(value)}, not an object.", _FROM_TEST)
+    name, listener, row, answers = (value.get(key) for key in ("session", "listener", "row", "answers"))
+    if not isinstance(name, str) or len(name) != 32 or set(name) - set("0123456789abcdef"):
+        raise UserError(f"{where}: a session is named {_shown(name)}, not by 32 hexadecimal digits.", _FROM_TEST)
+    if not isinstance(listener, str) or not 0 < len(listener) <= _NAME_LENGTH or not listener.isprintable() or \
+            listener != listener.strip():
+        raise UserError(f"{where}: the listener's name {_shown(listener)} is not 1 to {_NAME_LENGTH} printable "
+                        "characters.", _FROM_TEST)
+    if row is not None and not (_is_integer(row) and 0 <= row < len(test.rows)):
+        raise UserError(f"{where}: the row {_shown(row)} is not one of 0 to {len(test.rows) - 1}.", _FROM_TEST)
+    if not isinstance(answers, list) or len(answers) > len(test.rows[0]):
+        raise UserError(f"{where}: a session has no list of at most {len(test.rows[0])} answers.", _FROM_TEST)
+    session = Session(listener, -1 if row is None else row)
+    for answer in answers:
+        trial, checked = _checked_answer(test, answer, where)
+        if trial in session.answers:
+            raise UserError(f"{where}: trial {trial} is answered twice.", _FROM_TEST)
+        session.answers[trial] = checked
+    return name, session
+
+
+def _checked_answer(test: ListeningTest, value: object, where: object) -> tuple[str, dict[str, Any]]:
+    """Trial, and what was answered to each question, in which place and after how many seconds."""
+    if not isinstance(value, dict) or not isinstance(value.get("trial"), str):
+        raise UserError(f"{where}: the answer {_shown(value)} names no trial.", _FROM_TEST)
+    trial, place, seconds = value["trial"], value.get("place"), value.get("seconds")
+    if trial not in {one.id for one in test.trials}:
+        raise UserError(f"{where}: the test has no trial {_shown(trial)}.", _FROM_TEST)
+    if not _is_integer(place) or not 0 <= place < len(test.rows[0]):
+        raise UserError(f"{where}: the place {_shown(place)} of trial {trial} is not one of 0 to "
+                        f"{len(test.rows[0]) - 1}.", _FROM_TEST)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= _LONGEST_S:
+        raise UserError(f"{where}: the time {_shown(seconds)} of trial {trial} is not 0 to {_LONGEST_S:.0f} s.",
+                        _FROM_TEST)
+    found: dict[str, Any] = {}
+    for question, choices in _CHOICES[test.kind].items():
+        chosen = value.get(question)
+        if isinstance(chosen, bool) or not isinstance(chosen, int | str) or chosen not in choices:
+            raise UserError(f"{where}: {_shown(chosen)} is no answer to {question} of trial {trial}; wanted one of "
+                            f"{', '.join(map(str, choices))}.", _FROM_TEST)
+        found[question] = chosen
+    return trial, {**found, "place": place, "seconds": round(float(seconds), 2)}
+
+
+def _is_integer(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def read_sessions(folder: Path, test: ListeningTest) -> tuple[dict[str, Session], int]:
+    """The sessions by name, and the number of lines that could not be read, such as one that a power cut ended."""
+    if not (folder / ANSWERS).is_file():
+        return {}, 0
+    sessions: dict[str, Session] = {}
+    damaged = 0
+    for line in foreign.read_bytes(folder / ANSWERS).decode("utf-8", "replace").splitlines():
+        try:
+            value = foreign.loads(line)
+            has_answer = isinstance(value, dict) and "trial" in value
+            name, sent = _checked_session(test, {**value, "answers": [value] if has_answer else []}, ANSWERS)
+            known = sessions.setdefault(name, Session(sent.listener, sent.row))
+            for trial, answer in sent.answers.items():
+                known.answers.setdefault(trial, answer)
+        except (UserError, ValueError, TypeError):
+            damaged += bool(line.strip())
+    return sessions, damaged
+
+
+def results(workspace: Workspace, evaluation: str) -> tuple[ListeningResult, ...]:
+    """What the listening tests of an evaluation found; those without an answer are left out."""
+    found = [(folder, test) for folder, test in list_tests(workspace, evaluation) if (folder / ANSWERS).is_file()]
+    return tuple(one for folder, test in sorted(found) if (one := result_of(folder)).listeners)
+
+
+def result_of(folder: Path) -> ListeningResult:
+    """What the test in `folder` found so far."""
+    state = (folder / ANSWERS).stat() if (folder / ANSWERS).is_file() else None
+    return _result_of(folder, read_test(folder), (state.st_mtime_ns, state.st_size) if state else (0, 0))
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """An answer whose models are known: those of A and B, and of X behind them in ABX."""
+
+    listener: str
+    sentence: int
+    models: tuple[str, ...]
+    given: Mapping[str, Any]
+
+    @property
+    def chosen(self) -> str:
+        """The model that was preferred; empty for none."""
+        return {"A": self.models[0], "B": self.models[1]}.get(self.given["preference"], "")
+
+    @property
+    def right(self) -> bool:
+        """Whether X was told."""
+        return {"A": self.models[0], "B": self.models[1]}[self.given["abx"]] == self.models[2]
+
+
+@lru_cache(maxsize=32)
+def _result_of(folder: Path, test: ListeningTest, _changed: tuple[int, int]) -> ListeningResult:
+    sessions, damaged = read_sessions(folder, test)
+    models = {clip.id: clip.model for clip in test.clips}
+    trials = {trial.id: trial for trial in test.trials}
+    answers = [_Answer(session.listener, trials[name].sentence, tuple(models[clip] for clip in trials[name].clips),
+                       given) for session in sessions.values() for name, given in session.answers.items()]
+    listeners = []
+    for name in dict.fromkeys(answer.listener for answer in answers):
+        own = [answer for answer in answers if answer.listener == name]
+        listeners.append(ListenerResult(name, len(own), *_checks(test, own), tuple(_scores(test, own))))
+    flagged = {one.name for one in listeners if one.flagged}
+    finished = sum(len(one.answers) == len(test.rows[one.row]) for one in sessions.values())
+    about = (f"{test.about} {len(answers)} answers of {len(listeners)} listeners, {finished} of {len(sessions)} "
+             f"sessions complete, {len(flagged)} listeners flagged (the anchor not below the recording in more than "
+             f"{evaluation_report.MISSED_CHECKS:.0%} of their pairs). Intervals: 95%, bootstrap over listeners and "
+             f"sentences; exact: Clopper and Pearson, with the p-value of a binomial test, as if all answers were "
+             f"independent.")
+    if damaged:
+        about += f" {damaged} lines of {ANSWERS} could not be read."
+    rest = [answer for answer in answers if answer.listener not in flagged]
+    return ListeningResult(folder.name, test.kind, test.language, about, tuple(_scores(test, answers)),
+                           tuple(_scores(test, rest)) if flagged else (), tuple(listeners))
+
+
+def _checks(test: ListeningTest, answers: Sequence[_Answer]) -> tuple[int, int]:
+    """Pairs of reference and anchor that a listener met, and those in which the anchor was not below."""
+    if test.kind == "rating":
+        rated = {model: [one.given["naturalness"] for one in answers if one.models == (model,)]
+                 for model in (REFERENCE, ANCHOR)}
+        pairs = [high > low for high in rated[REFERENCE] for low in rated[ANCHOR]]
+    elif test.kind == "preference":
+        pairs = [one.chosen == REFERENCE for one in answers if ANCHOR in one.models]
+    else:
+        pairs = [one.right for one in answers if ANCHOR in one.models]
+    return len(pairs), pairs.count(False)
+
+
+def _scores(test: ListeningTest, answers: Sequence[_Answer]) -> Iterator[ListeningScore]:
+    """The scores of all that was asked, in the order of the models; what nobody answered is left out."""
+
+    def ratio(some: Sequence[_Answer], numerators: Sequence[float], denominators: Sequence[float]
+              ) -> tuple[float, float, float]:
+        above, below = np.array(numerators, float), np.array(denominators, float)
+        return (significance.ratio(above, below), *significance.crossed_interval(
+            above, below, [one.listener for one in some], [one.sentence for one in some]))
+
+    for question in _CHOICES[test.kind]:
+        assert question in QUESTIONS
+        if test.kind == "rating":
+            for model in test.models:
+                if some := [one for one in answers if one.models == (model,)]:
+                    yield ListeningScore(question, model, "", *ratio(
+                        some, [one.given[question] for one in some], [1.0] * len(some)), len(some))
+            continue
+        for first, second in combinations(test.models, 2):
+            some = [one for one in answers if set(one.models) == {first, second}]
+            if not some:
+                continue
+            if test.kind == "abx":
+                right = [one.right for one in some]
+                *exact, p_value = significance.exact_binomial(sum(right), len(right), "greater")
+                yield ListeningScore(question, first, second, *ratio(some, right, [1.0] * len(some)), len(some), 0,
+                                     (exact[0], exact[1]), p_value)
+                continue
+            chosen = [one for one in some if one.chosen]
+            wins = [one.chosen == second for one in chosen]
+            *exact, p_value = significance.exact_binomial(sum(wins), len(wins))
+            shares = ratio(chosen, wins, [1.0] * len(chosen)) if chosen else (0.5, 0.0, 1.0)
+            yield ListeningScore(question, first, second, *shares, len(some), len(some) - len(chosen),
+                                 (exact[0], exact[1]), p_value)
+
+
+def update_report(workspace: Workspace, evaluation: str) -> tuple[ListeningResult, ...]:
+    """Write the results into the reports of their evaluation, where it is still there; the results."""
+    found = results(workspace, evaluation)
+    folder = workspace.runs / evaluation
+    if (folder / evaluation_report.JSON).is_file():
+        with locked(folder / "listening.lock", 30.0,
+                    f"The report of {evaluation} is being written by another program.",
+                    "Show the results again: python -m scripts.listening_test results."):
+            evaluation_report.replace_listening(folder, found)
+    return found
