@@ -25,7 +25,7 @@ from config import sharding_checks
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute
-from core.jobs.checkpoint_names import checkpoint_steps
+from core.jobs.checkpoint_names import CHOICE, checkpoint_steps, pinned_names
 from core.jobs.events import Event, Result, Step, WarningRaised, read_events
 from core.jobs.process_watchdog import exit_with
 from core.jobs.reporter import Reporter, check_stop, progress_callback, stage
@@ -200,7 +200,7 @@ class LossWatch:
 
 
 def certify_best(trainer: Trainer, workspace: Workspace, reporter: Reporter) -> Result:
-    """Certify the best of the intact checkpoints; the run's result."""
+    """Certify the best of the intact checkpoints, or the one that a person chose; the run's result."""
     run_dir = reporter.directory
     ranking, steps = checkpoint.read_ranking(run_dir), checkpoint_steps(run_dir)
     damage = {step: fault for step in steps
@@ -210,7 +210,12 @@ def certify_best(trainer: Trainer, workspace: Workspace, reporter: Reporter) -> 
         reporter.emit(WarningRaised(f"{damage[ranking.best]} The best checkpoint cannot be used; the next best is "
                                     f"certified."))
     ranking = ranking.with_best_of(intact)
-    best = ranking.best
+    choice = pinned_names(run_dir).get(CHOICE)
+    if choice is not None and choice not in intact:
+        reporter.emit(WarningRaised(f"{damage.get(choice, 'It is not there.')} The checkpoint of step {choice} was "
+                                    "chosen and cannot be used; the best one is certified."))
+        choice = None
+    best = choice or ranking.best
     if best is None:
         hint = (f"resume the run: it resumes from the checkpoint of step {intact[-1]}, which was not evaluated and "
                    "is intact" if intact else "start a new run")
@@ -229,8 +234,10 @@ def certify_best(trainer: Trainer, workspace: Workspace, reporter: Reporter) -> 
         reporter.emit(WarningRaised(f"The certificate has failed checks: {failed}."))
 
     result: Result = {
-        "run": run_dir.name, "steps": trainer.step, "best_step": best, "chosen_by": ranking.metric,
-        "best_value": round(ranking.values[best], 4), "train_seconds": round(trainer.seconds, 1),
+        "run": run_dir.name, "steps": trainer.step, "best_step": best,
+        "chosen_by": "person" if choice else ranking.metric,
+        "best_value": round(ranking.values[best], 4) if best in ranking.values else None,
+        "train_seconds": round(trainer.seconds, 1),
         "certificate": f"failed: {failed}" if failed else "passed",
     }
     for error in new_certificate.errors:

@@ -24,6 +24,7 @@ from config.schema import Options, TrainOptions
 from core.jobs import control, gpus, worker
 from core.jobs.directory import Job, create_job, load_job
 from core.jobs.events import Event, Failed, Progress
+from core.jobs.locks import FileLock
 from core.jobs.reporter import describe
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS, read_preset
@@ -104,14 +105,14 @@ def _replace_unknown_letters() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def run_job(job: Job, *, resuming: bool = False, as_json: bool = False) -> int:
-    """Run `job` in this process, with a line for each event; the exit code.
+def run_job(job: Job, lock: FileLock | None = None, *, resuming: bool = False, as_json: bool = False) -> int:
+    """Run `job` in this process, with a line for each event; the exit code. `lock`: it is queued already.
 
     The last line says how to resume it, where that may help.
     """
     console = Console()
     console.say(f"{job.id} in {job.workspace.path}")
-    code = worker.run_job(job, control.enqueue(job, resuming=resuming), listener=console.show)
+    code = worker.run_job(job, lock or control.enqueue(job, resuming=resuming), listener=console.show)
     console.end_line()
     state = control.read_state(job)
     if is_worth_resuming(state):

@@ -1,15 +1,18 @@
 """Pin a checkpoint of a run under a name, so that it is never deleted: `RUN STEP NAME`; `RUN --unpin NAME` ends that.
 
 With `RUN` alone the checkpoints are listed. The run may go on meanwhile; `run:RUN@NAME` then stands for the checkpoint.
+`RUN --use STEP` makes a finished run stand for that checkpoint in place of the best one, and certifies it;
+`RUN --use best` ends that.
 """
 
 import argparse
 import json
 from collections.abc import Sequence
 
-from core.jobs import checkpoint_names
+from core.jobs import checkpoint_names, control
+from core.jobs.directory import load_job
 from core.workspace import Workspace
-from scripts.command import run_in_workspace, script_parser
+from scripts.command import run_in_workspace, run_job, script_parser
 from scripts.exit_codes import DONE, exit_with
 
 
@@ -20,27 +23,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("step", nargs="?", type=int, help="step of the checkpoint to pin")
     parser.add_argument("name", nargs="?", help="its name")
     parser.add_argument("--unpin", metavar="NAME", help="remove this name; the run may delete the checkpoint again")
+    parser.add_argument("--use", metavar="STEP", help="let the run stand for the checkpoint of this step, or pinned "
+                                                      "name, and certify it; `best` is the best one again")
     given = parser.parse_args(arguments)
-    if (given.step is None) != (given.name is None) or (given.unpin and given.step is not None):
-        parser.error("give a step and a name, or --unpin with a name, or the run alone")
+    asked = (given.step is not None, bool(given.unpin), bool(given.use))
+    if (given.step is None) != (given.name is None) or sum(asked) > 1:
+        parser.error("give a step and a name, or --unpin with a name, or --use with a step, or the run alone")
     return run_in_workspace(parser, arguments, _do)
 
 
 def _do(workspace: Workspace, given: argparse.Namespace) -> int:
-    run = workspace.run(given.run)
+    run, code = workspace.run(given.run), DONE
     if given.unpin:
         print(f"The checkpoint of step {checkpoint_names.unpin(run, given.unpin)} may be deleted again.")
     elif given.name:
         checkpoint_names.pin(run, given.step, given.name)
         print(f"The checkpoint of step {given.step} is pinned as {given.name}: run:{given.run}@{given.name}")
+    elif given.use:
+        job = load_job(workspace, given.run)
+        code = run_job(job, control.use_checkpoint(job, "" if given.use == "best" else given.use))
     steps, names = checkpoint_names.checkpoint_steps(run), checkpoint_names.pinned_names(run)
     if given.json:
         print(json.dumps({"run": run.name, "steps": steps, "names": names}, ensure_ascii=False))
-        return DONE
+        return code
     for step in steps:
         called = ", ".join(name for name, named in names.items() if named == step)
         print(f"step {step}{': ' + called if called else ''}")
-    return DONE
+    return code
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from core.workspace import resolve_inside
 from data.durable_files import write_json
 
 CHECKPOINTS, NAMES = "checkpoints", "names.json"
+CHOICE = "choice"
+"""The name of the checkpoint that a person chose in the place of the best one: it is what `run:ID` stands for."""
 _PATIENCE_S = 10.0
 
 
@@ -48,16 +50,38 @@ def pinned_names(run: Path) -> dict[str, int]:
 def pin(run: Path, step: int, name: str) -> None:
     """Name the checkpoint of `step`, so that the run never deletes it."""
     resolve_inside(run, name)
+    if name == CHOICE:
+        raise UserError(f"{name!r} is the name of the checkpoint that the run stands for.",
+                        "Take another name; to use a checkpoint: Listen tab, or pin_checkpoint RUN --use STEP.")
     with checkpoint_lock(run):
-        steps = checkpoint_steps(run)
-        if step not in steps:
-            raise UserError(f"The run {run.name!r} has no checkpoint of step {step}.",
-                            f"There are checkpoints of steps {', '.join(map(str, steps)) or '(none)'}.")
+        _check_step(run, step)
         names = pinned_names(run)
         if names.get(name, step) != step:
             raise UserError(f"The checkpoint of step {names[name]} has the name {name!r} already.",
                             "Choose another name, or unpin that one first.")
         _write(run, {**names, name: step})
+
+
+def choose(run: Path, wanted: str) -> None:
+    """Let the run stand for its checkpoint of this step or name, which it then never deletes; empty: for the best."""
+    with checkpoint_lock(run):
+        names = pinned_names(run)
+        kept = {name: step for name, step in names.items() if name != CHOICE}
+        if wanted:
+            kept[CHOICE] = names[wanted] if wanted in names else int(wanted) if wanted.isascii() and wanted.isdigit() \
+                else -1
+            _check_step(run, kept[CHOICE], wanted)
+        if kept.get(CHOICE) == names.get(CHOICE):
+            raise UserError(f"The run {run.name!r} stands for {f'step {wanted}' if wanted else 'its best checkpoint'} "
+                            "already.", "Choose another checkpoint.")
+        _write(run, kept)
+
+
+def _check_step(run: Path, step: int, wanted: str = "") -> None:
+    steps = checkpoint_steps(run)
+    if step not in steps:
+        raise UserError(f"The run {run.name!r} has no checkpoint of step {wanted or step}.",
+                        f"There are checkpoints of steps {', '.join(map(str, steps)) or '(none)'}.")
 
 
 def unpin(run: Path, name: str) -> int:

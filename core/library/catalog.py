@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from config.errors import UserError
-from core.jobs.checkpoint_names import pinned_names
+from config.errors import UserError, join_names
+from core.jobs.checkpoint_names import CHOICE, pinned_names
 from core.jobs.directory import load_job
-from core.jobs.state import JobReader, JobState
+from core.jobs.state import JobBoard, JobReader, JobState
 from core.library.records import read_model_record
-from core.workspace import Workspace
+from core.workspace import Workspace, resolve_inside
 
 
 @dataclass(frozen=True)
@@ -347,13 +347,24 @@ def list_references(workspace: Workspace, runs: Sequence[JobState]) -> list[Mode
     found = [resolve(workspace, f"base:{name}") for name in workspace.list_models()]
     found += [resolve(workspace, f"export:{name}") for name in workspace.list_exports()]
     for state in runs:
-        if state.verb == "train" and (best := _best(_checkpoints(state))) is not None:
+        if state.verb == "train" and (best := _best(state, _checkpoints(state))) is not None:
             found.append(ModelReference(f"run:{state.id}", "run", state.id, *best))
     return found
 
 
+def list_checkpoints(state: JobState) -> list[ModelReference]:
+    """Every checkpoint that a training keeps, newest first: `run:ID@NAME` where it was pinned, else `run:ID@STEP`."""
+    names = {step: name for name, step in pinned_names(state.job.directory).items() if name != CHOICE}
+    return [ModelReference(f"run:{state.id}@{names.get(step, step)}", "run", state.id, folder, step)
+            for folder, step in sorted(_checkpoints(state), key=lambda one: -one[1])]
+
+
 def _checkpoint(workspace: Workspace, reference: str, name: str) -> ModelReference:
     run, _, wanted = name.partition("@")
+    if not resolve_inside(workspace.runs, run).is_dir():
+        voices = [one.name for one in list_references(workspace, JobBoard(workspace).states()) if one.kind == "run"]
+        raise UserError(f"There is no run named {run!r} that speaks (there: {join_names(voices)}).",
+                        "Choose one of these, or train first.")
     state = JobReader(load_job(workspace, run)).state()
     saved = _checkpoints(state)
     if not saved:
@@ -362,7 +373,7 @@ def _checkpoint(workspace: Workspace, reference: str, name: str) -> ModelReferen
             "Let it train to its first checkpoint, or choose another run.",
         )
     if not wanted:
-        best = _best(saved)
+        best = _best(state, saved)
         assert best is not None
         return ModelReference(reference, "run", run, *best)
     pinned = pinned_names(state.job.directory)
@@ -383,6 +394,9 @@ def _checkpoints(state: JobState) -> list[tuple[Path, int]]:
     return [(state.job.directory / one.path, one.step) for one in found]
 
 
-def _best(saved: Sequence[tuple[Path, int]]) -> tuple[Path, int] | None:
-    """The last one marked as best, else the latest."""
-    return saved[-1] if saved else None
+def _best(state: JobState, saved: Sequence[tuple[Path, int]]) -> tuple[Path, int] | None:
+    """The one that a person chose, else the last one marked as best, else the latest."""
+    if not saved:
+        return None
+    choice = pinned_names(state.job.directory).get(CHOICE)
+    return next((one for one in saved if one[1] == choice), saved[-1])
