@@ -87,10 +87,12 @@ Render = Callable[[View], object]
 Found = TypeVar("Found")
 
 
-def choice_update(choices: Sequence[str] | Sequence[tuple[str, str]], current: str) -> object:
+def choice_update(choices: Sequence[str] | Sequence[tuple[str, str]], current: str) -> dict[str, object]:
     """An update of a dropdown: its choices, and of them the `current` one, else the first."""
     values = [one if isinstance(one, str) else one[1] for one in choices]
-    return gr.update(choices=choices, value=current if current in values else values[0] if values else None)
+    update: dict[str, object] = gr.update(choices=choices, value=current if current in values else values[0] if values
+                                          else None)
+    return update
 
 
 @dataclass(frozen=True)

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import chain, count
+from pathlib import Path
+from typing import Any
 
 import gradio as gr
+from gradio.components import Component
 
 from config.errors import UserError
-from config.schema import AS_IS, CompareOptions, TokenizerOptions, TrainOptions
+from config.languages import NAMES, code_of
+from config.schema import AS_IS, CompareOptions, PrepareOptions, TokenizerOptions, TrainOptions
+from core.dataset import languages
 from core.jobs import checkpoint_names, control
 from core.jobs.directory import create_job
 from core.jobs.gpus import Gpu
+from core.jobs.reporter import pluralize
 from core.jobs.state import JobState
 from core.library import model_info
 from core.library.catalog import CATALOG, CatalogEntry, family_of, find_entry, resolve
-from core.submission import demo_chain
+from core.sources import source_preview
+from core.submission import demo_chain, requirements
 from core.text import text_rules
 from core.workspace import Workspace
+from ui import dataset as dataset_tab
 from ui import job_views, records, verb_form
 from ui.charts import chart
+from ui.form import parse
 from ui.job_views import CertificateTime
-from ui.live import View, choice_update
+from ui.live import QUIET, View, choice_update
 from ui.markup import NOTHING, Html, div, element, paragraph, span
 from ui.page import Page
 from ui.run_views import loss_series
@@ -41,14 +52,16 @@ def build(page: Page) -> None:
             with gr.Row(elem_classes="grid"):
                 model = gr.Dropdown([(CATALOG[0].title, CATALOG[0].name)], value=CATALOG[0].name,
                                     label="Voice model", filterable=False, elem_id="start-model", min_width=200)
+                dataset = gr.Dropdown([(OWN_LABEL, OWN), (DEMO_LABEL, DEMO)], value=DEMO,
+                                      label="Recordings", filterable=False, elem_id="start-dataset", min_width=200)
                 language = gr.Dropdown([("Amharic", "am")], value="am", label="New language", filterable=False,
                                        elem_id="start-language", min_width=140)
-                dataset = gr.Dropdown([(DEMO_LABEL, DEMO)], value=DEMO,
-                                      label="Recordings", filterable=False, elem_id="start-dataset", min_width=200)
                 length = gr.Dropdown([("Full (about 5 min)", FULL)], value=FULL,
                                      label="Training length", filterable=False, elem_id="start-length", min_width=200)
+            own = _build_own(page)
+            about_data = gr.HTML(elem_id="start-data", elem_classes="notices")
             start = gr.Button("Train Amharic", variant="primary", size="lg", elem_id="teach")
-            notice = gr.HTML(elem_classes="notices")
+            notice = gr.HTML(elem_classes="notices", elem_id="start-notice")
         with gr.Column(scale=4, min_width=300):
             steps = gr.HTML(elem_id="chain")
             with gr.Row(elem_classes="controls"):
@@ -81,7 +94,10 @@ def build(page: Page) -> None:
         (dataset, lambda view: dataset_choices(workspace, resolved(view))),
         (length, lambda view: length_choices(workspace, resolved(view), page.gpus())),
         (shown_run, lambda view: next((state.id for state in chain_of(view.jobs) if state.verb == "train"), "")),
-        (notice, notice_while_running), (start, _start_button),
+        (notice, notice_while_running), (start, lambda view: start_button(resolved(view))),
+        (own.group, lambda view: gr.update(visible=_is_own(resolved(view)))),
+        (about_data, lambda view: data_view(workspace, resolved(view))),
+        (resume, lambda view: resume_button(chain_of(view.jobs))),
         (steps, lambda view: chain_view(chain_of(view.jobs), pace(workspace, view),
                                         last_certificate_time(workspace, view))),
         (curve, loss_curve),
@@ -89,7 +105,6 @@ def build(page: Page) -> None:
         live.panel(component, render, "start")
     for button, shown in (
         (stop, lambda states: any(state.alive and state.status != "stopping" for state in states)),
-        (resume, _resumable),
         (listen, lambda states: any(state.verb == "train" and state.checkpoints for state in states)),
         (details, lambda states: _training(states) is not None),
     ):
@@ -104,7 +119,8 @@ def build(page: Page) -> None:
     live.panel(page.tabs, lambda view: gr.update(selected="listen") if watched_to_the_end(view) else gr.skip())
     live.panel(page.tab, lambda view: "listen" if watched_to_the_end(view) else gr.skip())
     live.panel(followed, follow)
-    page.on(start.click, lambda *chosen: _start(page, *chosen), [model, language, dataset, length],
+    live.pending.append(dataset.input(lambda: None, None, None, **QUIET))  # shows the fields of own recordings at once
+    page.on(start.click, lambda *chosen: _start(page, *chosen), [model, language, dataset, length, *own.fields],
             [notice, followed, page.run, page.pair])
     page.on(stop.click, lambda: _stop(page), [], [notice])
     page.on(resume.click, lambda: _resume(page), [], [notice, followed])
@@ -134,7 +150,7 @@ def chain_view(states: Sequence[JobState], pace: str, past: CertificateTime | No
     """The steps of the chain, or before there is one, what will happen at which `pace`."""
     if states:
         notes = {state.id: job_views.certificate_note(state, past) for state in states}
-        return div("card", job_views.chain_view(states, notes))
+        return div("card", element("h3", chain_title(states)), job_views.chain_view(states, notes))
     steps = (
         ("Train.", "Lisan gets the base model, prepares the recordings, builds the tokenizer and trains."),
         ("Watch.", f"{pace} You can close this page."),
@@ -154,22 +170,142 @@ def _resumable(states: Sequence[JobState]) -> bool:
     return not any(state.alive for state in states) and any(state.resumable for state in states)
 
 
-def _start_button(view: View) -> object:
-    name = job_views.language_name(view.values["start_language"] or "am")
+def chain_title(states: Sequence[JobState]) -> str:
+    """The language and the dataset of a chain, such as `Swahili from my-voice`."""
+    dataset = next((str(state.job.settings["dataset"]) for state in states if state.verb == "train"), "")
+    language = next((str(state.job.settings["language"]) for state in states if state.verb == "prepare"), "")
+    if not language:
+        return dataset
+    return f"{job_views.language_name(language)} from {DEMO_LABEL if dataset == DEMO_DATASET else dataset}"
+
+
+def resume_button(states: Sequence[JobState]) -> object:
+    """Resume, named by what it resumes."""
+    return gr.update(visible=bool(states) and _resumable(states), value=f"Resume {chain_title(states)}")
+
+
+def start_button(view: View) -> object:
+    """`Train` and the language, `again` where its recordings were trained on before."""
     states = chain_of(view.jobs)
     if any(state.alive for state in states):
-        return gr.update(value=f"Training {name}", interactive=False, variant="primary")
-    again = _resumable(states) or (bool(states) and all(state.status == "finished" for state in states))
+        return gr.update(value=f"Training {chain_title(states)}", interactive=False, variant="primary")
+    chosen = {DEMO: DEMO_DATASET, OWN: view.values["start_own_name"]}.get(view.values["start_dataset"],
+                                                                         view.values["start_dataset"])
+    before = [state for state in view.jobs if state.verb == "train" and state.job.settings.get("dataset") == chosen]
+    again = any(state.steps or state.status == "finished" for state in before)
+    code = _code_of(view.values["start_own_language"]) if _is_own(view) else view.values["start_language"] or "am"
+    name = job_views.language_name(code) if code else "my recordings"
+    to_resume = _resumable(states) and any(state in before for state in states)
     return gr.update(value=f"Train {name}{' again' if again else ''}", interactive=True,
-                     variant="secondary" if _resumable(states) else "primary")
+                     variant="secondary" if to_resume else "primary")
 
 
-def _start(page: Page, model: str, language: str, dataset: str, length: str) -> Sequence[object]:
+def data_view(workspace: Workspace, view: View) -> Html:
+    """How much speech the chosen dataset has and holds out, and what of it is too little."""
+    name = view.values["start_dataset"]
+    if name not in workspace.list_datasets():
+        return NOTHING
+    found = records.dataset(workspace, name)
+    if not found.clips or found.duration_s is None:
+        return NOTHING
+    held_out = found.held_out_clips or 0
+    lines = [f"{job_views.duration(found.duration_s)} of speech in {pluralize(found.clips, 'clip')}, {held_out} of "
+             f"them held out ({held_out / found.clips:.0%})."]
+    if found.duration_s < model_info.MIN_TRAIN_SPEECH_S:
+        lines.append(f"That is little: {job_views.duration(model_info.MIN_TRAIN_SPEECH_S)} is the least that has "
+                     "worked, an hour or more is better.")
+    if held_out < model_info.FEW_HELD_OUT:
+        lines.append("So few held-out clips choose the best checkpoint by next to nothing: add recordings, or prepare "
+                     "them with a larger held-out share on the Data tab.")
+    return div(f"notice {'wait' if len(lines) > 1 else 'info'}", *map(paragraph, lines))
+
+
+@dataclass(frozen=True)
+class _OwnFields:
+    """The fields of own recordings, and the group that shows them; `fields`: source, name, language, any script."""
+
+    group: gr.Group
+    fields: tuple[Component, ...]
+
+
+def _build_own(page: Page) -> _OwnFields:
+    """The fields for own recordings, which show what was recognised at once."""
+    with gr.Group(visible=False, elem_id="start-own") as group:
+        upload = gr.File(file_count="multiple", type="filepath", height=140, elem_id="own-upload",
+                         label="Drop an archive or files with their texts")
+        with gr.Row(elem_classes="grid"):
+            source = gr.Textbox("", label="Or a path or URL", max_lines=1, elem_id="own-source", min_width=200)
+            name = gr.Textbox("", label="Name of the recordings", max_lines=1, elem_id="own-name", min_width=140)
+            language = gr.Dropdown(sorted((name, code) for code, name in NAMES.items()), value=None,
+                                   allow_custom_value=True, label="Language (or its code)", elem_id="own-language",
+                                   min_width=140)
+        found = gr.HTML(elem_id="own-found", elem_classes="notices")
+        any_script = gr.Checkbox(False, label="Accept any script", visible=False, elem_id="own-any-script")
+    page.live.watch("start_own_name", name)
+    page.live.watch("start_own_language", language)
+
+    def look(source: str, language: str, name: str) -> Sequence[object]:
+        code = _code_of(language)
+        question = bool(source.strip() and code) and source_preview.script_question(source.strip(), code)
+        return [dataset_tab.preview(source, code), gr.update(visible=bool(question)), name or suggested_name(source)]
+
+    def take(files: Sequence[str] | str | None, language: str, name: str) -> Sequence[object]:
+        _, saved, cleared = dataset_tab.save_upload(page, files, "")
+        return [*look(str(saved), language, name), saved, cleared]
+
+    page.on(upload.upload, take, [upload, language, name], [found, any_script, name, source, upload], files=True)
+    for event in (source.submit, source.blur, language.change):
+        page.on(event, look, [source, language, name], [found, any_script, name])
+    return _OwnFields(group, (source, name, language, any_script))
+
+
+def suggested_name(source: str) -> str:
+    """A dataset name from that of a file or folder; empty for several uploaded files, whose folder has none."""
+    path = Path(source.strip())
+    if not source.strip() or path.parent.name == source_preview.UPLOADS:
+        return ""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.name.partition(".")[0]).strip("-._")[:60]
+
+
+def own_recordings(workspace: Workspace, model: str, source: str, name: str, language: str,
+                   any_script: object) -> PrepareOptions:
+    """The import of own recordings; `UserError` for what can be told before it: a name, a format, a script."""
+    if not source.strip():
+        raise UserError("No recordings were given.", "Drop an archive or files, or give a path.")
+    options = parse(PrepareOptions, {"source": source, "dataset": name.strip(), "language": _code_of(language),
+                                     "any_script": bool(any_script)})
+    requirements.check_new_dataset(workspace, options)
+    base: tuple[str, ...] = ()
+    with suppress(UserError):  # a model that is not here yet
+        base = model_info.base_languages(workspace, model_info.base_of(workspace, model))
+    languages.check_new(options.dataset, options.language, base,
+                        model_info.spoken_languages(workspace, model) if ":" in model else ())
+    source_preview.preview(options.source, options.language)
+    if not any_script and (question := source_preview.script_question(options.source, options.language)):
+        raise UserError(question, "Correct the language, or tick “Accept any script”.")
+    return options
+
+
+def _code_of(language: str) -> str:
+    """The code of a language that was chosen, or typed as a name or code."""
+    return code_of(language or "") or (language or "").strip().lower()
+
+
+def _is_own(view: View) -> bool:
+    return view.values["start_dataset"] == OWN
+
+
+def _start(page: Page, model: str, language: str, dataset: str, length: str, source: str, name: str,
+           own_language: str, any_script: object) -> Sequence[object]:
     """Queue the chain and a comparison after it, and start all of it."""
     states = page.live.board.states()
     if any(state.alive for state in chain_of(states)):
         raise UserError("A training is running already.", "Wait for it, or stop it first.")
-    options = chain_options(page.workspace, model, language, dataset, length, states, page.gpus())
+    own = None
+    if dataset == OWN:
+        own = own_recordings(page.workspace, model, source or "", name or "", own_language or "", any_script)
+        language, dataset = own.language, own.dataset
+    options = chain_options(page.workspace, model, language, dataset, length, states, page.gpus(), own)
     made = demo_chain.create_chain(page.workspace, options)
     training = made[-1]
     compared = comparison_options(page.workspace, options, training.id)
@@ -209,6 +345,8 @@ def follow(view: View) -> str:
     return running or view.values["followed"]
 
 
+OWN = "own"
+OWN_LABEL = "My own recordings"
 DEMO = "demo"
 DEMO_LABEL = "Built-in Amharic demo"
 DEMO_DATASET = "amharic-demo"
@@ -236,6 +374,8 @@ def resolved_selection(workspace: Workspace, view: View, states: Sequence[JobSta
         chosen |= {"start_dataset": DEMO, "start_language": "am"}
     elif dataset in workspace.list_datasets():
         chosen |= {"start_dataset": dataset, "start_language": records.dataset(workspace, dataset).language}
+    elif made := [state for state in states if state.alive and _makes(state, dataset)]:
+        chosen |= {"start_dataset": dataset, "start_language": str(made[0].job.settings["language"])}
     return replace(view, values={**view.values, **chosen})
 
 
@@ -274,27 +414,40 @@ def family_of_model(workspace: Workspace, name: str) -> CatalogEntry:
     return find_entry(family_of(workspace, name) if name in workspace.list_models() else name)
 
 
-def language_choices(workspace: Workspace, view: View) -> object:
-    """Amharic, which has built-in recordings, and the language of each dataset."""
+def language_choices(workspace: Workspace, view: View) -> Mapping[str, object]:
+    """Amharic, which has built-in recordings, and the language of each dataset; hidden beside own recordings."""
     spoken = [set(model_info.base_languages(workspace, model)) for model in workspace.list_models()]
     everywhere = set.intersection(*spoken) if spoken else set()  # their datasets are for replay
     chosen = view.values.get("start_model", "")
     if ":" in chosen:  # what it was taught is not taught again
         everywhere |= set(model_info.spoken_languages(workspace, chosen))
-    codes = ({"am"} | {found.language for found in records.datasets(workspace) if found.language}) - everywhere
-    return choice_update([(job_views.language_name(code), code) for code in sorted(codes)],
-                         view.values["start_language"])
+    preparing = {str(state.job.settings["language"]) for state in view.jobs
+                 if state.verb == "prepare" and state.alive}
+    prepared = {found.language for found in records.datasets(workspace) if found.language}
+    codes = ({"am"} | preparing | prepared) - everywhere
+    made = [(job_views.language_name(code), code) for code in sorted(codes)]
+    return {**choice_update(made, view.values["start_language"]), "visible": not _is_own(view)}
 
 
 def dataset_choices(workspace: Workspace, view: View) -> object:
-    """The demo for Amharic, and every prepared dataset of the language."""
-    language = view.values["start_language"] or "am"
+    """Own recordings; the demo for Amharic, and every dataset of the language that is prepared or being so."""
+    language, current = view.values["start_language"] or "am", view.values["start_dataset"]
     offered = [(DEMO_LABEL, DEMO)] if language == "am" else []
+    there = workspace.list_datasets()
     offered += [
-        (found.name if found.clips is None else f"{found.name} ({found.clips} clips)", found.name)
+        (found.name if found.clips is None else f"{found.name} ({pluralize(found.clips, 'clip')})", found.name)
         for found in records.datasets(workspace) if found.language == language and found.name != DEMO_DATASET
     ]
-    return choice_update(offered, view.values["start_dataset"])
+    preparing = [state for state in view.jobs if state.verb == "prepare" and state.job.settings["language"] == language]
+    offered += [(f"{name} (being prepared)", name) for state in preparing if state.alive
+                and (name := str(state.job.settings["dataset"])) not in (*there, DEMO_DATASET)]
+    if current not in [name for _, name in offered] and not any(_makes(state, current) for state in view.jobs):
+        current = offered[0][1] if offered and current != OWN else OWN
+    return choice_update([(OWN_LABEL, OWN), *offered], current)
+
+
+def _makes(state: JobState, dataset: str) -> bool:
+    return state.verb == "prepare" and state.job.settings.get("dataset") == dataset
 
 
 def length_choices(workspace: Workspace, view: View, gpus: Sequence[Gpu] = ()) -> object:
@@ -356,16 +509,19 @@ def _quick(one: CatalogEntry) -> TrainOptions:
 
 
 def chain_options(workspace: Workspace, model: str, language: str, dataset: str, length: str,
-                  states: Sequence[JobState] = (), gpus: Sequence[Gpu] = ()) -> demo_chain.ChainOptions:
-    """The chain of jobs for these choices."""
+                  states: Sequence[JobState] = (), gpus: Sequence[Gpu] = (),
+                  own: PrepareOptions | None = None) -> demo_chain.ChainOptions:
+    """The chain of jobs for these choices; `own`: of recordings that are still to be imported."""
     if not language:
         raise UserError("There are no recordings in a language that this model does not speak yet.",
-                        "Prepare a dataset in another language on the Data tab first.")
+                        "Choose “My own recordings”.")
     if not dataset:
         raise UserError(f"There are no recordings in {job_views.language_name(language)} yet.",
-                        "Prepare a dataset on the Data tab first.")
+                        "Choose “My own recordings”, or prepare a dataset on the Data tab.")
     one = family_of_model(workspace, model)
-    picked = {} if dataset == DEMO else {"dataset": dataset, "source": AS_IS}
+    picked: dict[str, Any] = {} if dataset == DEMO else {"dataset": dataset, "source": AS_IS}
+    if own is not None and own.dataset not in workspace.list_datasets():
+        picked |= {"source": own.source, "any_script": own.any_script}
     train = _quick(one) if length == QUICK else chosen_preset(workspace, one, dataset, gpus).options
     made = demo_chain.ChainOptions(
         model=model, model_present=":" in model or (bool(one.variants) and model in workspace.list_models()),

@@ -30,6 +30,7 @@ class ChainOptions:
     source: str = "demo"  # `demo`, `as-is`, or a folder or table of text and audio
     dataset: str = "amharic-demo"
     language: str = "am"
+    any_script: bool = False
     rules: str = "am"  # they verbalize numbers, so that digits can be typed later
     merges: int = 0
     train: TrainOptions = field(default_factory=lambda: demo_options("train", TrainOptions))  # the chain sets names
@@ -69,7 +70,8 @@ def chain_steps(chosen: ChainOptions) -> list[tuple[str, Options]]:
     tokenizer, extended = {"tokenizer": chosen.extended}, {"extension": chosen.extended}
     values: dict[str, Mapping[str, object]] = {
         "download": {} if chosen.model_present else model,
-        "prepare": {**model, **dataset, "source": chosen.source, "language": chosen.language, **rules},
+        "prepare": {**model, **dataset, "source": chosen.source, "language": chosen.language,
+                    "any_script": chosen.any_script, **rules},
         "tokenizer": {**model, **dataset, **tokenizer, "merges": chosen.merges, **rules},
         "extend": {**model, **tokenizer, **extended},
         "train": {**chosen.train.model_dump(), **dataset, **extended},

@@ -26,10 +26,8 @@ from core.training import memory_plan, parameter_groups
 from core.training.memory_plan import MicrobatchPlan
 from core.training.trainer import Trainer
 
-MIN_TRAIN_SPEECH_S = 600.0  # from 14 minutes the built-in model learns, with 16% CER; from 43 with 6%
 MAX_EPOCHS = 100
 MAX_LR_RATIO = 5.0  # to the preset's learning rate, and its inverse
-FEW_HELD_OUT = 3
 _MIN_8BIT_ELEMENTS, _BLOCK_ELEMENTS, _CODE_BOOK_ELEMENTS = 4096, 256, 256  # of bitsandbytes
 FULL_ONLY = ("full_trainable", "layer_lr", "head_lr", "layer_lr_decay", "distillation", "l2_sp", "ewc", "fisher_clips",
              "drift_bound", "drift_action", "replay", "replay_datasets", "replay_texts")
@@ -254,9 +252,9 @@ def _changed_options(options: TrainOptions, names: Iterable[str]) -> str:
 
 def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     data = trainer.data.full_data or trainer.data
-    if 0 < data.train_speech_s < MIN_TRAIN_SPEECH_S:
+    if 0 < data.train_speech_s < model_info.MIN_TRAIN_SPEECH_S:
         yield (f"There is little to learn from: {duration(data.train_speech_s)} of speech in {len(data.train)} clips; "
-               f"{duration(MIN_TRAIN_SPEECH_S)} is the least that has worked, an hour or more is better.")
+               f"{duration(model_info.MIN_TRAIN_SPEECH_S)} is the least that has worked, an hour or more is better.")
     processes = max(trainer.group.size, options.processes)  # a trial has one
     uses = options.steps * options.batch_size * processes * options.gradient_accumulation / max(1, len(data.train))
     if uses > MAX_EPOCHS:
@@ -266,7 +264,7 @@ def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     if len(speakers) == 1:
         yield (f"All {len(data.train)} clips have one speaker, {next(iter(speakers))!r}: the language is learnt in "
                "that voice, and may sound less well in others.")
-    if len(data.held_out) < FEW_HELD_OUT:
+    if len(data.held_out) < model_info.FEW_HELD_OUT:
         yield (f"Only {len(data.held_out)} clips are held out: the best checkpoint is chosen by next to nothing. "
                "Prepare the dataset with a larger held-out share.")
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from config.errors import UserError
-from config.schema import AS_IS, CompareOptions
+from config.schema import AS_IS, CompareOptions, PrepareOptions
 from core.jobs.state import JobState
 from core.library import model_info
 from core.submission import demo_chain
@@ -112,7 +113,8 @@ def test_datasets_of_another_language_are_not_offered(workspace: Workspace) -> N
     for language, offered in (("am", [start.DEMO_LABEL]), ("ti", [])):
         view = View("start", {"start_language": language, "start_dataset": ""}, ())
         update = start.dataset_choices(workspace, view)
-        assert [label for label, _ in update["choices"]] == offered  # type: ignore[index]
+        assert [label for label, _ in update["choices"]] == [start.OWN_LABEL, *offered]  # type: ignore[index]
+        assert update["value"] == (start.DEMO if offered else start.OWN)  # type: ignore[index]
 
 
 def write_speech(workspace: Workspace, name: str, hours: float, language: str = "am") -> None:
@@ -151,3 +153,84 @@ def test_what_is_learnt_gets_a_name_that_nothing_else_has(workspace: Workspace) 
     assert name(start.DEMO, tuple(JobState(job, status="failed") for job in made)) == "tiny-amharic-demo"
     (workspace.extensions / "tiny-mine").mkdir(parents=True)
     assert name("mine", states) == "tiny-mine-2"
+
+
+def own(workspace: Workspace, source: Path, name: str = "mine", language: str = "Swahili",
+        any_script: bool = False) -> PrepareOptions:
+    return start.own_recordings(workspace, "tiny", str(source), name, language, any_script)
+
+
+@pytest.fixture
+def recordings(tmp_path: Path) -> Path:
+    """A recording with its text in Swahili."""
+    scenes.tone(tmp_path / "in" / "a.wav")
+    (tmp_path / "in" / "a.txt").write_text("Habari yako")
+    return tmp_path / "in"
+
+
+def test_own_recordings_are_imported_by_the_same_chain(workspace: Workspace, recordings: Path) -> None:
+    made = start.chain_options(workspace, "tiny", "sw", "mine", start.QUICK, own=own(workspace, recordings))
+    steps = dict(demo_chain.chain_steps(made))
+    prepare = steps["prepare"].model_dump()
+    assert (prepare["source"], prepare["dataset"], prepare["language"]) == (str(recordings), "mine", "sw")
+    assert (steps["train"].model_dump()["dataset"], made.extended) == ("mine", "tiny-sw")
+
+
+def test_own_recordings_are_refused_at_the_press(workspace: Workspace, recordings: Path) -> None:
+    for wrong, fault in (({"name": ""}, "Dataset name: it is empty"), ({"language": ""}, "Language: it is empty"),
+                         ({"language": "Amharic"}, "Amharic is written in Ethiopic letters"),
+                         ({"source": recordings / "b"}, "There is no dataset at"), ({"source": ""}, "No recordings")):
+        with pytest.raises(UserError, match=fault):
+            own(workspace, **{"source": recordings, **wrong})  # type: ignore[arg-type]
+    assert own(workspace, recordings, language="am", any_script=True).any_script
+    scenes.dataset(workspace, "mine")
+    with pytest.raises(UserError, match="There already is a dataset named 'mine'"):
+        own(workspace, recordings)
+
+
+def test_a_name_is_suggested_from_what_was_given() -> None:
+    assert start.suggested_name("/data/My Swahili voice.zip") == "My-Swahili-voice"
+    assert start.suggested_name("/workspace/cache/uploads/20261123-101010-abcd/swahili.tar.gz") == "swahili"
+    assert start.suggested_name("/workspace/cache/uploads/20261123-101010-abcd") == start.suggested_name("") == ""
+
+
+def test_the_button_and_the_card_name_language_and_dataset(workspace: Workspace) -> None:
+    write_speech(workspace, "mine", 0.5, "sw")
+    scenes.dataset(workspace, "other")
+    states = chain(workspace, "tiny", "sw", "mine", start.QUICK)
+    assert start.chain_title(states) == "Swahili from mine"
+
+    def button(dataset: str, language: str, *jobs: JobState) -> object:
+        values = {"start_dataset": dataset, "start_language": language, "start_own_name": "", "start_own_language": ""}
+        return start.start_button(View("start", values, jobs))["value"]  # type: ignore[index]
+
+    assert button("mine", "sw") == "Train Swahili"
+    newest_first = [replace(state, status="running") for state in reversed(states)]
+    assert button("other", "am", *newest_first) == "Training Swahili from mine"
+    ended = [replace(state, status="finished") for state in newest_first]
+    assert button("mine", "sw", *ended) == "Train Swahili again"
+    assert button("other", "am", *ended) == button(start.DEMO, "am", *ended) == "Train Amharic"
+    stopped = [replace(state, status="stopped") for state in states]
+    assert start.resume_button(stopped)["value"] == "Resume Swahili from mine"  # type: ignore[index]
+
+
+def test_a_dataset_being_prepared_is_shown_and_a_failed_one_leaves_its_fields(workspace: Workspace) -> None:
+    options = demo_chain.ChainOptions(source="/somewhere", dataset="mine", language="sw", rules="")
+    states = [JobState(job, status="running") for job in demo_chain.create_chain(workspace, options)]
+    shown = settled(workspace, states)
+    assert (shown["start_dataset"], shown["start_language"]) == ("mine", "sw")
+    update = start.dataset_choices(workspace, View("start", shown, tuple(states)))
+    assert ("mine (being prepared)", "mine") in update["choices"]  # type: ignore[index]
+    failed = tuple(replace(state, status="failed") for state in states)
+    assert start.dataset_choices(workspace, View("start", shown, failed))["value"] == start.OWN  # type: ignore[index]
+
+
+def test_little_speech_and_few_held_out_clips_are_told_before_the_start(workspace: Workspace) -> None:
+    write_speech(workspace, "mine", 0.1, "sw")
+    about = workspace.datasets / "mine" / "dataset.yaml"
+    about.write_text(about.read_text() + "held_out_clips: 1\n")
+    shown = str(start.data_view(workspace, View("start", {"start_dataset": "mine"}, ())))
+    assert "6 min of speech in 60 clips, 1 of them held out (2%)" in shown
+    assert "10 min is the least that has worked" in shown
+    assert "held-out share on the Data tab" in shown
+    assert not start.data_view(workspace, View("start", {"start_dataset": start.DEMO}, ()))
