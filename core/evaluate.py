@@ -42,7 +42,6 @@ from core.library.records import CheckpointRecord
 from core.model.loading import TTSModel, export_record, write_sums
 from core.speech import clips, evaluation, evaluation_html, measures
 from core.speech.evaluation import HeldOutSentence
-from core.speech.measures import EditCounts
 from core.speech.model_cache import ModelCache
 from core.speech.scoring import Recogniser, download_recogniser, load_recogniser_or_warn
 from core.speech.synthesis import join_chunks, unused_controls
@@ -60,7 +59,6 @@ RECORDINGS = "recordings"
 _STOPPED = "Stopped on request: the clips so far are kept, and the job can continue."
 _BATCH = 8  # texts generated together
 _CLIPS = "clips.jsonl"  # in the job's folder: what was synthesized, a clip a line
-_LONG_PAUSE_S = 0.8
 _TESTED = ("cer", "wer", "similarity", "naturalness", "mcd")
 _SOUNDS = (".wav", ".flac", ".ogg", ".mp3", ".opus")
 
@@ -228,7 +226,7 @@ def _sentence_list(options: EvaluateOptions, workspace: Workspace, lead: _Lead,
         found = recorded
     else:
         pairs = (probe_sentences(model.base_folder)[1] if options.sentences == "shipped"
-                 else _read_sentences(Path(options.sentences)))
+                 else evaluation.read_sentences(Path(options.sentences)))
         originals = {(code, one.text): one.original for code, some in recorded.items() for one in some}
         found = defaultdict(list)
         for code, text in dict.fromkeys(pairs):
@@ -259,22 +257,6 @@ def _without_selection(workspace: Workspace, options: EvaluateOptions, language:
         warn(f"{language_name(language)}: measured on the sentences that selected the checkpoint, because no others "
              "are held out; on other sentences the error can be higher.")
     return rest or list(sentences)
-
-
-def _read_sentences(path: Path) -> list[tuple[str, str]]:
-    """Language and text of each line: code, tab, sentence."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"The sentences in {path} could not be read: {error}.", "Give a text file in UTF-8.") from error
-    pairs = []
-    for number, line in enumerate(lines, 1):
-        language, _, text = (part.strip() for part in line.partition("\t"))
-        if line.strip() and not (language and text):
-            raise UserError(f"Line {number} of {path} is not a language code, a tab and a sentence: {line[:60]!r}.",
-                            "Write lines such as `am`, a tab, and a sentence.")
-        pairs += [(language, text)] if line.strip() else []
-    return pairs
 
 
 def _about(workspace: Workspace, name: str) -> EvaluatedModel:
@@ -533,16 +515,11 @@ class _Measurer:
                 cached[key] = [score.reference, score.transcript]
                 self._save(clip.sha256, cached)
             reference, transcript = cached[key]
-            words = [word for part in text.split() if (word := self._recogniser.normalise(part, language))]
-            whole = "".join(words) == reference  # a rule of spelling may look beyond a word
-            edits: EditCounts = measures.count_edits(words if whole else [reference], transcript)
-            letters = float(max(1, len(reference)))
-            values["cer"] = (float(edits.substitutions + edits.deletions + edits.insertions), letters)
-            values["deletions"] = (float(edits.deletions), letters)
-            if whole:
-                values["wer"] = (float(edits.wrong_words), float(len(words)))
-            values["repetition"] = (float(clip.finish_reason == "repetition"
-                                          or measures.has_repetition(reference, transcript)), 1.0)
+            recogniser = self._recogniser
+            values |= measures.transcript_values(text, reference, transcript,
+                                                 lambda part: recogniser.normalise(part, language))
+            if clip.finish_reason == "repetition":
+                values["repetition"] = (1.0, 1.0)
         own = self._of_sound(clip.sha256, waveform, rate)
         group = self._speakers.get((language, clip.voice if clip.voice in self._options.voices
                                     and (language, clip.voice) in self._speakers else sentence.speaker), {})
@@ -571,7 +548,7 @@ class _Measurer:
                 values["rate_ratio"] = (recorded["speech_s"] / own["speech_s"], 1.0)
             if own["f0_range"] is not None and recorded["f0_range"]:
                 values["f0_range_ratio"] = (own["f0_range"] / recorded["f0_range"], 1.0)
-        values["long_silence"] = (float(own["pause_s"] >= _LONG_PAUSE_S), 1.0)
+        values["long_silence"] = (float(own["pause_s"] >= measures.LONG_PAUSE_S), 1.0)
         values["clipping"] = (float(own["clipped"] > ClipLimits().clipped_share), 1.0)
         duration_s = len(waveform) / rate
         if clip.synthesis_s is not None:

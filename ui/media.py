@@ -73,6 +73,7 @@ def curves_csv(state: JobState) -> str:
         row |= {f"held_out.{code}.{name}": value for code, measured in one.languages.items()
                 for name, value in measured.items()}
         row |= {f"cer.{code}": error for code, error in one.errors.items()}
+        row |= {f"metric.{name}": value for name, value in one.metrics.items()}
     columns = list(dict.fromkeys(["step", *(name for row in rows.values() for name in row)]))
     text = io.StringIO()
     table = csv.DictWriter(text, columns, restval="")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from core.jobs.events import SampleGenerated, Step
 from core.jobs.state import JobState
+from core.library.evaluation_report import METRICS
 from ui import job_views, media
 from ui.charts import Point, Series, chart, smooth, thin
 from ui.markup import NOTHING, Html, div, element, join, paragraph, shortened, span
@@ -38,6 +39,11 @@ def run_curves(state: JobState, logarithmic: bool = False) -> Html:
             charts.append(chart(title, series, x_most=most, y_log=logarithmic))
     if any(one.errors for one in state.evaluations):
         charts.append(chart("Character error rate (CER)", error_series(state), x_most=most, y_percent=True, y_low=0.0))
+    for name in dict.fromkeys(name for one in state.evaluations for name in one.metrics):
+        points = [(float(one.step), one.metrics[name]) for one in state.evaluations if name in one.metrics]
+        charts.append(chart(METRICS[name].title if name in METRICS else name,
+                            [Series("samples", points, _COLOURS[0], "dots")], x_most=most,
+                            y_percent=name in METRICS and METRICS[name].percent))
     notes = []
     if state.job.settings.get("scope") in ("rows", "gated"):
         notes.append("Base languages have no curve: in this scope their loss cannot change.")

@@ -134,6 +134,7 @@ class Evaluated(Event):
     text_loss: float | None = None
     accuracy: float | None = None
     languages: dict[str, dict[str, float]] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)  # of the new language's samples, as of an evaluation
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,8 @@ def describe(event: Event) -> str:
             more = "" if event.text_loss is None or event.accuracy is None else (
                 f"  text loss {event.text_loss:.4f}  top-1 {event.accuracy:.1%}")
             others = "".join(f"  {code} {one['speech_loss']:.4f}" for code, one in list(event.languages.items())[1:])
-            return f"step {event.step}: held-out speech loss {event.speech_loss:.4f}{more}{others}{errors}"
+            metrics = "".join(f"  {name} {value:.3f}" for name, value in event.metrics.items())
+            return f"step {event.step}: held-out speech loss {event.speech_loss:.4f}{more}{others}{errors}{metrics}"
         case SampleGenerated():
             return f"step {event.step}: sample [{event.language}] {event.text}{_error(event.error)} -> {event.path}"
         case AudioGenerated():

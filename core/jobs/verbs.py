@@ -38,7 +38,7 @@ from config.schema import (
 PRESET_ABOUT = "preset"
 """The section of a preset that says what it is for; it holds no options."""
 _TRAINING_NEEDS = {"extension": "extension", "dataset": "dataset", "replay_datasets": "dataset",
-                   "init_from": "reference", "recogniser": "recogniser"}
+                   "init_from": "reference", "recogniser": "recogniser", "evaluation_texts": "file"}
 
 
 @dataclass(frozen=True)

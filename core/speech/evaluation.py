@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 
 import torch
 
@@ -35,6 +35,8 @@ _BATCH = 16  # texts generated together
 _MAX_RECORDINGS = 40  # scored for the CER of the original recordings
 RECORDED_VOICE = "training recording"  # the voice of a model that comes without one
 _REFERENCE_S = (4.0, 15.0)  # duration of a good reference recording
+
+Some = TypeVar("Some")
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,23 @@ def recordings_cer(workspace: Workspace, model: TTSModel, recogniser: Recogniser
     return None
 
 
-def spread_evenly(sentences: Sequence[HeldOutSentence], count: int) -> list[HeldOutSentence]:
+def read_sentences(path: Path) -> list[tuple[str, str]]:
+    """Language and text of each line of a file: code, tab, sentence."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The sentences in {path} could not be read: {error}.", "Give a text file in UTF-8.") from error
+    pairs = []
+    for number, line in enumerate(lines, 1):
+        language, _, text = (part.strip() for part in line.partition("\t"))
+        if line.strip() and not (language and text):
+            raise UserError(f"Line {number} of {path} is not a language code, a tab and a sentence: {line[:60]!r}.",
+                            "Write lines such as `am`, a tab, and a sentence.")
+        pairs += [(language, text)] if line.strip() else []
+    return pairs
+
+
+def spread_evenly(sentences: Sequence[Some], count: int) -> list[Some]:
     """`count` of the sentences, evenly spread over their order."""
     if count >= len(sentences):
         return list(sentences)

@@ -12,6 +12,7 @@ import importlib.util
 import io
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -33,6 +34,7 @@ NATURALNESS = ("Distill-MOS 0.9.1 (Microsoft, MIT): estimated mean opinion score
                "suppression, telephony, packet loss, NISQA, VoiceMOS 2022 and text-to-speech; documented for English")
 SPEAKER = ("Resemblyzer 0.1.4 (Apache-2.0): GE2E voice encoder, trained on LibriSpeech-other, VoxCeleb 1 and 2; cosine "
            "with the mean vector of other recordings of the speaker")
+LONG_PAUSE_S = 0.8
 _RATE = 16000  # Hz, at which pitch and cepstra are computed
 _HOP = 160  # samples
 _LOWEST_HZ, _HIGHEST_HZ = 60.0, 500.0  # of the pitch
@@ -72,6 +74,23 @@ def count_edits(words: list[str], transcript: str) -> EditCounts:
         if words:
             wrong.add(int(np.searchsorted(ends, max(0, place), side="right")))
     return EditCounts(counts["replace"], counts["delete"], counts["insert"], len(wrong))
+
+
+def transcript_values(text: str, reference: str, transcript: str, normalise: Callable[[str], str]
+                      ) -> dict[str, tuple[float, float]]:
+    """Numerator and denominator of what a transcript tells: `cer`, `deletions`, `repetition`, and `wer` of words.
+
+    `reference` are the letters of `text`, by `normalise`; a rule of spelling may look beyond a word, and then words
+    cannot be told.
+    """
+    words = [word for part in text.split() if (word := normalise(part))]
+    whole = "".join(words) == reference
+    edits = count_edits(words if whole else [reference], transcript)
+    letters = float(max(1, len(reference)))
+    values = {"cer": (float(edits.substitutions + edits.deletions + edits.insertions), letters),
+              "deletions": (float(edits.deletions), letters),
+              "repetition": (float(has_repetition(reference, transcript)), 1.0)}
+    return {**values, "wer": (float(edits.wrong_words), float(len(words)))} if whole else values
 
 
 def has_repetition(reference: str, transcript: str) -> bool:

@@ -12,27 +12,38 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from config.errors import UserError
+from config.languages import language_name
 from config.schema import TrainOptions
 from core.jobs.events import CheckpointSaved, Evaluated, Progress, SampleGenerated, WarningRaised
 from core.jobs.reporter import ProgressCallback, Reporter, StopRequested, progress_callback
+from core.library.evaluation_report import METRICS
 from core.library.records import CheckpointRecord
 from core.model.loading import TTSModel
 from core.model.precision import Precision
-from core.speech import evaluation
+from core.speech import evaluation, measures
 from core.speech.evaluation import EvaluatedSentence, HeldOutSentence, SpeechEvaluator
-from core.speech.scoring import unmeasured_reason
+from core.speech.scoring import Recogniser, unmeasured_reason
 from core.training import checkpoint, dataloader, replay
 from core.training.checkpoint import EarlyStopping
 from core.training.dataloader import TrainingData, Utterance
 from core.training.trainer import Trainer
 from data.acoustics import audio
+from data.clip_findings import ClipLimits
+from data.durable_files import write_text
+from data.measures import clipped_share
 from models.base import LossOptions, Sample
 
 SAMPLES = "samples"
-CER, SPEECH_LOSS = "character error rate", "validation speech loss"  # the metrics that can rank checkpoints
+CER, SPEECH_LOSS = "character error rate", "validation speech loss"  # the metrics that rank checkpoints by themselves
+FROM_TRANSCRIPT = ("wer", "deletions", "repetition")
+FROM_SOUND = ("similarity", "naturalness", "mcd", "long_silence", "clipping")
+_BEST = {"similarity": 1.0, "naturalness": 5.0}  # of metrics of which higher is better: what is ranked is the distance
+_MAX_RECORDINGS = 40  # whose mean is the speaker
+_OWN_SENTENCES = "evaluation_texts.tsv"  # in the run's folder
 _BASE_LANGUAGES = 2  # that are synthesized in `full`, a sentence of each
 _DRIFT_HINT = ("Use an earlier checkpoint (run:ID@STEP), or train again with lower rates, more replay, distillation, "
                "or fewer changes to the base (full_trainable, or the scope `gated`, which cannot drift).")
@@ -50,7 +61,9 @@ class TrainingRun:
     record: CheckpointRecord
     reporter: Reporter
     early_stopping: EarlyStopping = EarlyStopping()
+    own_sentences: tuple[HeldOutSentence, ...] = ()  # of `evaluation_texts`
     _samples: dict[str, list[Sample]] = field(default_factory=dict)
+    _centres: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def directory(self) -> Path:
@@ -65,11 +78,14 @@ class TrainingRun:
     @property
     def metric(self) -> str:
         """What ranks the checkpoints: as `select_best_by` says, or the error rate where it can be measured."""
-        language = self.trainer.data.language
+        chosen, language = self.options.select_best_by, self.trainer.data.language
+        if chosen in (*FROM_TRANSCRIPT, *FROM_SOUND):
+            title = METRICS[chosen].title
+            return f"{_BEST[chosen]:g} minus {title}" if chosen in _BEST else title
         can_score = self.speech_evaluator.can_score(language) or bool(  # an unavailable recogniser ranked before
             unmeasured_reason(self.speech_evaluator.recogniser, language))
         scored = self.options.evaluation_sentences > 0 and can_score
-        return CER if scored and self.options.select_best_by != "speech_loss" else SPEECH_LOSS
+        return CER if scored and chosen != "speech_loss" else SPEECH_LOSS
 
     def check_metric(self) -> None:
         """Warn where speech cannot be scored; `UserError` where it is to rank the checkpoints nevertheless."""
@@ -80,6 +96,14 @@ class TrainingRun:
                 + ("evaluation_sentences is 0." if self.speech_evaluator.can_score(language) else
                    f"no recogniser for {language!r}."),
                 "Select it by speech_loss, or set evaluation_sentences and a recogniser that knows the language.")
+        chosen, heard = self.options.select_best_by, self.speech_evaluator.can_score(language) or bool(
+            unmeasured_reason(self.speech_evaluator.recogniser, language))
+        missing = ("evaluation_sentences is 0" if self.options.evaluation_sentences == 0 else
+                   f"no recogniser for {language!r}" if chosen in FROM_TRANSCRIPT and not heard else
+                   "evaluation_texts have no recordings" if chosen == "mcd" and self.own_sentences else "")
+        if missing and chosen in (*FROM_TRANSCRIPT, *FROM_SOUND):
+            raise UserError(f"The best checkpoint cannot be selected by {METRICS[chosen].title.lower()}: {missing}.",
+                            "Select it by speech_loss, or set what is missing.")
         if unmeasured_reason(self.speech_evaluator.recogniser, language):  # setup has warned of it
             return
         if self.options.evaluation_sentences > 0 and not self.speech_evaluator.can_score(language):
@@ -172,10 +196,12 @@ class TrainingRun:
 
         def measure() -> float:
             losses = self._validation_losses()
-            error = self._synthesize(language)
+            error, metrics = self._synthesize(language)
             self._synthesize_base(self.trainer.tts, self._on_progress)
-            self.reporter.emit(_evaluated_event(step, language, losses, error))
+            self.reporter.emit(replace(_evaluated_event(step, language, losses, error), metrics=metrics))
             value = error if error is not None and self.metric == CER else losses[language].speech_loss
+            if (chosen := self.options.select_best_by) in metrics:
+                value = abs(_BEST.get(chosen, 0.0) - metrics[chosen])
             self._rank(value)
             return value
 
@@ -226,22 +252,62 @@ class TrainingRun:
         self.reporter.emit(CheckpointSaved(step, self._path(), best=ranking.best == step))
         checkpoint.prune_checkpoints(self.directory, self.options.keep_last, ranking.best)
 
-    def _synthesize(self, language: str) -> float | None:
-        """Synthesize the sample sentences; their CER, or None when no recogniser knows the language."""
+    def _synthesize(self, language: str) -> tuple[float | None, dict[str, float]]:
+        """Synthesize the sample sentences; their CER, or None when no recogniser knows the language, and other metrics.
+        """
         options = self.options
         if options.evaluation_sentences == 0:
-            return None
+            return None, {}
         sampling = replace(self.trainer.tts.sampling, seed=options.seed)
         score, sentences = evaluation.evaluate_language(self.speech_evaluator, self.trainer.tts, language,
                                                         self._sentences(),
                                                         sampling, self._on_progress)
         for index, item in enumerate(sentences):
             self._save_sample(index, item)
+        metrics = self._measure(sentences)
         if not self.speech_evaluator.can_score(language):
-            return None
+            return None, metrics
         if score.sentences == 0:
             raise UserError("None of the held-out sentences can be read by the model.", "Prepare the dataset again.")
-        return score.error
+        return score.error, metrics
+
+    def _measure(self, sentences: Sequence[EvaluatedSentence]) -> dict[str, float]:
+        """What an evaluation measures, of the samples of a checkpoint: all, or the metric that selects the best."""
+        wanted: tuple[str, ...] = (*FROM_TRANSCRIPT, *FROM_SOUND)
+        if not self.options.evaluation_metrics:
+            wanted = tuple(name for name in wanted if name == self.options.select_best_by)
+        if not wanted or not sentences:
+            return {}
+        front_end = self.trainer.tts.front_end
+        originals = {front_end.verbalize(one.text, self.trainer.data.language): one.original
+                     for one in self._sentences()}
+        speakers = self._speakers() if "similarity" in wanted else {}
+        sums: dict[str, list[float]] = {name: [0.0, 0.0] for name in wanted}
+        for item in sentences:
+            values = measure_sample(item, self.speech_evaluator.recogniser, originals.get(item.text),
+                                    speakers.get(item.voice), wanted)
+            for name, (numerator, denominator) in values.items():
+                sums[name][0] += numerator
+                sums[name][1] += denominator
+            self.check_stop()
+        return {name: above / below for name, (above, below) in sums.items() if below}
+
+    def _speakers(self) -> dict[str, np.ndarray]:
+        """The mean vector (D,) of the held-out recordings that are most like each voice, as in an evaluation."""
+        if not self._centres:
+            lm, data = self.trainer.tts.lm, self.trainer.data
+            own = {name: lm.speaker_vector(voice.conditioning) for name, voice in self.speech_evaluator.voices.items()}
+            of_voice: dict[str, list[np.ndarray]] = {}
+            pairs = evaluation.spread_evenly(list(zip(data.held_out, data.sentences, strict=True)), _MAX_RECORDINGS)
+            for clip, sentence in pairs:
+                vector = lm.speaker_vector(clip.conditioning)
+                voice = max(sorted(own), key=lambda name: measures.cosine(own[name], vector))
+                if sentence.original is not None:
+                    found = measures.speaker_vector(*audio.read(sentence.original))
+                    of_voice.setdefault(voice, []).append(found / np.linalg.norm(found))
+            everyone = np.mean([one for some in of_voice.values() for one in some], axis=0)
+            self._centres = {name: np.mean(of_voice[name], axis=0) if name in of_voice else everyone for name in own}
+        return self._centres
 
     def _synthesize_base(self, tts: TTSModel, progress: ProgressCallback) -> None:
         """In `full`, synthesize a held-out sentence of a few base languages, to make drift audible; it ranks nothing.
@@ -278,11 +344,50 @@ class TrainingRun:
         self.reporter.emit(SampleGenerated(step, item.language, item.text, path.as_posix(), error_value))
 
     def _sentences(self) -> list[HeldOutSentence]:
-        """The held-out sentences by which checkpoints are ranked."""
-        return evaluation.spread_evenly(self.trainer.data.sentences, self.options.evaluation_sentences)
+        """The sentences by which checkpoints are ranked: one's own, else held-out ones."""
+        return evaluation.spread_evenly(self.own_sentences or self.trainer.data.sentences,
+                                        self.options.evaluation_sentences)
 
     def _path(self) -> str:
         return checkpoint.folder_of(Path(), self.trainer.step).as_posix()
+
+
+def measure_sample(item: EvaluatedSentence, recogniser: Recogniser | None, original: Path | None,
+                   speaker: np.ndarray | None, wanted: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Numerator and denominator of the `wanted` metrics, as an evaluation has them; a silent sample is like nobody."""
+    samples, rate = audio.to_numpy(item.waveform), item.sample_rate
+    values: dict[str, tuple[float, float]] = {}
+    if item.score is not None and recogniser is not None:
+        values |= measures.transcript_values(item.text, item.score.reference, item.score.transcript,
+                                             lambda part: recogniser.normalise(part, item.language))
+    if speaker is not None:
+        try:
+            values["similarity"] = (measures.cosine(measures.speaker_vector(item.waveform, rate), speaker), 1.0)
+        except UserError:
+            values["similarity"] = (0.0, 1.0)
+    if "naturalness" in wanted:
+        values["naturalness"] = (measures.naturalness(item.waveform, rate), 1.0)
+    if "mcd" in wanted and original is not None:
+        values["mcd"] = (measures.mel_cepstral_distance(measures.mel_cepstra(item.waveform, rate),
+                                                        measures.mel_cepstra(*audio.read(original))), 1.0)
+    values["long_silence"] = (float(measures.longest_pause(samples, rate) >= measures.LONG_PAUSE_S), 1.0)
+    values["clipping"] = (float(clipped_share(samples) > ClipLimits().clipped_share), 1.0)
+    return {name: values[name] for name in wanted if name in values}
+
+
+def own_sentences(options: TrainOptions, tts: TTSModel, language: str, run_dir: Path) -> tuple[HeldOutSentence, ...]:
+    """The sentences of `evaluation_texts`; the run keeps a copy, so that a resumed run speaks the same ones."""
+    if not options.evaluation_texts:
+        return ()
+    kept = run_dir / _OWN_SENTENCES
+    pairs = evaluation.read_sentences(kept if kept.is_file() else Path(options.evaluation_texts))
+    texts = [text for code, text in dict.fromkeys(pairs) if code == language]
+    if not texts:
+        raise UserError(f"{options.evaluation_texts} has no sentence in {language_name(language)}.",
+                        f"Write lines such as `{language}`, a tab, and a sentence.")
+    if not kept.is_file():
+        write_text(kept, "".join(f"{language}\t{text}\n" for text in texts))
+    return tuple(HeldOutSentence(tts.front_end.verbalize(text, language), None) for text in texts)
 
 
 def _evaluated_event(step: int, language: str, losses: Mapping[str, ValidationLosses],

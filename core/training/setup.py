@@ -29,7 +29,7 @@ from core.speech.evaluation import SpeechEvaluator
 from core.speech.scoring import Recogniser
 from core.training import checkpoint, dataloader, parameter_groups, replay
 from core.training.checkpoint import EarlyStopping, TrainerState
-from core.training.checkpoint_evaluation import TrainingRun
+from core.training.checkpoint_evaluation import FROM_SOUND, TrainingRun, own_sentences
 from core.training.dataloader import TrainingData
 from core.training.distributed import ONE_PROCESS, Ranks
 from core.training.trainer import Trainer
@@ -98,7 +98,8 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
     record = CheckpointRecord(run_dir.name, 0, options.scope, options.extension, options.dataset, rows_hash, "",
                               tts.origin, options.adapter_rank if tts.adapters else None, options.recogniser,
                               options.recogniser_language, tts.text_library or tts.front_end.text_library)
-    training_run = TrainingRun(trainer, speech_evaluator, record, reporter, early_stopping)
+    sentences = own_sentences(options, tts, data.language, run_dir) if group.rank == 0 else ()
+    training_run = TrainingRun(trainer, speech_evaluator, record, reporter, early_stopping, sentences)
     if group.rank == 0:  # which alone has the recogniser
         training_run.check_metric()
     return training_run
@@ -133,7 +134,7 @@ def _restore_hint(recogniser: str, hint: str, run_dir: Path, step: int) -> str:
 
 def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run_dir: Path) -> bool:
     """Whether a checkpoint of the run that resumes from `state` may still be ranked by character error rate."""
-    if options.evaluation_sentences == 0 or options.select_best_by == "speech_loss":
+    if options.evaluation_sentences == 0 or options.select_best_by in ("speech_loss", *FROM_SOUND):
         return False
     values = checkpoint.read_ranking(run_dir).values
     if state.step not in values:

@@ -59,7 +59,7 @@ CHOICES = {
 BESIDE = {"extension", "dataset", "steps", "max_minutes", "batch_size", "processes", "drift_bound", "fisher_clips",
           "adapter_rank_mlp", "text_loss_weight", "replay_datasets", "replay_texts", "checkpoint_every", "keep_last",
           "init_from", "evaluation_sentences", "select_best_by", "validate_every", "validation_disjoint_by", "patience",
-          "min_improvement",
+          "min_improvement", "evaluation_texts", "evaluation_metrics",
           "tracker",
           "device", "precision", "compile", "optimizer", "max_attempts", "wait_for_gpu_gib", "wait_for_idle_gpu",
           "recogniser",

@@ -80,7 +80,7 @@ def test_a_command_of_the_documents_exists(line: str) -> None:
     package, _, verb = words[2].partition(".")
     assert package == "scripts"
     assert is_command(verb)
-    if verb in VERBS:
+    if verb in VERBS and not (verb == "listening_test" and words[3] in ("import", "results")):  # no jobs
         check_verb(verb, words[3:])
     else:
         check_help(words[1:3], words[3:])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 import torch
 
@@ -10,12 +14,16 @@ from core import train
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Evaluated
 from core.jobs.reporter import StopRequested
+from core.jobs.state import JobState
 from core.model.loading import load_extension
+from core.speech import measures
 from core.training import checkpoint, checkpoint_evaluation, dataloader
 from core.training.checkpoint import EarlyStopping
 from core.training.checkpoint_evaluation import ValidationLosses
 from core.workspace import Workspace
+from data.acoustics import audio
 from tests.worlds import Listener, train_options
+from ui import media
 
 CPU = torch.device("cpu")
 LOSSES = {1: 5.0, 2: 4.0, 3: 4.5, 4: 3.0, 5: 3.5, 6: 3.2, 7: 3.1, 8: 2.0}
@@ -89,7 +97,7 @@ def test_a_step_counts_once_and_a_tie_is_no_better() -> None:
 
 
 def test_loss_chooses_where_that_is_asked_for(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.training.checkpoint_evaluation.TrainingRun._synthesize", lambda self, language: 0.1)
+    monkeypatch.setattr("core.training.checkpoint_evaluation.TrainingRun._synthesize", lambda self, language: (0.1, {}))
     listener = run(world, monkeypatch, validate_every=0, checkpoint_every=4, evaluation_sentences=2)
     assert checkpoint.read_ranking(listener.directory).values == {4: 3.0, 8: 2.0}
     assert [event.errors for event in listener.of("evaluated")] == [{"am": 0.1}] * 2
@@ -98,6 +106,57 @@ def test_loss_chooses_where_that_is_asked_for(world: Workspace, monkeypatch: pyt
 def test_a_judge_that_is_asked_for_and_not_there_is_refused(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="evaluation_sentences is 0"):
         run(world, monkeypatch, select_best_by="cer")
+
+
+def test_a_metric_of_an_evaluation_selects_the_best(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values are those of the files. Of naturalness, which is better when it is higher, the distance to 5 is ranked."""
+    scores = iter([2.0, 3.0, 4.5, 3.5])  # two samples a checkpoint
+    monkeypatch.setattr(measures, "naturalness", lambda *_: next(scores))
+    listener = run(world, monkeypatch, validate_every=0, checkpoint_every=4, evaluation_sentences=2,
+                   evaluation_metrics=True, select_best_by="naturalness")
+    found = [event.metrics for event in listener.of("evaluated")]
+    assert [one["naturalness"] for one in found] == [2.5, 4.0]
+    assert checkpoint.read_ranking(listener.directory) == checkpoint.Ranking(
+        "5 minus Naturalness (MOS)", 8, {4: 2.5, 8: 1.0})
+    data = dataloader.load_training_data(world, "demo-am", load_extension(world, "tiny-am", CPU))
+    originals = {one.text: one.original for one in data.sentences}
+    samples = [event for event in listener.of("sample") if event.step == 8]
+    distances = [measures.mel_cepstral_distance(*(measures.mel_cepstra(*audio.read(path)) for path in (
+        listener.directory / event.path, originals[event.text]))) for event in samples]
+    assert len(distances) == 2
+    assert found[-1]["mcd"] == pytest.approx(sum(distances) / 2, rel=0.02)  # the file has 16 bits
+    assert set(found[-1]) == {"wer", "deletions", "repetition", "similarity", "naturalness", "mcd", "long_silence",
+                              "clipping"}
+    assert -1 <= found[-1]["similarity"] <= 1
+    rows = media.curves_csv(cast(JobState, SimpleNamespace(steps=(), evaluations=listener.of("evaluated"))))
+    assert "metric.naturalness" in rows.splitlines()[0]
+
+
+def test_own_sentences_are_spoken_at_each_checkpoint_also_by_a_run_that_goes_on(
+        world: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    texts = tmp_path / "own.tsv"
+    texts.write_text("am\tሀለ መሰ\nen\tone\nam\tረቀ በተ\n", encoding="utf-8")
+    changes = {"validate_every": 0, "checkpoint_every": 4, "evaluation_sentences": 5, "evaluation_texts": str(texts),
+               "select_best_by": "long_silence"}
+    first = run(world, monkeypatch, stop_after=5, **changes)
+    texts.unlink()
+    again = run(world, monkeypatch, **changes)
+    spoken = [(event.step, event.text) for listener in (first, again) for event in listener.of("sample")]
+    assert spoken == [(step, text) for step in (4, 8) for text in ("ሀለ መሰ", "ረቀ በተ")]
+    assert [set(event.metrics) for event in again.of("evaluated")] == [{"long_silence"}]
+
+
+@pytest.mark.parametrize(("text", "changes", "message"), [
+    ("en\tone", {}, "has no sentence in Amharic"), ("am", {}, "is not a language code, a tab and a sentence"),
+    ("am\tሀለ", {"select_best_by": "mcd"}, "evaluation_texts have no recordings"),
+    ("am\tሀለ", {"select_best_by": "wer", "evaluation_sentences": 0}, "evaluation_sentences is 0"),
+])
+def test_a_metric_that_cannot_be_measured_is_refused_before_the_first_step(
+        world: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, changes: dict[str, object],
+        message: str) -> None:
+    (tmp_path / "own.tsv").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        run(world, monkeypatch, **{"evaluation_sentences": 2, "evaluation_texts": str(tmp_path / "own.tsv"), **changes})
 
 
 def test_losses_and_accuracy_are_those_of_the_logits(world: Workspace) -> None:
