@@ -18,8 +18,9 @@ Made by `python -m scripts.dev.experiments`, on the built-in model and the demo 
 with the changes of `scripts/dev/experiments/plan.yaml`. The seed decides the new rows, the order of the clips, and the
 dropped text and codes. Values are means over seeds with the sample standard deviation.
 
-- Errors are character error rates (CER) of the built-in recogniser on synthesized held-out sentences: *after* the
-  training, and *before* it by the base model (for the new language: with untrained rows).
+- Errors are character error rates (CER) of the built-in recogniser on 40 synthesized held-out sentences a language:
+  *after* the training, and *before* it by the base model (for the new language: with untrained rows). The spread is
+  that of seeds, not of sentences.
 - *Unchanged* counts the base tensors, among those that the scope keeps frozen, that are bit-identical. In `full`
   nearly all of the base is trained.
 - *CPU time* is the processor time of the whole job on one thread, including evaluation and certificate; *memory* is its
