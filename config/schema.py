@@ -491,9 +491,12 @@ class SynthesizeOptions(Options):
     """Synthesize a text."""
 
     voice_model: str = Field("base:tiny", title="Model", description="`base:NAME`, `run:ID` (its best checkpoint), `run:ID@STEP` or `export:NAME`.")
-    text: str = Field("", title="Text", description="Text to synthesize.")
+    text: str = Field("", title="Text", description="Text to synthesize, of any length.")
+    file: AbsolutePath = Field("", title="Text file", description="Text file (UTF-8) to synthesize instead: each line is a clip of its own.")
+    lines: bool = Field(True, title="A clip per line", description="Each line of the text file is a clip; otherwise the file is one long text.")
+    archive: AbsolutePath = Field("", title="Archive", description="Also copy the ZIP file of all clips, with a table of them, to this path.")
     language: LanguageCode = Field("en", title="Language", description="Language code of the text.")
-    voice: str = Field("", title="Voice", description="A voice of the model, or the path of a reference recording; empty is the model's first voice.")
+    voice: str = Field("", title="Voice", description="A voice of the model, `speaker:NAME` of the data that it was trained on, or the path of a reference recording; empty is the model's first voice.")
     sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="Sampling of speech codes.")
     sound: SoundOptions = Field(default_factory=SoundOptions, title="Sound", description="How the speech sounds.")
     precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is bfloat16 for large models where the hardware supports it; `int8` is fastest on a CPU and less accurate.")
@@ -506,8 +509,8 @@ class CompareOptions(Options):
 
     base: str = Field("base:tiny", title="Base", description="Model on the left.")
     finetuned: str = Field("", title="Fine-tuned", description="Model on the right: `run:ID` or `export:NAME`.")
-    texts: tuple[tuple[str, str], ...] = Field((), title="Texts", description="Pairs of language and text; empty uses a held-out sentence of each language.")
-    voice: str = Field("", title="Voice", description="A voice of the model, or the path of a reference recording; empty is the model's first voice.")
+    texts: tuple[tuple[str, str], ...] = Field((), title="Texts", description="Pairs of language and text; empty uses six held-out sentences of each new language and one of each other.")
+    voice: str = Field("", title="Voice", description="A voice of the model, `speaker:NAME` of the data that it was trained on, or the path of a reference recording; empty is the model's first voice.")
     sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="Sampling of speech codes.")
     sound: SoundOptions = Field(default_factory=SoundOptions, title="Sound", description="How the speech sounds.")
     precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is bfloat16 for large models where the hardware supports it; `int8` is fastest on a CPU and less accurate.")

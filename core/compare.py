@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from config.errors import UserError
 from config.schema import CompareOptions
 from core import compute
-from core.jobs.events import Plan, Result, WarningRaised
+from core.jobs.events import AudioGenerated, Plan, Result, WarningRaised
 from core.jobs.reporter import CombinedProgress, Reporter, pluralize, progress_callback, stage
 from core.model.loading import TTSModel
 from core.speech import clips, evaluation
@@ -30,6 +30,7 @@ from models.base import RecognitionScore
 
 BASE, FINETUNED = "base", "finetuned"
 REPORT = "comparison.json"
+_NEW_SENTENCES = 6
 _STOPPED = "Stopped on request; the audio so far is kept."
 
 
@@ -121,6 +122,7 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
                 for side, one in sides.items())
     count = CombinedProgress(progress_callback(reporter, _STOPPED), total, "chunks")
     rows: dict[int, ComparedText] = {}
+    spoken: list[AudioGenerated] = []
     with stage(reporter, "speak"):
         for batch in batches:
             chunks: dict[tuple[int, str], Iterator[SynthesizedChunk]] = {}
@@ -138,8 +140,12 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
                     clip = clips.write_clip(
                         chunks[index, side], synthesizers[side].sample_rate, reporter, side=side, index=index,
                         chunk_stem=f"{index:03d}-{side}-chunk", stem=f"{index:03d}-{side}")
-                    score = evaluation.score_waveform(recogniser, clip.waveform, clip.sample_rate, reference, language)
-                    row.sides[side] = ComparedSide(inputs[index][side], clip, score)
+                    row.sides[side] = ComparedSide(inputs[index][side], clip, None)
+                    reporter.emit(clip.unscored_event(side, index, text, language))
+                for side, one in row.sides.items():
+                    score = evaluation.score_waveform(recogniser, one.clip.waveform, one.clip.sample_rate, reference,
+                                                      language)
+                    row.sides[side] = replace(one, score=score)
                 same = ""
                 if row.identical is not None and not new[index]:
                     same = "Both sides are bit-identical." if row.identical else "The two sides differ."
@@ -148,9 +154,16 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
                     picture = f"{clips.FOLDER}/{index:03d}-{side}.png"
                     clips.save_spectrogram(reporter.directory / picture, one.clip.waveform, one.clip.sample_rate,
                                            longest_s)
-                    reporter.emit(one.clip.event(side, index, text, language, one.score, picture,
-                                                 one.given.note or same, unmeasured_reason(recogniser, language)))
+                    event = one.clip.event(
+                        side, index, text, language, one.score, picture, one.given.note or same,
+                        unmeasured_reason(recogniser, language),
+                        evaluation.spaced_transcript(recogniser, one.score, reference, language))
+                    reporter.emit(event)
+                    spoken.append(event)
     made = [rows[index] for index in sorted(rows)]
+    facts = {"voice": options.voice or second.voice, "seed": str(options.sampling.seed)}
+    clips.write_archive(reporter.directory, sorted(spoken, key=lambda clip: clip.index), {
+        BASE: {"model": base.ref, **facts}, FINETUNED: {"model": finetuned.ref, **facts}})
 
     with stage(reporter, "score recordings"):
         recordings_cers = {code: evaluation.recordings_cer(workspace, finetuned, recogniser, code)
@@ -189,10 +202,10 @@ def base_input(model: TTSModel, text: str, language: str) -> TextInput | None:
 
 
 def _sample_texts(workspace: Workspace, model: TTSModel) -> tuple[tuple[str, str], ...]:
-    """One held-out sentence of each language, new languages first."""
+    """Six held-out sentences of each new language, so that no single one decides the impression; one of the others."""
     codes = sorted(model.front_end.languages, key=lambda code: not model.front_end.is_new(code))
-    found = [(code, sentences[0].text) for code in codes
-             if (sentences := evaluation.held_out_recordings(workspace, model, code))]
+    found = [(code, one.text) for code in codes for one in evaluation.spread_evenly(
+        evaluation.held_out_recordings(workspace, model, code), _NEW_SENTENCES if model.front_end.is_new(code) else 1)]
     if not found:
         raise UserError("There are no texts to compare.", "Give pairs of language and text.")
     return tuple(found)

@@ -113,7 +113,7 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         again = assemble_export(aside, device)
         proof = replace(proof, checks=(*proof.checks, _reload_check(workspace, model, again, count)))
         certificate.write(aside / CERTIFICATE, proof)
-        recording = "" if model.family.load_voices(model.base_folder) else evaluation.recording_of(workspace, model)
+        recording = evaluation.recording_of(workspace, model)  # empty where the data is gone: a voice of the model
         samples = _write_samples(aside, again, _sample_texts(workspace, model), recording, count)
         _write_texts(aside, workspace, record, proof, files, samples, overridden)
         if evaluated := evaluation_report.find(workspace, record.run, record.step):

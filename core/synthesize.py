@@ -1,62 +1,137 @@
-"""Synthesize a text: chunks as they are computed, then the whole, scored where a recogniser knows the language."""
+"""Synthesize a text, or each line of a file: chunks as they are computed, then the clip, then its score.
+
+A clip is scored where a recogniser knows the language. `clips.zip` holds all clips and a table of them.
+"""
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
+from config import foreign
+from config.errors import UserError
 from config.schema import SynthesizeOptions
 from core import compute
-from core.jobs.events import Plan, Result, WarningRaised
-from core.jobs.reporter import Reporter, pluralize, stage
+from core.jobs.events import ARCHIVE, AudioGenerated, Plan, Progress, Result, WarningRaised
+from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.speech import clips, evaluation
+from core.speech.clips import SynthesizedClip
 from core.speech.model_cache import ModelCache
 from core.speech.scoring import load_recogniser_or_warn, unmeasured_reason
-from core.speech.synthesis import unused_controls
+from core.speech.synthesis import MAX_BATCH_SIZE, Synthesizer, unused_controls
 from core.workspace import Workspace
+from models.base import RecognitionScore
 
 SIDE = "speech"
 
 
 def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
         model_cache: ModelCache | None = None) -> Result:
-    """Write `audio/chunk-NNN.wav` one by one, `audio/speech.wav` and its spectrogram.
+    """Write `audio/chunk-NNN.wav` one by one, `audio/speech.wav` and its spectrogram; of a file `audio/NNNN.wav`.
 
     Models are taken from `model_cache`, and stay there.
     """
+    texts = read_texts(options)
     with stage(reporter, "load"):
         loaded = (model_cache or ModelCache()).synthesizer(
             options.voice_model, workspace, compute.setup_device(options.device), options.precision, options.voice,
             options.sound, options.unknown)
-    synthesizer, model = loaded.synthesizer, loaded.synthesizer.model
-    count = len(synthesizer.split(options.text, options.language))
-    plan = (f"{pluralize(count, 'chunk')} with {model.ref} in the voice {loaded.voice}; "
+    synthesizer, model, language = loaded.synthesizer, loaded.synthesizer.model, options.language
+    count = _count_chunks(synthesizer, texts, options)
+    many = f"{pluralize(len(texts), 'clip')}, " if options.file else ""
+    plan = (f"{many}{pluralize(count, 'chunk')} with {model.ref} in the voice {loaded.voice}; "
             f"{loaded.precision}{'; loaded already' if loaded.cached else ''}.")
-    reporter.emit(Plan((plan,), {"chunks": count, "loaded": 0 if loaded.cached else 1}))
+    reporter.emit(Plan((plan,), {"clips": len(texts), "chunks": count, "loaded": 0 if loaded.cached else 1}))
     if unused := unused_controls(options.sound, model.family):
         reporter.emit(WarningRaised(f"{', '.join(unused)}: {model.family.name} has no such control; "
                                     "it changed nothing."))
-
-    for note in synthesizer.reading_notes(options.text, options.language):
+    for unknown in dict.fromkeys(synthesizer.warn_unknown(text, language) for text in texts):
+        if unknown:
+            reporter.emit(WarningRaised(unknown))
+    for note in dict.fromkeys(note for text in texts for note in synthesizer.reading_notes(text, language)):
         reporter.emit(WarningRaised(note))
 
-    with stage(reporter, "speak"):
-        chunks = synthesizer.synthesize(options.text, options.language, options.sampling)
-        clip = clips.write_clip(chunks, synthesizer.sample_rate, reporter, side=SIDE, index=0, chunk_stem="chunk",
-                                stem="speech")
-
-    with stage(reporter, "score"):
-        recogniser = load_recogniser_or_warn(workspace, model, lambda message: reporter.emit(WarningRaised(message)),
-                                             languages=(options.language,))
-        reference = model.front_end.verbalize(options.text, options.language)
-        score = evaluation.score_waveform(recogniser, clip.waveform, clip.sample_rate, reference, options.language)
-        recordings_cer = evaluation.recordings_cer(workspace, model, recogniser, options.language)
-        spectrogram = f"{clips.FOLDER}/speech.png"
-        clips.save_spectrogram(reporter.directory / spectrogram, clip.waveform, clip.sample_rate)
-    reporter.emit(clip.event(SIDE, 0, options.text, options.language, score, spectrogram,
-                             unmeasured=unmeasured_reason(recogniser, options.language)))
-    return {
-        "path": clip.path, "duration_s": round(clip.duration_s, 3), "seconds": round(clip.synthesis_s, 3),
-        "real_time_factor": round(clip.real_time_factor, 3), "chunks": clip.chunks, "model": model.ref,
-        "language": options.language, "voice": options.voice, "seed": options.sampling.seed,
-        "peak": round(clip.peak, 4), "level_db": round(clip.level_db, 1), "sha256": clip.sha256,
-        "error": score.error if score else None, "recordings_cer": recordings_cer,
-        "transcript": score.transcript if score else "", "spectrogram": spectrogram,
+    recogniser, recogniser_loaded = None, False
+    spoken: list[tuple[SynthesizedClip, RecognitionScore | None]] = []
+    made: list[AudioGenerated] = []
+    facts = {SIDE: {"model": model.ref, "voice": options.voice or loaded.voice, "seed": str(options.sampling.seed)}}
+    try:
+        with stage(reporter, "speak"):
+            for start in range(0, len(texts), MAX_BATCH_SIZE):
+                batch = [(language, text) for text in texts[start:start + MAX_BATCH_SIZE]]
+                waiting: list[tuple[int, str, SynthesizedClip]] = []
+                for index, chunks in enumerate(synthesizer.synthesize_batch(batch, options.sampling), start):
+                    stem = f"{index + 1:04d}" if options.file else "speech"
+                    clip = clips.write_clip(chunks, synthesizer.sample_rate, reporter, side=SIDE, index=index,
+                                            chunk_stem=f"{stem}-chunk" if options.file else "chunk", stem=stem)
+                    reporter.emit(clip.unscored_event(SIDE, index, texts[index], language))
+                    waiting.append((index, texts[index], clip))
+                if not recogniser_loaded:  # after the first can be heard
+                    recogniser, recogniser_loaded = load_recogniser_or_warn(
+                        workspace, model, lambda message: reporter.emit(WarningRaised(message)),
+                        languages=(language,)), True
+                for index, text, clip in waiting:
+                    reference = model.front_end.verbalize(text, language)
+                    score = evaluation.score_waveform(recogniser, clip.waveform, clip.sample_rate, reference, language)
+                    picture = ""
+                    if len(texts) == 1:
+                        picture = f"{clips.FOLDER}/speech.png"
+                        clips.save_spectrogram(reporter.directory / picture, clip.waveform, clip.sample_rate)
+                    event = clip.event(SIDE, index, text, language, score, picture,
+                                       unmeasured=unmeasured_reason(recogniser, language),
+                                       transcript=evaluation.spaced_transcript(recogniser, score, reference, language))
+                    reporter.emit(event)
+                    made.append(event)
+                    spoken.append((clip, score))
+                if options.file:
+                    reporter.emit(Progress(len(made), len(texts), "clips"))
+                check_stop(reporter, f"Stopped on request after {pluralize(len(made), 'clip')}; they are kept.")
+    finally:
+        if made:
+            clips.write_archive(reporter.directory, made, facts)
+    if options.archive:
+        shutil.copyfile(reporter.directory / ARCHIVE, options.archive)
+    with stage(reporter, "score recordings"):
+        recordings_cer = evaluation.recordings_cer(workspace, model, recogniser, language)
+    scores = [score for _, score in spoken if score is not None]
+    duration_s, synthesis_s = (sum(getattr(clip, name) for clip, _ in spoken) for name in ("duration_s", "synthesis_s"))
+    result: Result = {
+        "clips": len(made), "duration_s": round(duration_s, 3), "seconds": round(synthesis_s, 3),
+        "real_time_factor": round(synthesis_s / max(duration_s, 1e-9), 3),
+        "chunks": sum(clip.chunks for clip, _ in spoken), "model": model.ref,
+        "language": language, "voice": options.voice, "seed": options.sampling.seed,
+        "error": evaluation.corpus_score(language, scores).error if scores else None, "recordings_cer": recordings_cer,
+        "archive": options.archive or ARCHIVE,
     }
+    if not options.file:
+        clip, event = spoken[0][0], made[0]
+        result |= {"path": clip.path, "peak": round(clip.peak, 4), "level_db": round(clip.level_db, 1),
+                   "sha256": clip.sha256, "transcript": event.transcript, "spectrogram": event.spectrogram}
+    return result
+
+
+def read_texts(options: SynthesizeOptions) -> list[str]:
+    """The texts of the clips: the text alone, or the lines of the file that are not empty."""
+    if not options.file:
+        return [options.text]
+    path = Path(options.file)
+    try:
+        text = foreign.read_bytes(path).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} could not be read as text: {error}.", "Give a text file in UTF-8.") from error
+    texts = [line.strip() for line in text.splitlines() if line.strip()] if options.lines else [text.strip()]
+    if not any(texts):
+        raise UserError(f"{path} has no text.", "Write a line for each clip.")
+    return texts
+
+
+def _count_chunks(synthesizer: Synthesizer, texts: list[str], options: SynthesizeOptions) -> int:
+    """The chunks of all texts; `UserError` names the first line that the model cannot speak."""
+    count = 0
+    for number, text in enumerate(texts, 1):
+        try:
+            count += len(synthesizer.split(text, options.language))
+        except UserError as error:
+            place = f"Clip {number} of {len(texts)} ({text[:40]}): " if options.file and options.lines else ""
+            raise UserError(f"{place}{error.message}", error.hint) from error
+    return count

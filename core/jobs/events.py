@@ -23,6 +23,8 @@ from config import foreign
 from config.errors import UserError
 
 LATEST = 1e11  # seconds since 1970 that a calendar can show
+ARCHIVE = "clips.zip"
+"""In the folder of a job that speaks: its clips and a table of them."""
 Scalar = str | int | float | bool | None
 Result = dict[str, Scalar]
 """What a verb returns: flat, shown in the page and printed by `--json`."""
@@ -175,6 +177,7 @@ class AudioGenerated(Event):
     spectrogram: str = ""
     note: str = ""  # where the synthesized text differs from `text`
     unmeasured: str = ""  # why there is no error, where the chosen recogniser is not available
+    scoring: bool = False  # the same clip comes again, with its score
 
 
 @dataclass(frozen=True)

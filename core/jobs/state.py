@@ -167,6 +167,10 @@ class JobStateReducer:
                 others = (one for one in self._lists["checkpoints"] if one.step != event.step)
                 self._lists["checkpoints"] = [*others, event]
                 self._set(restarts=0)
+            case AudioGenerated():  # once when it can be heard, then with its score
+                clips = self._lists["audio"]
+                clips[:] = [one for one in clips if (one.side, one.index) != (event.side, event.index)]
+                clips.append(event)
             case WarningRaised():
                 self._lists["warnings"].append(event.message)
             case _:

@@ -98,7 +98,7 @@ VERBS: Mapping[str, Verb] = {
         "Train", "core.train", TrainOptions, "train", resumes=True, needs=_TRAINING_NEEDS, makes={"job": "run"}),
     "synthesize": Verb(
         "Synthesize", "core.synthesize", SynthesizeOptions, "listen", model_server=True,
-        needs={"voice_model": "reference"}),
+        needs={"voice_model": "reference", "file": "file"}),
     "compare": Verb(
         "Compare", "core.compare", CompareOptions, "listen", model_server=True,
         needs={"base": "reference", "finetuned": "reference"}),

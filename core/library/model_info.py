@@ -23,7 +23,7 @@ from config.loading import parse_options
 from config.schema import Options, TrainOptions
 from core.jobs.gpus import Gpu
 from core.jobs.verbs import PRESET_ABOUT, read_preset
-from core.library import catalog, records
+from core.library import catalog, records, reference_voices
 from core.library.catalog import CatalogEntry, ModelReference
 from core.library.records import (
     CheckpointRecord,
@@ -213,6 +213,25 @@ def voice_names(workspace: Workspace, model: str) -> tuple[str, ...]:
     except UserError:
         own = None
     return (*sorted(found), *([own[1]] if own and (folder / own[0]).is_file() else []))
+
+
+def speakers(workspace: Workspace, model: ModelReference, language: str = "") -> Mapping[str, Path]:
+    """Speakers of the data that a model was trained on, and a clip of each; none of a base model.
+
+    Those of the data of `language` come first. A model that cannot be read has none.
+    """
+    try:
+        record = None if model.kind == "base" else record_of(model)
+    except UserError:
+        record = None
+    if record is None:
+        return {}
+    taught = {one.language: one.dataset for one in record.origin.taught}
+    found: dict[str, Path] = {}
+    for name in filter(None, dict.fromkeys([taught.get(language, record.dataset), record.dataset, *taught.values()])):
+        for speaker, clip in reference_voices.list_speakers(workspace.datasets / name).items():
+            found.setdefault(speaker, clip)
+    return found
 
 
 def text_package_hint(family: CatalogEntry, language: str, taught: bool) -> str:

@@ -1,22 +1,32 @@
-"""Reference recordings for voice cloning: reading, checks, and the workspace's `voices`. Never loads torch."""
+"""Reference recordings for voice cloning: reading, checks, the workspace's `voices`, and speakers of datasets.
+
+Never loads torch.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import soundfile
 
+from config import foreign
 from config.errors import UserError
 from core.workspace import Workspace
-from data.durable_files import atomic_path
+from data import manifest
+from data.durable_files import atomic_path, check_no_link_out
 
 SHORTEST_S, LONGEST_S = 0.5, 30.0
 _SILENT_PEAK = 1e-3  # -60 dB of full scale
 _LOW_RATE = 16_000  # Hz; what is below lacks the sounds that make a voice clear
 _SHORT_S = 3.0
+_REFERENCE_S = (4.0, 15.0)  # duration of a good reference recording
+SPEAKER = "speaker:"
+"""In the place of a voice, before the name of a speaker of the data that a model was trained on."""
 _HINT = "Give a few seconds of clear speech by one person."
 
 
@@ -88,3 +98,47 @@ def list_recordings(workspace: Workspace) -> list[Path]:
     """The recordings in the workspace, the newest first."""
     found = [path for path in workspace.voices.glob("*.wav") if not path.name.startswith(".")]
     return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+
+
+def reference_clip(clips: Iterable[tuple[str, float]]) -> str:
+    """Of paths with durations in seconds the first of 4 to 15 s, else the longest; empty when there is none."""
+    longest, longest_s = "", 0.0
+    for path, duration_s in clips:
+        if _REFERENCE_S[0] <= duration_s <= _REFERENCE_S[1]:
+            return path
+        if duration_s > longest_s:
+            longest, longest_s = path, duration_s
+    return longest
+
+
+def list_speakers(dataset: Path) -> Mapping[str, Path]:
+    """Speakers of the training clips in the folder of a dataset, who speaks most first, and a clip of each.
+
+    Empty where the dataset is not there or cannot be read.
+    """
+    path = dataset / manifest.MANIFEST_FILE
+    try:
+        state = path.stat()
+        return _list_speakers(path, state.st_mtime_ns, state.st_size)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError):
+        return {}
+
+
+@lru_cache(maxsize=64)
+def _list_speakers(path: Path, _changed: int, _size: int) -> Mapping[str, Path]:
+    """Read once for each state of the file: it may have 200,000 lines."""
+    seconds: dict[str, float] = {}
+    clips: dict[str, tuple[str, float]] = {}
+    with foreign.open_plain(path) as file:
+        for line in file:
+            if not line.strip():
+                continue
+            clip = foreign.loads(line)
+            if clip["split"] == manifest.HELD_OUT:
+                continue
+            name, one = str(clip["speaker"]), (str(clip["audio"]), float(clip["duration_s"]))
+            seconds[name] = seconds.get(name, 0.0) + one[1]
+            chosen = reference_clip((clips[name], one)) if name in clips else one[0]
+            clips[name] = one if chosen == one[0] else clips[name]
+    order = sorted(clips, key=lambda name: -seconds[name])
+    return {name: check_no_link_out(path.parent, clips[name][0]) for name in order}

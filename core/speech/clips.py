@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import math
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from core.jobs.events import AudioChunk, AudioGenerated, WarningRaised
+from core.jobs.events import ARCHIVE, AudioChunk, AudioGenerated, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize
 from core.speech.synthesis import SynthesizedChunk, join_chunks
 from data.acoustics import audio
+from data.durable_files import atomic_path
 from models.base import RecognitionScore
 
 FOLDER = "audio"
@@ -58,13 +62,17 @@ class SynthesizedClip:
         power = float(self.waveform.double().square().mean())
         return 10 * math.log10(power) if power > 0 else _SILENCE_DB
 
+    def unscored_event(self, side: str, index: int, text: str, language: str) -> AudioGenerated:
+        """The event of the clip that can be heard, before it is scored."""
+        return AudioGenerated(side, index, self.path, text, language, round(self.duration_s, 3),
+                              round(self.synthesis_s, 3), scoring=True)
+
     def event(self, side: str, index: int, text: str, language: str, score: RecognitionScore | None, spectrogram: str,
-              note: str = "", unmeasured: str = "") -> AudioGenerated:
-        """The event of the finished clip."""
+              note: str = "", unmeasured: str = "", transcript: str = "") -> AudioGenerated:
+        """The event of the finished clip; `transcript` is that of the score in words."""
         return AudioGenerated(
             side, index, self.path, text, language, round(self.duration_s, 3), round(self.synthesis_s, 3),
-            score.error if score else None, score.transcript if score else "", spectrogram, note,
-            unmeasured,
+            score.error if score else None, transcript, spectrogram, note, unmeasured,
         )
 
     @property
@@ -91,6 +99,25 @@ def write_clip(chunks: Iterable[SynthesizedChunk], sample_rate: int, reporter: R
     whole = join_chunks(written)
     audio.save(reporter.directory / path, whole, sample_rate)
     return SynthesizedClip(whole, sample_rate, path, len(written), sum(chunk.synthesis_s for chunk in written))
+
+
+def write_archive(folder: Path, made: Sequence[AudioGenerated], facts: Mapping[str, Mapping[str, str]]) -> str:
+    """Write `clips.zip`: the sound of finished clips and `clips.csv`, a line for each; its path in `folder`.
+
+    `facts` are further columns by side, such as the model.
+    """
+    rows = [{"file": Path(clip.path).name, "text": clip.text, "language": clip.language,
+             "duration_s": f"{clip.duration_s:.3f}", "cer": "" if clip.error is None else f"{clip.error:.4f}",
+             "transcript": clip.transcript, **facts[clip.side]} for clip in made]
+    table = io.StringIO()
+    writer = csv.DictWriter(table, list(rows[0]), restval="")
+    writer.writeheader()
+    writer.writerows(rows)
+    with atomic_path(folder / ARCHIVE) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        archive.writestr("clips.csv", "\ufeff" + table.getvalue())  # the mark tells spreadsheets that it is UTF-8
+        for clip in made:
+            archive.write(folder / clip.path, Path(clip.path).name)
+    return ARCHIVE
 
 
 def save_spectrogram(path: Path, waveform: torch.Tensor, sample_rate: int, duration_s: float | None = None) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeGuard, TypeVar
 
 import torch
+from rapidfuzz.distance import Levenshtein
 
 from config.errors import UserError
 from config.languages import language_name
@@ -22,6 +23,7 @@ from core.jobs.reporter import ProgressCallback, no_progress
 from core.library import records
 from core.library.catalog import resolve
 from core.library.records import CheckpointRecord
+from core.library.reference_voices import reference_clip
 from core.model import loading
 from core.model.adapters import Adapters
 from core.model.loading import TTSModel
@@ -29,12 +31,12 @@ from core.speech.scoring import Recogniser
 from core.workspace import Workspace
 from data import manifest
 from data.acoustics import audio
+from data.durable_files import check_no_link_out
 from models.base import PreparedVoice, RecognitionScore, Sampling, Vocoder, Voice
 
 _BATCH = 16  # texts generated together
 _MAX_RECORDINGS = 40  # scored for the CER of the original recordings
 RECORDED_VOICE = "training recording"  # the voice of a model that comes without one
-_REFERENCE_S = (4.0, 15.0)  # duration of a good reference recording
 
 Some = TypeVar("Some")
 
@@ -202,6 +204,26 @@ def score_waveform(recogniser: Recogniser | None, waveform: torch.Tensor, sample
     return recogniser.score(waveform, sample_rate, text, language)
 
 
+def spaced_transcript(recogniser: Recogniser | None, score: RecognitionScore | None, text: str, language: str) -> str:
+    """The transcript of a score for people: recognisers are compared by letters, so its spaces are those of `text`.
+
+    They stand where the aligned words of the text end; without spaces where these do not make up its letters.
+    """
+    if recogniser is None or score is None:
+        return score.transcript if score else ""
+    words = [letters for word in text.split() if (letters := recogniser.normalise(word, language))]
+    if "".join(words) != score.reference:
+        return score.transcript
+    alignment, parts, place, start = Levenshtein.opcodes(score.reference, score.transcript), [], 0, 0
+    for word in words[:-1]:
+        place += len(word)
+        part = next(one for one in alignment if one.src_start < place <= one.src_end)
+        cut = min(part.dest_start + place - part.src_start, part.dest_end)
+        parts.append(score.transcript[start:cut])
+        start = cut
+    return " ".join(part for part in [*parts, score.transcript[start:]] if part)
+
+
 def recordings_cer(workspace: Workspace, model: TTSModel, recogniser: Recogniser | None,
                    language: str) -> float | None:
     """The CER of the original recordings of `language`; None when there is nothing to measure it on."""
@@ -277,10 +299,8 @@ def training_recording(dataset: manifest.PreparedDataset) -> str:
 
     The first of 4 to 15 seconds, else the longest.
     """
-    clips = [clip for clip in dataset.clips if clip.split != manifest.HELD_OUT]
-    good = [clip for clip in clips if _REFERENCE_S[0] <= clip.duration_s <= _REFERENCE_S[1]]
-    clip = good[0] if good else max(clips, key=lambda clip: clip.duration_s, default=None)
-    return str(dataset.audio_path(clip)) if clip else ""
+    path = reference_clip((clip.audio, clip.duration_s) for clip in dataset.clips if clip.split != manifest.HELD_OUT)
+    return str(check_no_link_out(dataset.folder, path)) if path else ""
 
 
 def recording_of(workspace: Workspace, model: TTSModel) -> str:

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import torch
 
+from config.errors import UserError, join_names
 from config.schema import EmotionOptions, SoundOptions, SpeakingPrecision, UnknownCharacters
-from core.library import records
+from core.library import model_info, records
 from core.library.catalog import resolve
 from core.library.records import CheckpointRecord, ExtensionRecord
+from core.library.reference_voices import SPEAKER
 from core.model.loading import TTSModel, load
 from core.model.precision import apply_synthesis_precision
 from core.speech import evaluation
@@ -72,6 +74,9 @@ class ModelCache:
         model = cached or self._load(workspace, ref, device, precision)
         self._models[key] = model
         described = voice or "of the model"
+        if voice.startswith(SPEAKER):
+            described = f"of the speaker {voice.removeprefix(SPEAKER)}"
+            voice = str(_speaker_clip(workspace, (trained_on or model.model).ref, voice.removeprefix(SPEAKER)))
         if not voice and not model.has_voices:
             voice = evaluation.recording_of(workspace, trained_on or model.model)
             described = f"of the training clip {Path(voice).name}"
@@ -99,6 +104,14 @@ class ModelCache:
         described = apply_synthesis_precision(precision, model, vocoder)
         return _CachedModel(model, vocoder, vocoder_key, described, evaluation.longest_texts(workspace, model),
                             bool(model.family.load_voices(model.base_folder)))
+
+
+def _speaker_clip(workspace: Workspace, ref: str, name: str) -> Path:
+    """A clip of the speaker `name` of the data that the model `ref` was trained on."""
+    found = model_info.speakers(workspace, resolve(workspace, ref))
+    if name not in found:
+        raise UserError(f"{name!r} is no speaker of the data of {ref}.", f"Its speakers: {join_names(list(found))}.")
+    return found[name]
 
 
 def _sources(workspace: Workspace, ref: str) -> list[Path]:

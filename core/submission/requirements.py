@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config import sharding_checks
-from config.errors import UserError
+from config.errors import UserError, join_names
 from config.schema import (
     AS_IS,
     CompareOptions,
@@ -33,6 +33,7 @@ from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import VERBS
 from core.library import catalog, evaluation_report, listening, model_info, records, segments
 from core.library.records import ExtensionRecord
+from core.library.reference_voices import SPEAKER
 from core.library.segments import PREFIX
 from core.sources import recognisers
 from core.sources.source_preview import public_name
@@ -75,13 +76,18 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
         case DoctorOptions() if options.restore:
             _check_new_export(workspace, options.restore)
         case SynthesizeOptions():
-            if not options.text.strip():
-                raise UserError("There is no text to synthesize.", "Give one: --text TEXT.")
+            if not options.text.strip() and not options.file:
+                raise UserError("There is no text to synthesize.", "Give one: --text TEXT, or --file FILE.")
+            if options.text.strip() and options.file:
+                raise UserError("A text and a text file are given, and one of them is wanted.", "Leave one out.")
+            if options.archive and Path(options.archive).exists():
+                raise UserError(f"There already is a file {options.archive}.", "Give another name: none is replaced.")
             _check_speaks(workspace, options.voice_model, (options.language,), options.voice)
         case CompareOptions():
             if not options.finetuned:
                 raise UserError("There is no finetuned model to compare with.", "Choose run:ID or export:NAME.")
-            _check_speaks(workspace, options.base, (), options.voice)
+            own = options.voice.startswith(SPEAKER)  # of the data of the finetuned model; the base borrows it
+            _check_speaks(workspace, options.base, (), "" if own else options.voice)
             _check_speaks(workspace, options.finetuned, (language for language, _ in options.texts), options.voice)
     missing: list[tuple[Need, UserError]] = []
     for need in sorted(_needs(verb, options), key=lambda need: need.kind not in _NEVER_MADE):
@@ -242,6 +248,11 @@ def _check_speaks(workspace: Workspace, reference: str, codes: Iterable[str], vo
         if spoken and code not in spoken:
             raise UserError(f"{reference} does not speak {describe_language(code)}.",
                             f"Choose one of its languages ({', '.join(spoken)}), or a model that learnt this one.")
-    if voice and voices and voice not in voices and not Path(voice).expanduser().is_file():
+    if voice.startswith(SPEAKER):
+        speakers = model_info.speakers(workspace, model)
+        if voice.removeprefix(SPEAKER) not in speakers:
+            raise UserError(f"{voice.removeprefix(SPEAKER)!r} is no speaker of the data of {reference}.",
+                            f"Its speakers: {join_names(list(speakers))}.")
+    elif voice and voices and voice not in voices and not Path(voice).expanduser().is_file():
         raise UserError(f"{voice!r} is neither a voice of {reference} nor a recording.",
                         f"Its voices: {', '.join(voices)}. A reference recording is given by its path.")
