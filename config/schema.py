@@ -573,6 +573,21 @@ class ExportOptions(Options):
     override: tuple[str, ...] = Field((), title="Override", description="Names of failed certificate checks to ignore.")
 
 
+class PackOptions(Options):
+    """Pack an export or a run into one archive (TAR), with the hash of every file."""
+
+    item: str = Field("", title="Export or run", description="export:NAME or run:ID.", json_schema_extra={"positional": True})
+    data: bool = Field(True, title="With data", description="Of a run, pack the extension and the datasets that it needs to resume; without, they are named.")
+    model: bool = Field(False, title="With base model", description="Pack the base model too; without, it is named, and downloaded where the archive is imported.")
+
+
+class UnpackOptions(Options):
+    """Import an archive of an export or a run; the hash of every file is checked before anything takes its name."""
+
+    archive: AbsolutePath = Field("", title="Archive", description="The TAR file, as packed by Lisan.", json_schema_extra={"positional": True})
+    save_as: NameOrNothing = Field("", title="Name in the workspace", description="Another name for the export or the run; empty is its own.")
+
+
 class PushOptions(Options):
     """Upload an export to a repository on the Hub as one commit. The token is read from HF_TOKEN."""
 

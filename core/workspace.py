@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,14 @@ from config.errors import UserError, join_names
 from config.schema import Name
 
 _FOLDERS = ("models", "datasets", "cache", "tokenizers", "extensions", "runs", "exports", "devices")
+KINDS: Mapping[str, str] = {
+    "model": "models", "dataset": "datasets", "segments": "segments", "tokenizer": "tokenizers",
+    "extension": "extensions", "run": "runs", "export": "exports", "recogniser": "recognisers", "voice": "voices",
+    "upload": "cache/uploads", "cache": "cache",
+}
+"""Kinds of what is stored, and the folder of each."""
+BIN = ".bin"
+"""In each of the folders, for what was deleted and can be restored (`core.submission.storage`)."""
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 
 
@@ -104,6 +112,11 @@ class Workspace:
     def recognisers(self) -> Path:
         """Speech recognisers of the hub; made with the first."""
         return self.path / "recognisers"
+
+    @property
+    def uploads(self) -> Path:
+        """What was uploaded to be imported; made with the first, and removed after its import."""
+        return self.cache / "uploads"
 
     def model(self, name: str) -> Path:
         """Folder of the base model `name`, which must be there."""
@@ -194,4 +207,8 @@ def _existing(folder: Path, name: str, what: str, hint: str) -> Path:
     path = resolve_inside(folder, name)
     if path.is_dir():
         return path
+    with suppress(FileNotFoundError):
+        if any(entry.partition(".")[2] == name for entry in os.listdir(folder / BIN)):
+            kind = next(kind for kind, place in KINDS.items() if place == folder.name)
+            hint = f"It is in the bin: Storage tab, or python -m scripts.storage restore {kind}:{name}."
     raise UserError(f"There is no {what} named {name!r} in {folder} (there: {join_names(_newest(folder))}).", hint)

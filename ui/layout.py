@@ -25,6 +25,7 @@ from ui import (
     listen,
     model,
     start,
+    storage,
     tokenizer,
     train,
     unattended,
@@ -37,7 +38,7 @@ from ui.page import TABS, Page
 _BUILDERS = {
     "start": start.build, "model": model.build, "data": dataset.build, "tokenizer": tokenizer.build,
     "embeddings": embeddings.build, "train": train.build, "listen": listen.build,
-    "certificate": certificate.build, "doctor": doctor.build, "jobs": jobs.build,
+    "certificate": certificate.build, "doctor": doctor.build, "storage": storage.build, "jobs": jobs.build,
 }
 _LABELS = dict(TABS)
 

@@ -1,5 +1,5 @@
 """The one door through which the page gets files: sound and pictures of the workspace, a run's curves as a table,
-listening tests, whose answers come back here, and the page's own font.
+archives that were packed, listening tests, whose answers come back here, and the page's own font.
 
 Gradio's `allowed_paths` takes whole folders, so it is left empty: a run's folder also holds
 weights, journals and logs. This route serves by kind of file and by place, never by path.
@@ -33,7 +33,7 @@ KINDS = {**TYPES, **dict.fromkeys(DECODED, TYPES[".wav"]), ".png": "image/png"}
 PLACES = {"runs": ("audio", "samples"), "datasets": ("audio",), "exports": ("audio", "samples")}
 """Under each kind of artefact, the subfolders that may be heard and seen."""
 
-COVERED, CURVES, LISTENING = "covered", "curves", "listening"
+COVERED, CURVES, LISTENING, ARCHIVE = "covered", "curves", "listening", "archive"
 _FONT = Path(__file__).parent / "fonts" / "noto-sans-ethiopic.woff2"
 
 
@@ -59,6 +59,23 @@ def curves_url(job: str) -> str:
 def listening_url(job: str, download: bool = False) -> str:
     """Address of a listening test, relative to the page: to take it, or the file for listeners elsewhere."""
     return f"media/{LISTENING}/{quote(job)}.html" + ("?file=1" if download else "")
+
+
+def archive_url(job: str) -> str:
+    """Address of the archive that a job packed, relative to the page."""
+    return f"media/{ARCHIVE}/{quote(job)}.tar"
+
+
+def archive_path(workspace: Workspace, job: str) -> Path | None:
+    """The archive of a packing that has finished; None for every other job."""
+    try:
+        state = JobReader(load_job(workspace, job)).state()
+    except UserError:
+        return None
+    name = str((state.result or {}).get("archive", ""))
+    path = state.job.directory / name
+    plain = state.verb == "pack" and name.endswith(".tar") and path.parent == state.job.directory
+    return path if plain and not path.is_symlink() and path.is_file() else None
 
 
 def curves_csv(state: JobState) -> str:
@@ -151,6 +168,12 @@ def routes(workspace: Workspace) -> list[Route]:
         name = {"Content-Disposition": f'attachment; filename="{state.id}.csv"'}
         return Response(curves_csv(state), media_type="text/csv", headers=name)
 
+    async def archive(request: Request) -> Response:
+        path = await run_in_threadpool(archive_path, workspace, request.path_params["job"])
+        if path is None:
+            return PlainTextResponse("Not here.", status_code=404)
+        return FileResponse(path, media_type="application/x-tar", filename=path.name)
+
     async def listening_page(request: Request) -> Response:
         job = request.path_params["job"]
         try:
@@ -175,4 +198,5 @@ def routes(workspace: Workspace) -> list[Route]:
     place = f"/media/{LISTENING}/{{job}}.html"
     return [Route(place, listening_page), Route(place, listening_answers, methods=["POST"]),
             Route("/media/font.woff2", font), Route(f"/media/{CURVES}/{{job}}.csv", curves),
+            Route(f"/media/{ARCHIVE}/{{job}}.tar", archive),
             Route("/media/{path:path}", media)]

@@ -21,7 +21,7 @@ from ui.markup import Html
 TABS: tuple[tuple[str, str], ...] = (
     ("start", "Start"), ("model", "Model"), ("data", "Data"), ("tokenizer", "Tokenizer"),
     ("embeddings", "Embeddings"), ("train", "Train"), ("listen", "Listen"), ("certificate", "Certificate"),
-    ("doctor", "Doctor"), ("jobs", "Jobs"),
+    ("doctor", "Doctor"), ("storage", "Storage"), ("jobs", "Jobs"),
 )
 """Ids and labels of the tabs, in the order of the work."""
 

@@ -45,6 +45,8 @@ def wait_for_turn(job: Job, reporter: Reporter, wait_reason: Callable[[], str] =
     readers: dict[str, JobReader] = {}
     for name in job.after:
         if name not in job.workspace.list_runs():
+            if JobReader(job).state(worker_alive=True).attempt:  # what it needed was there when it began
+                continue
             raise _deleted_error(name)
         readers[name] = JobReader(load_job(job.workspace, name))
     _wait(reporter, lambda: _pending_dependency(readers))

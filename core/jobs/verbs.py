@@ -24,6 +24,7 @@ from config.schema import (
     ExtendOptions,
     ListeningTestOptions,
     Options,
+    PackOptions,
     PreflightOptions,
     PrepareOptions,
     PushOptions,
@@ -33,6 +34,7 @@ from config.schema import (
     TokenizerOptions,
     TrainOptions,
     TranscribeOptions,
+    UnpackOptions,
 )
 
 PRESET_ABOUT = "preset"
@@ -57,6 +59,7 @@ class Verb:
     takes_device: bool = True  # it waits in the queue of a device
     resumes: bool = False  # a second start goes on where the first ended
     model_server: bool = False  # the model server may run it
+    imports: bool = False  # an upload that it read is removed when it has finished
     options_of: str = ""  # the verb whose presets it takes too
     needs: Mapping[str, str] = field(default_factory=dict)
     makes: Mapping[str, str] = field(default_factory=dict)
@@ -67,20 +70,20 @@ VERBS: Mapping[str, Verb] = {
         "Download base model", "core.download", DownloadOptions, "model", takes_device=False, resumes=True,
         makes={"save_as": "model"}),
     "segment": Verb(
-        "Segment recordings", "core.segment", SegmentOptions, "data", takes_device=False, resumes=True,
+        "Segment recordings", "core.segment", SegmentOptions, "data", takes_device=False, resumes=True, imports=True,
         needs={"source": "source"}, makes={"segments": "segments"}),
     "transcribe": Verb(
         "Transcribe segments", "core.transcribe", TranscribeOptions, "data", resumes=True,
         needs={"segments": "segments", "recogniser": "recogniser"}, makes={"segments": "transcripts"}),
     "align": Verb(
-        "Align text", "core.align", AlignOptions, "data", resumes=True,
+        "Align text", "core.align", AlignOptions, "data", resumes=True, imports=True,
         needs={"source": "source", "text": "file", "recogniser": "recogniser"}, makes={"segments": "transcripts"}),
     "prepare": Verb(
-        "Prepare dataset", "core.prepare", PrepareOptions, "data", resumes=True,
-        needs={"source": "source", "model": "model"}, makes={"dataset": "dataset"}),
+        "Prepare dataset", "core.prepare", PrepareOptions, "data", resumes=True, imports=True,
+        needs={"source": "source", "model": "model", "add_to": "dataset"}, makes={"dataset": "dataset"}),
     "revise": Verb(
         "Save dataset version", "core.revise", ReviseOptions, "data", resumes=True,
-        needs={"model": "model"}, makes={"save_as": "dataset"}),
+        needs={"model": "model", "dataset": "dataset"}, makes={"save_as": "dataset"}),
     "tokenizer": Verb(
         "Build tokenizer", "core.tokenizer", TokenizerOptions, "tokenizer", takes_device=False,
         needs={"tokenizer": "tokenizer", "model": "model", "dataset": "dataset", "tokenizer_file": "file"},
@@ -113,6 +116,11 @@ VERBS: Mapping[str, Verb] = {
     "push": Verb(
         "Push to the Hub", "core.push", PushOptions, "certificate", takes_device=False, resumes=True,
         needs={"export": "export"}),
+    "pack": Verb(
+        "Pack archive", "core.pack", PackOptions, "storage", takes_device=False, needs={"item": "reference"}),
+    "unpack": Verb(
+        "Import archive", "core.unpack", UnpackOptions, "storage", takes_device=False, imports=True,
+        needs={"archive": "file"}),
     "doctor": Verb(
         "Diagnose checkpoint", "core.doctor", DoctorOptions, "doctor", takes_device=False,
         needs={"base": "model", "checkpoint": "file", "tokenizer": "file"}, makes={"restore": "export"}),

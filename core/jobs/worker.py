@@ -12,6 +12,7 @@ import argparse
 import errno
 import importlib
 import os
+import shutil
 import signal
 import sys
 import time
@@ -47,7 +48,7 @@ from core.jobs.model_server_client import ModelServerClient, ModelServerDied
 from core.jobs.process_watchdog import ABANDONED_EXIT_CODE
 from core.jobs.queue import DependencyFailed, wait_for_turn
 from core.jobs.reporter import JournalReporter, Reporter, StopRequested
-from core.jobs.state import JobReader
+from core.jobs.state import JobBoard, JobReader
 from core.jobs.verbs import VERBS
 from core.workspace import Workspace
 
@@ -124,12 +125,27 @@ def run_job(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | Non
                 last = replace(last, message=f"{last.message} {resume_point(job)}")
             reporter.emit(last)
         journal.close()
+        if isinstance(last, Finished) and VERBS[job.verb].imports:
+            remove_imported_uploads(job)
         return STOPPED if isinstance(last, Stopped) else FINISHED if isinstance(last, Finished) else FAILED
     except UserError as error:
         sys.stderr.write(f"{error.message}\n{error.hint}\n")  # the journal itself cannot be written
         return FAILED
     finally:
         lock.release()
+
+
+def remove_imported_uploads(job: Job) -> None:
+    """Remove the uploads that the finished `job` read; what it made holds copies. One that another job names stays."""
+    home = job.workspace.uploads
+    paths = [Path(value) for value in job.settings.values() if isinstance(value, str) and Path(value).is_absolute()]
+    folders = {home / path.relative_to(home).parts[0] for path in paths if home in path.parents}
+    for state in JobBoard(job.workspace).states() if folders else ():
+        if state.id != job.id and (state.alive or state.resumable or state.status == "created"):
+            folders -= {folder for folder in folders for value in state.job.settings.values()
+                        if isinstance(value, str) and (folder == Path(value) or folder in Path(value).parents)}
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def last_event_of(work: Callable[[], Event | Result]) -> Event:

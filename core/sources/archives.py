@@ -116,7 +116,7 @@ class _Unpacking:
             raise UserError(f"{self.archive.name} has more than {_MAX_MEMBERS} files.", "Pack it in parts.")
         if not self.texts_only:
             self.check(size, name)
-        inside = _inside(name)
+        inside = path_inside(name)
         if isinstance(inside, str):
             self.skip(name, inside)
             return None
@@ -159,7 +159,7 @@ class _Unpacking:
             self.skip(name, "is there twice")
 
 
-def _inside(name: str) -> PurePosixPath | str:
+def path_inside(name: str) -> PurePosixPath | str:
     """The relative path that `name` means, or why it is none."""
     pure = PurePosixPath(name.replace("\\", "/"))
     if pure.is_absolute() or re.match(r"[A-Za-z]:", name):

@@ -31,7 +31,7 @@ from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, c
 from core.sources.hub import ByteStream, Hub, Interrupted, RemoteFile, is_passing, part_of
 from core.sources.hub_dataset import PREFIX, DatasetAddress, ensure_downloaded
 from core.sources.partial_downloads import SPARE_BYTES, check_disk, temporary_folder
-from core.sources.source_preview import UPLOADS, public_name
+from core.sources.source_preview import public_name
 from core.workspace import Workspace
 from data import ffmpeg_audio
 from data.disk_collections import DiskDict
@@ -88,7 +88,7 @@ def open_source(source: str, language: str, workspace: Workspace, reporter: Repo
             path = download_url(source, downloads, reporter, retry)
         else:
             path = demo_dataset(language) if source == "demo" else Path(source).expanduser()
-        opened = OpenSource(path, made, is_url or path.is_relative_to(workspace.cache / UPLOADS))
+        opened = OpenSource(path, made, is_url or path.is_relative_to(workspace.uploads))
         archives = [path] if path.is_file() and is_archive(path) else packed_files(path)[1]
         if archives:
             opened = _unpacked(archives, path, folder / "unpacked", made, workspace, reporter)

@@ -20,11 +20,12 @@ from config.schema import AS_IS
 from core.jobs.reporter import pluralize
 from core.library.segments import PREFIX
 from core.sources.archives import is_archive, packed_files, unpack_archive
-from core.workspace import Workspace
+from core.workspace import BIN, KINDS, Workspace
 from data.importers import KNOWN_FORMS, SkippedRow, import_source
 from data.validation import ValidationReport as ValidationReport
 
-UPLOADS, REPORT_FILE = "uploads", "report.json"
+REPORT_FILE = "report.json"
+_UPLOADS = Path(KINDS["upload"]).name
 _MAX_AGE_S = 24 * 3600.0
 _FIRST = 2000  # entries that are looked at
 _NAMED = 3
@@ -35,11 +36,11 @@ def store_upload(workspace: Workspace, paths: Sequence[Path]) -> Path:
     """Move uploaded files into the workspace: the file, or a folder of several. Uploads of yesterday are deleted."""
     if not paths:
         raise UserError("Nothing was uploaded.", "Choose a file, or several that belong together.")
-    home = workspace.cache / UPLOADS
+    home = workspace.uploads
     try:
         home.mkdir(parents=True, exist_ok=True)
         for old in home.iterdir():
-            if old.is_dir() and time.time() - old.stat().st_mtime > _MAX_AGE_S:
+            if old.is_dir() and old.name != BIN and time.time() - old.stat().st_mtime > _MAX_AGE_S:
                 shutil.rmtree(old, ignore_errors=True)
         folder = home / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
         folder.mkdir()
@@ -79,9 +80,9 @@ def read_report(folder: Path) -> ValidationReport | None:
 def _without_folder(text: str, source: str) -> str:
     """`text` without the folder that an upload is stored in, which means nothing to a person."""
     parts = Path(source).parts
-    if UPLOADS not in parts or parts.index(UPLOADS) + 1 >= len(parts):
+    if _UPLOADS not in parts or parts.index(_UPLOADS) + 1 >= len(parts):
         return text
-    folder = str(Path(*parts[:parts.index(UPLOADS) + 2]))
+    folder = str(Path(*parts[:parts.index(_UPLOADS) + 2]))
     return text.replace(f"{folder}/", "").replace(folder, "the upload").replace(Path(folder).name, "the upload")
 
 

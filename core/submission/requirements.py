@@ -90,7 +90,7 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             _check_speaks(workspace, options.base, (), "" if own else options.voice)
             _check_speaks(workspace, options.finetuned, (language for language, _ in options.texts), options.voice)
     missing: list[tuple[Need, UserError]] = []
-    for need in sorted(_needs(verb, options), key=lambda need: need.kind not in _NEVER_MADE):
+    for need in sorted(needs(verb, options), key=lambda need: need.kind not in _NEVER_MADE):
         try:
             _find(workspace, need, options)
         except UserError as error:
@@ -114,7 +114,8 @@ class Need:
     name: str
 
 
-def _needs(verb: str, options: Options) -> Iterator[Need]:
+def needs(verb: str, options: Options) -> Iterator[Need]:
+    """The artefacts that `options` name, by the table of verbs."""
     for field, kind in VERBS[verb].needs.items():
         value = str(getattr(options, field))
         if not value and kind not in ("source", "export"):
@@ -158,6 +159,9 @@ def _find(workspace: Workspace, need: Need, options: Options) -> None:
             raise UserError("No source was given.", "Give the path of a folder or file on this machine, or a URL.")
         elsewhere = name.lower().startswith(("http://", "https://", "hub:"))
         if name not in ("demo", AS_IS) and not elsewhere and not Path(name).exists():
+            if Path(name).is_relative_to(workspace.uploads):
+                raise UserError("This upload is no longer here: it was removed after its import, or after a day.",
+                                "Upload it again.")
             raise UserError(f"There is no source {name}.",
                             "Give the path of a folder or file on this machine, a URL, hub:OWNER/NAME, or `demo`.")
     elif kind == "file":

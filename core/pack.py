@@ -1,0 +1,195 @@
+"""Pack an export or a run into one archive, which another workspace imports. Never loads torch.
+
+The archive is an uncompressed TAR (weights do not compress). Its first member, `lisan.json`, says what is packed, with
+size and SHA-256 of every file, and names what was left out; the files follow in that order, under the folders that they
+have in the workspace.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from config import foreign
+from config.errors import UserError
+from config.schema import PackOptions
+from core.jobs.directory import load_job
+from core.jobs.events import Plan, Result, WarningRaised
+from core.jobs.reporter import Reporter, pluralize, size_text, stage
+from core.jobs.state import JobReader, JobState
+from core.library import catalog
+from core.library.records import read_model_record
+from core.sources.downloader import DownloadProgress
+from core.submission import storage
+from core.submission.storage import MADE_FROM, Item
+from core.workspace import KINDS, Workspace
+from data.durable_files import BLOCK_BYTES, atomic_path, hash_file
+
+MANIFEST = "lisan.json"
+FORMAT = 1
+MOST_MANIFEST_BYTES = foreign.RECORD_BYTES
+PACKED_KINDS = ("run", "export", "extension", "dataset", "model")
+LEFT_OUT = ("lock", "stop", "queue_position")  # of a run: they say what its process does, not what it made
+HEADER_BYTES = tarfile.BLOCKSIZE
+SPARE_BYTES = 200_000_000  # left free on the disk
+_STOPPED = "Stopped on request: no archive was written."
+
+
+@dataclass(frozen=True)
+class PackedFile:
+    """One file: its path in the archive and in the workspace, its bytes and their SHA-256."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What `lisan.json` says. The first of `items` is what was asked for; `missing`: reference and how to get it."""
+
+    items: tuple[Item, ...]
+    files: tuple[PackedFile, ...]
+    missing: Mapping[str, str]
+
+    def to_bytes(self) -> bytes:
+        values = {"format": FORMAT, "items": [item.reference for item in self.items], "missing": dict(self.missing),
+                  "files": [dataclasses.asdict(one) for one in self.files]}
+        return json.dumps(values, ensure_ascii=False, indent=1).encode()
+
+
+def run(options: PackOptions, workspace: Workspace, reporter: Reporter) -> Result:
+    """Write the archive into the job's folder; returns its name, size and what it names as missing."""
+    found = catalog.resolve(workspace, options.item)
+    if found.kind not in ("run", "export"):
+        raise UserError(f"{options.item!r} is neither an export nor a run.", "Give export:NAME or run:ID.")
+    main, states = Item(found.kind, found.name), []
+    if main.kind == "run":
+        states = [JobReader(load_job(workspace, main.name)).state()]
+        if states[0].alive:
+            raise UserError(f"The run {main.name!r} is {states[0].status}; its files still change.",
+                            "Stop it, or wait until it has ended, and pack it then.")
+    items, missing = _select(workspace, main, states, options)
+
+    with stage(reporter, "hash"):
+        paths = [(item, path) for item in items for path in _files(item.path(workspace), reporter)]
+        total = sum(path.stat().st_size for _, path in paths)
+        if total + SPARE_BYTES > workspace.free_bytes():
+            raise UserError(f"The archive needs {size_text(total)}, and {size_text(workspace.free_bytes())} are free.",
+                            "Free some disk space: Storage tab, or python -m scripts.storage.")
+        progress = DownloadProgress(reporter, 2 * total, stopped=_STOPPED)
+        files = []
+        for _item, path in paths:
+            files.append(PackedFile(path.relative_to(workspace.path).as_posix(), path.stat().st_size, hash_file(path)))
+            progress.add(files[-1].size, path.name)
+    manifest = Manifest(tuple(items), tuple(files), missing)
+    reporter.emit(Plan((f"{', '.join(item.reference for item in items)}: {pluralize(len(files), 'file')}, "
+                        f"{size_text(total)}.", *(f"Not packed: {name}. {how}" for name, how in missing.items())),
+                       {"files": len(files), "bytes": total}))
+
+    target = reporter.directory / f"{main.name}.{main.kind}.tar"
+    with stage(reporter, "pack"), atomic_path(target) as temporary, open(temporary, "wb") as archive:
+        _write_member(archive, MANIFEST, manifest.to_bytes())
+        for one in files:
+            _write_file(archive, workspace.path / one.path, one, progress)
+        archive.write(bytes(2 * HEADER_BYTES))
+        archive.flush()
+        os.fsync(archive.fileno())
+    return {"archive": target.name, "item": main.reference, "files": len(files), "bytes": target.stat().st_size,
+            "packed": ", ".join(item.reference for item in items), "missing": ", ".join(missing),
+            "path": str(target)}
+
+
+def _select(workspace: Workspace, main: Item, states: Sequence[JobState],
+            options: PackOptions) -> tuple[list[Item], dict[str, str]]:
+    """What is packed, `main` first, and what is not, with how to get it."""
+    needed = [one for one in storage.find_dependencies(workspace, states) if one.how != MADE_FROM]
+    items, missing = [main], dict[str, str]()
+    waiting = [main]
+    while waiting:
+        user = waiting.pop()
+        for item in (one.item for one in needed if one.user == user):
+            if item in items or item.reference in missing:
+                continue
+            there, wanted = item.path(workspace).is_dir(), options.model if item.kind == "model" else options.data
+            if there and wanted and item.kind in PACKED_KINDS:
+                items.append(item)
+            else:
+                missing[item.reference] = _how_to_get(workspace, item)
+            waiting.append(item)
+    return items, missing
+
+
+def _how_to_get(workspace: Workspace, item: Item) -> str:
+    match item.kind:
+        case "model":
+            record = None
+            with suppress(UserError):
+                record = read_model_record(workspace.model(item.name))
+            if record is None:
+                return "Get it: python -m scripts.download."
+            source = f"{record.repository} at {record.revision[:12]}" if record.revision else record.repository
+            variant = f" --variant {record.variant}" if record.variant else ""
+            return f"Get it ({source}): python -m scripts.download --model {record.family}{variant} " \
+                   f"--save-as {item.name}."
+        case "recogniser":
+            return "It is downloaded when it is used."
+    return "Without it the run speaks, but cannot resume or be certified again."
+
+
+def _files(folder: Path, reporter: Reporter) -> Iterator[Path]:
+    """Plain files below `folder`, by name; links and what others could not name are left out, hidden ones silently."""
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        if any(part.startswith(".") for part in inside.parts) or inside.as_posix() in LEFT_OUT:
+            continue
+        if path.is_symlink():
+            reporter.emit(WarningRaised(f"{path} is a link and is not packed."))
+        elif path.is_file():
+            yield path
+
+
+def _write_member(archive: IO[bytes], name: str, content: bytes) -> None:
+    archive.write(_header(name, len(content)))
+    archive.write(content)
+    archive.write(bytes(-len(content) % HEADER_BYTES))
+
+
+def _write_file(archive: IO[bytes], path: Path, expected: PackedFile, progress: DownloadProgress) -> None:
+    archive.write(_header(expected.path, expected.size))
+    digest, size = hashlib.sha256(), 0
+    with open(path, "rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+            size += len(block)
+            archive.write(block)
+            progress.add(len(block), path.name)
+    if (size, digest.hexdigest()) != (expected.size, expected.sha256):
+        raise UserError(f"{path} changed while it was packed.", "Wait until no job uses it, then pack again.")
+    archive.write(bytes(-size % HEADER_BYTES))
+
+
+def _header(name: str, size: int) -> bytes:
+    about = tarfile.TarInfo(name)
+    about.size, about.mode = size, 0o644
+    try:
+        return about.tobuf(tarfile.GNU_FORMAT, "utf-8", "strict")
+    except UnicodeEncodeError as error:
+        raise UserError(f"{name!r} is no name that another machine could read.", "Rename that file.") from error
+
+
+def item_of(path: str) -> tuple[Item, str]:
+    """The item that a file of an archive belongs to, and its path in it; `ValueError` where it belongs to none."""
+    parts = PurePosixPath(path).parts
+    kind = next((kind for kind in PACKED_KINDS if len(parts) > 2 and KINDS[kind] == parts[0]), None)
+    if kind is None:
+        raise ValueError(f"{path!r} lies in no folder of a workspace")
+    return Item(kind, parts[1]), "/".join(parts[2:])

@@ -1,0 +1,441 @@
+"""What the workspace holds: sizes, what depends on what, and a bin for what is deleted. Never loads torch.
+
+A deletion is one rename, from `datasets/NAME` to `datasets/.bin/STAMP.NAME`: it happened or it did not, whatever is
+killed, and the bin of a folder that is a link to another disk lies on that disk. Emptying removes for good.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from config.errors import UserError, join_names
+from core.dataset.languages import split_names
+from core.jobs.locks import FileLock, locked
+from core.jobs.state import JobBoard, JobState
+from core.jobs.verbs import VERBS
+from core.library import records
+from core.library.records import CheckpointRecord, ExportRecord, ExtensionRecord, Origin
+from core.sources import recognisers
+from core.submission import requirements
+from core.workspace import BIN, KINDS, Workspace
+from data.durable_files import fsync_path
+
+NEEDS, RESUMES, MADE_FROM = "needs it", "needs it to resume and for its certificate", "was made from it"
+"""How an item may depend on another; what was made from another item holds a copy and works without it."""
+_UPLOADS = Path(KINDS["upload"]).name
+_EMPTYING = ".emptying-"
+_STAMP_FORMAT, _STAMP_PARTS = "%Y%m%d-%H%M%S", 2  # then nanoseconds
+_PATIENCE_S = 10.0
+_BLOCK = 512  # bytes, of `st_blocks` (stat(2))
+_REFERENCES = {"base": "model", "codec": "model", "run": "run", "export": "export", "extension": "extension",
+               "segments": "segments"}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One folder or file of the workspace that can be deleted by itself."""
+
+    kind: str
+    name: str
+
+    @property
+    def reference(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+    def path(self, workspace: Workspace) -> Path:
+        return workspace.path / KINDS[self.kind] / self.name
+
+
+@dataclass(frozen=True)
+class BinEntry:
+    """A deleted item; `stamp` tells it from others of its name."""
+
+    item: Item
+    stamp: str  # YYYYMMDD-HHMMSS-nanoseconds, local time
+
+    @property
+    def reference(self) -> str:
+        return f"{self.item.reference}@{self.stamp}"
+
+    @property
+    def deleted(self) -> float:
+        """When, in seconds since 1970."""
+        return time.mktime(time.strptime(self.stamp.rpartition("-")[0], _STAMP_FORMAT))
+
+    def path(self, workspace: Workspace) -> Path:
+        return _bin(workspace, self.item.kind) / f"{self.stamp}.{self.item.name}"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What files take on the disk, in bytes as `du` counts them: blocks, and a file with several links once."""
+
+    size: int = 0
+    freed: int = 0  # of it what removing the item frees: files that have no other link
+    changed: float = 0.0  # when the newest entry directly in it changed, seconds since 1970
+
+
+@dataclass(frozen=True)
+class Dependency:
+    """`user` depends on `item` in the way `how` says."""
+
+    user: Item
+    item: Item
+    how: str
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Everything in the workspace at one moment."""
+
+    items: Mapping[Item, Usage]
+    deleted: Mapping[BinEntry, Usage]
+    total: int  # bytes; what several items share counts once
+    dependencies: Sequence[Dependency]
+    seconds: float  # that it took
+    by_item: Mapping[Item, Sequence[Dependency]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        found = defaultdict(list)
+        for one in self.dependencies:
+            found[one.item].append(one)
+        object.__setattr__(self, "by_item", found)
+
+
+def parse(reference: str) -> Item:
+    """The item that `KIND:NAME` names; `UserError` where it is none. Whether it is there is not looked at."""
+    kind, _, name = reference.partition(":")
+    kind = "model" if kind == "base" else kind
+    if kind not in KINDS or not name or "/" in name or "\0" in name or name in (".", "..", BIN) \
+            or (kind, name) == ("cache", _UPLOADS):
+        raise UserError(f"{reference!r} names nothing that is stored.",
+                        f"Write KIND:NAME, such as run:first. The kinds: {', '.join(KINDS)}.")
+    return Item(kind, name)
+
+
+def list_items(workspace: Workspace) -> Iterator[Item]:
+    """All items, by kind and name. Names that begin with a dot are unfinished work of a job, or its remains."""
+    for kind, folder in KINDS.items():
+        for name in sorted(_names(workspace.path / folder)):
+            if (kind, name) != ("cache", _UPLOADS):
+                yield Item(kind, name)
+
+
+def list_deleted(workspace: Workspace) -> list[BinEntry]:
+    """What is in the bin, the last deleted first."""
+    found = []
+    for kind in KINDS:
+        for entry in _names(_bin(workspace, kind)):
+            stamp, _, name = entry.partition(".")
+            if name and stamp.count("-") == _STAMP_PARTS and not entry.startswith(_EMPTYING):
+                found.append(BinEntry(Item(kind, name), stamp))
+    return sorted(found, key=lambda entry: entry.stamp, reverse=True)
+
+
+def take_inventory(workspace: Workspace, states: Sequence[JobState] | None = None) -> Inventory:
+    """Measure everything, and find what depends on what. Takes about a second for 100,000 files."""
+    began = time.monotonic()
+    seen: set[tuple[int, int]] = set()
+    total = 0
+
+    def measured(path: Path) -> Usage:
+        nonlocal total
+        usage, unseen = _measure(path, seen)
+        total += unseen
+        return usage
+
+    items = {item: measured(item.path(workspace)) for item in list_items(workspace)}
+    deleted = {entry: measured(entry.path(workspace)) for entry in list_deleted(workspace)}
+    found = JobBoard(workspace).states() if states is None else states
+    return Inventory(items, deleted, total, find_dependencies(workspace, found), time.monotonic() - began)
+
+
+def _measure(path: Path, seen: set[tuple[int, int]]) -> tuple[Usage, int]:
+    """What `path` takes, and how much of that is not among the files with several links in `seen`, which grows."""
+    try:
+        about = path.lstat()
+    except OSError:
+        return Usage(), 0
+    files, size, changed = [], 0, about.st_mtime
+    if stat.S_ISDIR(about.st_mode):
+        for entry, found in _walk(path):
+            if stat.S_ISDIR(found.st_mode):
+                size += found.st_blocks * _BLOCK
+            else:
+                files.append(found)
+            if entry.parent == path:
+                changed = max(changed, found.st_mtime)
+        size += about.st_blocks * _BLOCK
+    else:
+        files.append(about)
+    links: dict[tuple[int, int], list[int]] = {}  # of files with several: how many, how many of them here, bytes
+    for one in files:
+        if one.st_nlink == 1:
+            size += one.st_blocks * _BLOCK
+        else:
+            links.setdefault((one.st_dev, one.st_ino), [one.st_nlink, 0, one.st_blocks * _BLOCK])[1] += 1
+    unseen = freed = size
+    for key, (everywhere, here, count) in links.items():
+        size += count
+        freed += count if here == everywhere else 0
+        unseen += 0 if key in seen else count
+        seen.add(key)
+    return Usage(size, freed, changed), unseen
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Everything below `folder`, links not followed; what vanishes meanwhile or may not be read is left out."""
+    waiting = [folder]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                found = list(entries)
+        except OSError:
+            continue
+        for entry in found:
+            with suppress(OSError):
+                path = Path(entry.path)
+                yield path, entry.stat(follow_symlinks=False)
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(path)
+
+
+def find_dependencies(workspace: Workspace, states: Sequence[JobState]) -> list[Dependency]:
+    """What each extension, training and export depends on. A record that cannot be read says nothing."""
+    found: list[Dependency] = []
+    models: dict[str, str] = {}  # by extension
+    for name in workspace.list_extensions():
+        with suppress(UserError):
+            record = records.read_record(workspace.extension(name) / records.EXTENSION, ExtensionRecord)
+            user, models[name] = Item("extension", name), record.origin.model
+            found.append(Dependency(user, Item("model", record.origin.model), NEEDS))
+            found.append(Dependency(user, Item("tokenizer", record.tokenizer), MADE_FROM))
+            found += _taught(user, record.origin)
+    for name in workspace.list_exports():
+        with suppress(UserError):
+            exported = records.read_record(workspace.exports / name / records.EXPORT_RECORD, ExportRecord)
+            found += _of_export(Item("export", name), exported)
+    for state in states:
+        if state.verb == "train":
+            found += _of_training(workspace, state, models)
+    return found
+
+
+def _of_export(user: Item, record: ExportRecord) -> Iterator[Dependency]:
+    yield Dependency(user, Item("model", record.origin.model), MADE_FROM)
+    yield Dependency(user, Item("run", record.run), MADE_FROM)
+    if record.dataset:
+        yield Dependency(user, Item("dataset", record.dataset), MADE_FROM)
+    yield from _taught(user, record.origin)
+
+
+def _taught(user: Item, origin: Origin) -> Iterator[Dependency]:
+    for one in origin.taught:
+        with suppress(UserError):
+            yield Dependency(user, parse(one.source.partition("@")[0]), MADE_FROM)
+
+
+def _of_training(workspace: Workspace, state: JobState, models: Mapping[str, str]) -> Iterator[Dependency]:
+    user, given = Item("run", state.id), state.job.settings
+    extension, scope = str(given.get("extension", "")), given.get("scope")
+    model = models.get(extension, "")
+    if not model:  # the extension is gone: a checkpoint has what it said
+        for one in reversed(state.checkpoints):
+            with suppress(UserError):
+                path = state.job.directory / one.path / records.CHECKPOINT
+                model = records.read_record(path, CheckpointRecord).origin.model
+                break
+    if model:
+        yield Dependency(user, Item("model", model), NEEDS)
+    replayed = split_names(str(given.get("replay_datasets", ""))) if scope == "full" else []
+    for kind, name in (("extension", extension), *(("dataset", one) for one in (given.get("dataset"), *replayed))):
+        if name:
+            yield Dependency(user, Item(kind, str(name)), RESUMES)
+    if (recogniser := str(given.get("recogniser") or "")) and "/" in recogniser and not recogniser.startswith("/"):
+        yield Dependency(user, Item("recogniser", recognisers.folder_name(recogniser)), RESUMES)
+    if start := str(given.get("init_from") or ""):
+        with suppress(UserError):
+            yield Dependency(user, parse(start.partition("@")[0]), MADE_FROM)
+
+
+def in_use(workspace: Workspace, states: Sequence[JobState],
+           dependencies: Sequence[Dependency] | None = None) -> dict[Item, str]:
+    """Items that living jobs read, write or wait for, and all that those need; with the id of such a job."""
+    living = [state for state in states if state.alive]
+    if not living:
+        return {}
+    needed = defaultdict(list)
+    for one in find_dependencies(workspace, states) if dependencies is None else dependencies:
+        if one.how != MADE_FROM:
+            needed[one.user].append(one.item)
+    found: dict[Item, str] = {}
+    for state in living:
+        waiting = [Item("run", state.id), *(Item("run", name) for name in state.job.after), *_named(workspace, state)]
+        while waiting:
+            item = waiting.pop()
+            if item not in found:
+                found[item] = state.id
+                waiting += needed[item]
+    return found
+
+
+def _named(workspace: Workspace, state: JobState) -> Iterator[Item]:
+    """What the options of a job name: needs, what it makes, references in any option, paths in the workspace."""
+    verb, given = VERBS[state.verb], state.job.settings
+    with suppress(UserError):
+        for need in requirements.needs(state.verb, state.job.options()):
+            if need.kind == "recogniser":
+                yield Item("recogniser", recognisers.folder_name(need.name))
+            else:
+                kind = "segments" if need.kind == "transcripts" else need.kind
+                if kind in KINDS and ":" not in need.name:
+                    yield Item(kind, need.name)
+                if need.field == "model" and need.name not in workspace.list_models():  # or a name to build upon
+                    yield from (Item(other, need.name) for other in ("export", "run"))
+    for name, kind in verb.makes.items():
+        if value := given.get(name):
+            yield Item("segments" if kind == "transcripts" else kind, str(value))
+    for text in _texts(given.values()):
+        kind, colon, name = text.partition(":")
+        if colon and kind in _REFERENCES and "/" not in name:
+            yield Item(_REFERENCES[kind], name.partition("@")[0].partition("+")[0])
+        elif text.startswith(f"{workspace.path}/"):
+            inside = text.removeprefix(f"{workspace.path}/")
+            for kind, folder in KINDS.items():
+                if inside.startswith(f"{folder}/"):
+                    yield Item(kind, inside.removeprefix(f"{folder}/").partition("/")[0])
+
+
+def _texts(values: Iterable[object]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from _texts(value.values())
+        elif isinstance(value, list | tuple):
+            yield from _texts(value)
+
+
+def delete(workspace: Workspace, item: Item, board: JobBoard | None = None) -> BinEntry:
+    """Move `item` into the bin; `UserError` where it is not there or a living job uses it."""
+    board = board or JobBoard(workspace)
+    with _guard(workspace):
+        path = item.path(workspace)
+        if item.name not in _names(path.parent):
+            there = [one.name for one in list_items(workspace) if one.kind == item.kind]
+            raise UserError(f"There is no {item.kind} named {item.name!r} in {path.parent} "
+                            f"(there: {join_names(there)}).", "List what is stored: python -m scripts.storage list.")
+        check_unused(workspace, item, board.states())
+        lock = None
+        if item.kind == "run" and path.is_dir() and (lock := FileLock.acquire(path / "lock")) is None:
+            raise _used(item, item.name)
+        try:
+            seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+            entry = BinEntry(item, f"{time.strftime(_STAMP_FORMAT, time.localtime(seconds))}-{nanoseconds:09d}")
+            entry.path(workspace).parent.mkdir(exist_ok=True)
+            _move(path, entry.path(workspace))
+        finally:
+            if lock:
+                lock.release()
+        try:
+            check_unused(workspace, item, board.states())  # a job may have been queued meanwhile
+        except UserError:
+            _move(entry.path(workspace), path)
+            raise
+        return entry
+
+
+def check_unused(workspace: Workspace, item: Item, states: Sequence[JobState]) -> None:
+    """Raise `UserError` where a living job uses `item`; caches, uploads in transit and remains serve any job."""
+    used = in_use(workspace, states)
+    if item in used:
+        raise _used(item, used[item])
+    if used and (item.kind == "cache" or item.name.startswith(".")):
+        raise _used(item, next(iter(used.values())))
+
+
+def _used(item: Item, job: str) -> UserError:
+    return UserError(f"{item.reference} is in use: the job {job} runs or waits and needs it.",
+                     "Stop that job, or wait until it has ended; then delete.")
+
+
+def restore(workspace: Workspace, reference: str) -> Item:
+    """Take `KIND:NAME` (the one that was deleted last) or `KIND:NAME@STAMP` out of the bin, to where it was."""
+    with _guard(workspace):
+        entry = find_deleted(workspace, reference)
+        target = entry.item.path(workspace)
+        if os.path.lexists(target):
+            raise UserError(f"There is a {entry.item.kind} named {entry.item.name!r} again; nothing is written over.",
+                            f"Delete that one first ({entry.item.reference}), then restore {entry.reference}.")
+        _move(entry.path(workspace), target)
+        return entry.item
+
+
+def find_deleted(workspace: Workspace, reference: str) -> BinEntry:
+    """The entry of the bin that `KIND:NAME` or `KIND:NAME@STAMP` names; `UserError` where there is none."""
+    there = list_deleted(workspace)
+    for entry in there:
+        if reference in (entry.reference, entry.item.reference):
+            return entry
+    raise UserError(f"{reference!r} is not in the bin (there: {join_names([one.reference for one in there])}).",
+                    "List it: python -m scripts.storage list.")
+
+
+def empty_bin(workspace: Workspace, reference: str = "") -> int:
+    """Remove for good one entry, or all; the number of entries.
+
+    An entry is renamed first, so that a half of it can never be restored; remains of a killed emptying are removed.
+    """
+    with _guard(workspace):
+        entries = [find_deleted(workspace, reference)] if reference else list_deleted(workspace)
+        for entry in entries:
+            path = entry.path(workspace)
+            path.rename(path.with_name(f"{_EMPTYING}{path.name}"))
+    failed: list[OSError] = []
+    for kind in KINDS:
+        for name in _names(_bin(workspace, kind)):
+            path = _bin(workspace, kind) / name
+            if name.startswith(_EMPTYING):
+                try:  # of a link, the link itself
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                except OSError as error:
+                    failed.append(error)
+    if failed:
+        raise UserError(f"The bin could not be emptied: {failed[0]}.",
+                        "Change the permissions of that file, then empty the bin again.")
+    return len(entries)
+
+
+def _move(source: Path, target: Path) -> None:
+    try:
+        source.rename(target)
+    except OSError as error:
+        raise UserError(f"{source} could not be moved to {target}: {error.strerror or error}.",
+                        "Change the permissions of these folders; nothing was changed.") from error
+    for folder in (source.parent, target.parent):
+        fsync_path(folder)
+
+
+def _bin(workspace: Workspace, kind: str) -> Path:
+    return workspace.path / KINDS[kind] / BIN
+
+
+def _names(folder: Path) -> list[str]:
+    """Names in `folder` but that of its bin; none where it is not there."""
+    try:
+        return [name for name in os.listdir(folder) if name != BIN]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _guard(workspace: Workspace) -> AbstractContextManager[None]:
+    return locked(workspace.path / ".storage.lock", _PATIENCE_S, "Something else is being deleted or restored.",
+                  "Try again in a moment.")

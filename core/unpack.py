@@ -1,0 +1,221 @@
+"""Import an archive that `core.pack` wrote, or that somebody says it wrote. Never loads torch.
+
+The archive is foreign input. Only plain files are read, in the order and with the sizes of its list, and nothing is
+compressed, so it cannot grow. Each item is written to a hidden folder, and takes its name when every hash was right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import IO, Any
+
+from config import foreign
+from config.errors import UserError
+from config.schema import UnpackOptions
+from core.jobs.directory import load_job_directory
+from core.jobs.events import Plan, Result, Stopped, WarningRaised, append_event
+from core.jobs.reporter import Reporter, size_text, stage
+from core.jobs.state import JobReader
+from core.library import records
+from core.library.records import CheckpointRecord, ExtensionRecord
+from core.pack import (
+    FORMAT,
+    HEADER_BYTES,
+    LEFT_OUT,
+    MANIFEST,
+    MOST_MANIFEST_BYTES,
+    PACKED_KINDS,
+    SPARE_BYTES,
+    Manifest,
+    PackedFile,
+    item_of,
+)
+from core.sources.archives import path_inside
+from core.sources.downloader import DownloadProgress
+from core.submission.storage import Item, parse
+from core.workspace import Workspace, resolve_inside
+from data import manifest as dataset_manifest
+from data.durable_files import BLOCK_BYTES, atomic_directory, hash_file
+
+_HINT = "Take an archive that was packed by Lisan (python -m scripts.pack), or pack and copy it again."
+_STOPPED = "Stopped on request: nothing was imported."
+_MOST_FILES = 2_000_000
+_PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
+_MOST_NAME_BYTES = 4096
+
+
+def run(options: UnpackOptions, workspace: Workspace, reporter: Reporter) -> Result:
+    """Write the items of the archive into the workspace; `UserError` where it is damaged or a name is taken."""
+    path = Path(options.archive)
+    if not path.is_file():
+        raise UserError(f"There is no archive {path}.", "Give the path of a TAR file that was packed by Lisan.")
+    with open(path, "rb") as archive:
+        try:
+            manifest = _read_manifest(archive)
+            if sum(one.size for one in manifest.files) > path.stat().st_size:
+                raise ValueError("its files would be larger than it is")
+        except (ValueError, KeyError, TypeError, AttributeError, OSError, tarfile.TarError) as error:
+            raise _refusal(path, error) from error
+        names = _names(manifest, options.save_as)
+        there = [item for item in manifest.items if _is_there(workspace, item, names[item], manifest)]
+        written = [item for item in manifest.items if item not in there]
+        total = sum(one.size for one in manifest.files if item_of(one.path)[0] in written)
+        if total + SPARE_BYTES > workspace.free_bytes():
+            raise UserError(f"The archive unpacks to {size_text(total)}, and {size_text(workspace.free_bytes())} are "
+                            "free.", "Free some disk space: Storage tab, or python -m scripts.storage.")
+        reporter.emit(Plan((
+            f"{', '.join(f'{item.kind}:{names[item]}' for item in written)}: {size_text(total)}.",
+            *(f"Here already, with the same content: {item.reference}." for item in there))))
+        with stage(reporter, "unpack"), ExitStack() as stack:  # what is needed takes its name first, the first last
+            folders = {item: stack.enter_context(atomic_directory(resolve_inside(_home(workspace, item), names[item])))
+                       for item in written}
+            progress = DownloadProgress(reporter, sum(one.size for one in manifest.files), stopped=_STOPPED)
+            try:
+                for one in manifest.files:
+                    _read_file(archive, one, folders, progress)
+                if archive.read(HEADER_BYTES).strip(b"\0"):
+                    raise ValueError("it goes on behind the last file of its list")
+            except (ValueError, tarfile.TarError) as error:
+                raise _refusal(path, error) from error
+            for item, folder in folders.items():
+                _check_item(item, folder)
+    missing = [f"{name}: {how}" for name, how in manifest.missing.items()
+               if not (item := parse(name)).path(workspace).exists()]
+    for line in missing:
+        reporter.emit(WarningRaised(f"Not in the archive, and not here: {line}"))
+    main = manifest.items[0]
+    return {"item": f"{main.kind}:{names[main]}", "imported": ", ".join(item.reference for item in written),
+            "here_already": ", ".join(item.reference for item in there), "files": len(manifest.files),
+            "bytes": total, "missing": ", ".join(name for name in manifest.missing
+                                                 if not parse(name).path(workspace).exists())}
+
+
+def _refusal(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path.name} is no archive of Lisan, or damaged: {error}.", _HINT)
+
+
+def _read_manifest(archive: IO[bytes]) -> Manifest:
+    """The list that the archive begins with; `ValueError` for one that is not plausible."""
+    name, size = _read_header(archive)
+    if name != MANIFEST or size > MOST_MANIFEST_BYTES:
+        raise ValueError(f"it begins with {name[:80]!r} instead of {MANIFEST}")
+    values: dict[str, Any] = foreign.loads(archive.read(size))
+    archive.read(-size % HEADER_BYTES)
+    if values["format"] != FORMAT:
+        raise ValueError(f"its format is {values['format']!r}, and this version of Lisan reads {FORMAT}")
+    try:
+        items = tuple(parse(str(reference)) for reference in values["items"])
+        missing = {parse(str(name)).reference: str(how)[:500] for name, how in values["missing"].items()}
+    except UserError as error:
+        raise ValueError(error.message) from error
+    files = tuple(PackedFile(str(one["path"]), int(one["size"]), str(one["sha256"])) for one in values["files"])
+    if not items or len(set(items)) < len(items) or items[0].kind not in ("run", "export"):
+        raise ValueError("it names no export and no run")
+    if unknown := [item.reference for item in items if item.kind not in PACKED_KINDS]:
+        raise ValueError(f"it brings {unknown[0]!r}, which no archive holds")
+    if len(files) > _MOST_FILES or len({one.path for one in files}) < len(files):
+        raise ValueError("its list has too many files, or one twice")
+    for one in files:
+        reason = path_inside(one.path)
+        if isinstance(reason, str) or reason.as_posix() != one.path:
+            raise ValueError(f"{one.path[:200]!r} {reason if isinstance(reason, str) else 'is no plain path'}")
+        item, inside = item_of(one.path)
+        if item not in items or inside in LEFT_OUT or one.size < 0:
+            raise ValueError(f"{one.path[:200]!r} belongs to nothing that it brings")
+    return Manifest(items, files, missing)
+
+
+def _read_header(archive: IO[bytes]) -> tuple[str, int]:
+    """Name and size of the next member, which must be a plain file; a long name comes in a member before it."""
+    about = tarfile.TarInfo.frombuf(archive.read(HEADER_BYTES), "utf-8", "strict")
+    if about.type == tarfile.GNUTYPE_LONGNAME and about.size <= _MOST_NAME_BYTES:
+        name = archive.read(about.size + -about.size % HEADER_BYTES)[:about.size].rstrip(b"\0").decode()
+        about = tarfile.TarInfo.frombuf(archive.read(HEADER_BYTES), "utf-8", "strict")
+        about.name = name
+    if about.type not in _PLAIN:
+        raise ValueError(f"{about.name[:200]!r} is a link, a device or a folder; only plain files are read")
+    return about.name, about.size
+
+
+def _names(manifest: Manifest, save_as: str) -> dict[Item, str]:
+    """The name that each item gets in the workspace."""
+    names = {item: item.name for item in manifest.items}
+    if save_as and save_as != manifest.items[0].name:
+        if manifest.items[0].kind == "run":
+            raise UserError(f"A run keeps its id, here {manifest.items[0].name!r}: its checkpoints and certificate "
+                            "name it.", "Import it without another name; then rename it on the Jobs tab.")
+        names[manifest.items[0]] = save_as
+    return names
+
+
+def _home(workspace: Workspace, item: Item) -> Path:
+    return item.path(workspace).parent
+
+
+def _is_there(workspace: Workspace, item: Item, name: str, manifest: Manifest) -> bool:
+    """Whether the same is in the workspace already; `UserError` where something else has its name."""
+    target = resolve_inside(_home(workspace, item), name)
+    if not target.exists():
+        return False
+    expected = {inside: one for one in manifest.files for owner, inside in [item_of(one.path)] if owner == item}
+    if item != manifest.items[0] and all(
+            (target / inside).is_file() and (target / inside).stat().st_size == one.size
+            and hash_file(target / inside) == one.sha256 for inside, one in expected.items()):
+        return True
+    what = "Give the export another name (--save-as)" if item.kind == "export" else "Delete that one first (Storage)"
+    raise UserError(f"There is a {item.kind} named {name!r} already"
+                    + (", with other content." if item != manifest.items[0] else "."),
+                    f"{what}, then import again; nothing is written over.")
+
+
+def _read_file(archive: IO[bytes], expected: PackedFile, folders: Mapping[Item, Path],
+               progress: DownloadProgress) -> None:
+    """Write the next member of the archive, or pass over one that is here already."""
+    name, size = _read_header(archive)
+    if (name, size) != (expected.path, expected.size):
+        raise ValueError(f"{name[:200]!r} of {size} bytes stands where its list has {expected.path!r} of "
+                         f"{expected.size}")
+    item, inside = item_of(name)
+    target = folders[item] / inside if item in folders else None
+    if target:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    digest, left = hashlib.sha256(), size
+    with open(target, "xb") if target else nullcontext() as writing:
+        while left:
+            block = archive.read(min(left, BLOCK_BYTES))
+            if not block:
+                raise ValueError(f"it ends within {name!r}")
+            left -= len(block)
+            digest.update(block)
+            if writing:
+                writing.write(block)
+            progress.add(len(block), name)
+    archive.read(-size % HEADER_BYTES)
+    if digest.hexdigest() != expected.sha256:
+        raise ValueError(f"{name!r} has the SHA-256 {digest.hexdigest()[:12]}..., its list {expected.sha256[:12]}...")
+
+
+def _check_item(item: Item, folder: Path) -> None:
+    """Raise `UserError` where the folder is not what its kind says."""
+    match item.kind:
+        case "run":
+            job = load_job_directory(folder)
+            if job.verb != "train":
+                raise UserError(f"{item.reference} is a job of {job.verb!r}, not a training.", _HINT)
+            for path in folder.glob(f"checkpoints/step-*/{records.CHECKPOINT}"):
+                records.read_record(path, CheckpointRecord)
+            if JobReader(job).state(worker_alive=False).interrupted:  # else the app would resume it by itself
+                append_event(job.journal, Stopped("Stopped before it was packed."))
+        case "export":
+            records.check_export_files(folder)
+            records.read_export_record(folder)
+        case "extension":
+            records.read_record(folder / records.EXTENSION, ExtensionRecord)
+        case "dataset":
+            dataset_manifest.load_card(folder)
+        case "model":
+            records.read_model_record(folder)

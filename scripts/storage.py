@@ -1,0 +1,129 @@
+"""What the workspace holds: sizes, what depends on what, and the bin.
+
+    python -m scripts.storage list                       sizes by kind, the largest of each, and the bin
+    python -m scripts.storage show dataset:my-voice      what depends on it, and what it depends on
+    python -m scripts.storage delete run:first           into the bin; refused while a job needs it
+    python -m scripts.storage restore run:first          out of the bin, to where it was
+    python -m scripts.storage empty                      remove what is in the bin, for good
+
+An item is KIND:NAME. An export or a run travels as one archive: python -m scripts.pack, python -m scripts.unpack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from core.jobs.reporter import pluralize, size_text
+from core.submission import storage
+from core.submission.storage import Inventory, Item, Usage
+from core.workspace import KINDS, Workspace
+from scripts.command import DEFAULT_WORKSPACE, run_in_workspace
+from scripts.exit_codes import exit_with
+
+MOST = 10  # items of a kind that are printed; --all prints every one
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do the action of the command line; the exit code."""
+    return run_in_workspace(build_parser(), arguments, _run)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m scripts.storage", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    for where, otherwise in ((parser, None), (anywhere := argparse.ArgumentParser(add_help=False), argparse.SUPPRESS)):
+        where.add_argument("--workspace", default=otherwise or DEFAULT_WORKSPACE,
+                           help=f"folder of all artefacts (default: {DEFAULT_WORKSPACE})")
+        where.add_argument("--json", action="store_true", default=otherwise or False,
+                           help="end with the outcome as one line of JSON")
+    actions = parser.add_subparsers(dest="do", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="sizes of everything, and the bin", parents=[anywhere])
+    listing.add_argument("--kind", choices=KINDS, help="this kind alone")
+    listing.add_argument("--all", action="store_true", help=f"print all items, not the {MOST} largest of each kind")
+    for name, words in (("show", "what depends on an item, and what it depends on"),
+                        ("delete", "move items into the bin")):
+        actions.add_parser(name, help=words, parents=[anywhere]).add_argument("item", nargs="+", help="KIND:NAME")
+    actions.add_parser("restore", help="take items out of the bin", parents=[anywhere]).add_argument(
+        "item", nargs="+", help="KIND:NAME, or KIND:NAME@STAMP where several of a name are there")
+    actions.add_parser("empty", help="remove what is in the bin for good", parents=[anywhere]).add_argument(
+        "item", nargs="*", help="this alone (default: everything in the bin)")
+    return parser
+
+
+def _run(workspace: Workspace, given: argparse.Namespace) -> Mapping[str, Any]:
+    match given.do:
+        case "list":
+            return _list(storage.take_inventory(workspace), workspace, given)
+        case "show":
+            inventory = storage.take_inventory(workspace)
+            return {"items": [_show(inventory, storage.parse(one)) for one in given.item]}
+        case "delete":
+            deleted = []
+            for one in given.item:
+                deleted.append(storage.delete(workspace, storage.parse(one)).reference)
+                print(f"{one} is in the bin. It can be restored: python -m scripts.storage restore {one}")
+            return {"deleted": deleted}
+        case "restore":
+            restored = [storage.restore(workspace, one).reference for one in given.item]
+            print(f"Restored: {', '.join(restored)}.")
+            return {"restored": restored}
+    before = workspace.free_bytes()
+    count = sum(storage.empty_bin(workspace, one) for one in given.item or [""])
+    print(f"{pluralize(count, 'item')} removed for good; {size_text(max(0, workspace.free_bytes() - before))} freed.")
+    return {"removed": count}
+
+
+def _list(inventory: Inventory, workspace: Workspace, given: argparse.Namespace) -> Mapping[str, Any]:
+    for kind in [given.kind] if given.kind else KINDS:
+        found = sorted(((usage, item) for item, usage in inventory.items.items() if item.kind == kind),
+                       key=lambda one: (-one[0].size, one[1].name))
+        if not found:
+            continue
+        print(f"{KINDS[kind]}: {size_text(sum(usage.size for usage, _ in found))}, {pluralize(len(found), 'item')}")
+        shown = found if given.all else found[:MOST]
+        for usage, item in shown:
+            users = len({one.user for one in inventory.by_item.get(item, ())})
+            depend = f"  {pluralize(users, 'item')} made with it" if users else ""
+            print(f"    {_size(usage):28}  {item.reference}{depend}")
+        if len(found) > len(shown):
+            print(f"    and {len(found) - len(shown)} smaller ones (--all)")
+    if inventory.deleted and not given.kind:
+        print(f"bin: {size_text(sum(usage.size for usage in inventory.deleted.values()))}, "
+              f"{pluralize(len(inventory.deleted), 'item')}")
+        for entry, usage in inventory.deleted.items():
+            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.deleted))
+            print(f"    {_size(usage):28}  {entry.reference}, deleted {when}")
+    print(f"Total: {size_text(inventory.total)}, what is shared counted once; "
+          f"{size_text(workspace.free_bytes())} of disk free.")
+    return {"total": inventory.total, "free": workspace.free_bytes(), "seconds": round(inventory.seconds, 3),
+            "items": [_row(item.reference, usage) for item, usage in inventory.items.items()
+                      if given.kind in (None, item.kind)],
+            "bin": [_row(entry.reference, usage) for entry, usage in inventory.deleted.items()]}
+
+
+def _size(usage: Usage) -> str:
+    shared = f" (frees {size_text(usage.freed)})" if usage.freed != usage.size else ""
+    return f"{size_text(usage.size)}{shared}"
+
+
+def _row(reference: str, usage: Usage) -> dict[str, Any]:
+    return {"item": reference, "bytes": usage.size, "freed": usage.freed}
+
+
+def _show(inventory: Inventory, item: Item) -> dict[str, Any]:
+    users = {one.user.reference: one.how for one in inventory.by_item.get(item, ())}
+    needs = {one.item.reference: one.how for one in inventory.dependencies if one.user == item}
+    usage = inventory.items.get(item)
+    print(f"{item.reference}: {_size(usage) if usage else 'not here'}")
+    for user, how in users.items():
+        print(f"    {user} {how}")
+    for needed, how in needs.items():
+        print(f"    {item.reference} {how.replace(' it', f' {needed}', 1)}")
+    return {"item": item.reference, "bytes": usage.size if usage else None, "used_by": users, "depends_on": needs}
+
+
+if __name__ == "__main__":
+    exit_with(main)
