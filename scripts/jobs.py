@@ -14,6 +14,7 @@ from core.jobs import control
 from core.jobs.checkpoint_names import resume_point
 from core.jobs.queue import Direction, move_in_queue
 from core.jobs.state import JobBoard
+from core.submission.job_subjects import subject
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, run_in_workspace
 from scripts.exit_codes import exit_with
@@ -22,6 +23,7 @@ MOST = 20  # ended jobs that are listed
 ACTIONS = {
     "stop": "let it finish its step and save; one that waits is taken out of the queue",
     "force-stop": "end its process now", "resume": "resume one that was stopped, failed or crashed",
+    "rename": "give one a name to be shown by; its id stays, as others refer to it",
     **{direction: f"move a waiting job: {direction}" for direction in get_args(Direction)},
 }
 
@@ -42,7 +44,10 @@ def build_parser() -> argparse.ArgumentParser:
     actions = parser.add_subparsers(dest="do", required=True, metavar="ACTION")
     actions.add_parser("list", help="what runs, waits and has ended", parents=[anywhere])
     for name, words in ACTIONS.items():
-        actions.add_parser(name, help=words, parents=[anywhere]).add_argument("job", help="its id")
+        action = actions.add_parser(name, help=words, parents=[anywhere])
+        action.add_argument("job", help="its id")
+        if name == "rename":
+            action.add_argument("name", help="up to 64 letters; '' removes the name")
     return parser
 
 
@@ -64,6 +69,9 @@ def _run(workspace: Workspace, given: argparse.Namespace) -> int:
             resumed = control.resume_with_dependents(state.job, board.states())
             after = ", ".join(job.id for job in resumed[1:])
             print(resume_point(state.job) + (f" Then: {after}." if after else ""))
+        case "rename":
+            name = control.rename(state.job, given.name)
+            print(f"{state.id} is named {name}." if name else f"{state.id} has no name any more.")
         case direction:
             move_in_queue(board.queue(), state.id, direction)
             _list(board, as_json=given.json)
@@ -75,10 +83,12 @@ def _list(board: JobBoard, *, as_json: bool) -> None:
     ended = [state for state in board.states() if not state.alive][:MOST]
     for state in [*queue, *ended]:
         if as_json:
-            print(json.dumps({"job": state.id, "verb": state.verb, "status": state.status, "device": state.job.device,
+            print(json.dumps({"job": state.id, "name": state.title, "verb": state.verb, "about": subject(state),
+                              "status": state.status, "device": state.job.device,
                               "reason": state.reason, "message": state.message}, ensure_ascii=False))
         else:
-            print(f"{state.status:9} {state.job.device:5} {state.id}  {state.reason or state.message}".rstrip())
+            about = "; ".join(part for part in (subject(state), state.reason or state.message) if part)
+            print(f"{state.status:9} {state.job.device:5} {state.id}  {about}".rstrip())
     if not queue and not ended and not as_json:
         print("There are no jobs in this workspace.")
 

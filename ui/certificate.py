@@ -47,7 +47,7 @@ def build(page: Page) -> None:
     with gr.Accordion("Push to the Hub", open=False, elem_classes="fold"):
         build_push(page)
     live.watch("proof", subject)
-    live.panel(subject, lambda view: choice_update(_references(page, view), view.values["proof"]), "certificate")
+    live.panel(subject, lambda view: _subjects(page, view), "certificate")
     live.panel(proof, lambda view: _proof(page, view), "certificate")
     live.panel(override, lambda view: gr.update(
         choices=list(failed := _failed(page, _chosen(page, view))), visible=bool(failed)), "certificate")
@@ -55,6 +55,17 @@ def build(page: Page) -> None:
     live.watch("export.name", name)
     live.panel(name, lambda view: _suggested_name(page, view), "certificate")
     page.on(export.click, lambda *values: _export(page, *values), [subject, name, override], [notice])
+
+
+def _subjects(page: Page, view: View) -> object:
+    """The runs and exports, and the one that was made last when it is new; else the chosen one."""
+    found = _references(page, view)
+    done = [state for state in view.jobs if state.status == "finished" and state.verb in ("train", "export")]
+    last = max(done, key=lambda state: state.ended_at or 0.0, default=None)
+    newest = "" if last is None else (
+        f"run:{last.id}" if last.verb == "train" else f"export:{last.job.settings.get('export')}")
+    offered = [reference for _, reference in found]
+    return choice_update(found, view.follow("proof", view.values["proof"], offered, newest))
 
 
 def _references(page: Page, view: View) -> list[tuple[str, str]]:
@@ -193,8 +204,8 @@ def build_push(page: Page) -> None:
     notice = gr.HTML(elem_classes="notices")
     last = gr.HTML(elem_id="push-result")
     page.live.watch("push.export", export)
-    page.live.panel(export, lambda view: choice_update(
-        page.workspace.list_exports(), view.values["push.export"]), "certificate")
+    page.live.panel(export, lambda view: choice_update(exports := page.workspace.list_exports(), view.follow(
+        "push.export", view.values["push.export"], exports, verb_form.newest_made(view, "export"))), "certificate")
     page.live.show_when(stop, lambda view: view.newest("push"),
                         lambda job: job.alive and job.status != "stopping", "certificate")
 

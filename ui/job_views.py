@@ -1,4 +1,4 @@
-"""Jobs as text and HTML: titles, states, progress, results, errors. Pure functions, without Gradio."""
+"""Jobs as text and HTML: titles, states, progress, results, errors. Functions of states, without Gradio."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from core.jobs.directory import NO_DEVICE
 from core.jobs.events import LATEST, Progress
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
+from core.submission.job_subjects import subject
 from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span, table
 
 VERB_TITLES: Mapping[str, str] = {name: verb.title for name, verb in VERBS.items()}
@@ -124,10 +125,12 @@ def short_id(name: str) -> str:
 
 
 def run_name(state: JobState) -> str:
-    """A training by its own name, extension, dataset and time, else by the last part of its id."""
+    """A training by the name that a person gave it, extension, dataset and time, else by the last part of its id."""
     settings = state.job.settings
     what = f"{settings.get('extension', '')} on {settings.get('dataset', '')}, {clock(state.job.created)}"
-    return f"{what} ({short_id(state.id)})" if _JOB_ID.fullmatch(state.id) else f"{state.id}: {what}"
+    if _JOB_ID.fullmatch(state.id):
+        return f"{state.title}: {what}" if state.title else f"{what} ({short_id(state.id)})"
+    return f"{state.title} ({state.id}): {what}" if state.title else f"{state.id}: {what}"
 
 
 def progress_text(progress: Progress | None) -> str:
@@ -324,9 +327,15 @@ def on_page(text: str) -> str:
     return re.sub(rf"`?(--[a-z][\w-]*)({value})`?", flag, text)
 
 
-def notice(message: object, tone: str = "info") -> Html:
-    """One line that says what just happened."""
-    return div(f"notice {tone}", escape(message), role="status")
+def notice(message: object, tone: str = "info", job: str = "") -> Html:
+    """One line that says what just happened; one of a living `job` is shown as long as that lives (`living_jobs`)."""
+    return div(f"notice {tone}", escape(message), role="status", data_job=job or None)
+
+
+def living_jobs(states: Sequence[JobState]) -> Html:
+    """A style that hides the notices of jobs that have ended."""
+    alive = "".join(f':not([data-job="{state.id}"])' for state in states if state.alive)
+    return element("style", Html(f".notices:has(> * .notice[data-job]{alive}) {{ display: none !important; }}"))
 
 
 def fault(message: str, hint: str = "") -> Html:
@@ -424,10 +433,16 @@ def job_card(state: JobState, title: object = None, note: str = "") -> Html:
     """A job as a card: title, status, progress, `note`, warnings and failure."""
     return div(
         "card job",
-        div("ends", element("strong", title or job_title(state)), badge(state)),
+        div("ends", element("strong", title or job_title(state)), badge(state)), about(state),
         bar(state), _status_paragraph(state), paragraph(note, class_="small") if note else NOTHING,
         warnings(state.warnings), failure(state),
     )
+
+
+def about(state: JobState) -> Html:
+    """What a job is about: its language, and the names of what it reads and makes."""
+    text = readable(subject(state))
+    return paragraph(text, class_="small about") if text else NOTHING
 
 
 def _status_paragraph(state: JobState) -> Html:
@@ -458,7 +473,7 @@ def chain_view(states: Sequence[JobState], notes: Mapping[str, str] | None = Non
         repeats = state.status == "skipped" and state is not first_skipped
         items.append(element(
             "li", span("mark", mark),
-            div("step", div("ends", element("strong", job_title(state)), badge(state)),
+            div("step", div("ends", element("strong", job_title(state)), badge(state)), about(state),
                 bar(state) if show_bar else NOTHING, NOTHING if repeats else _status_paragraph(state), failure(state),
                 paragraph(note, class_="small") if note else NOTHING),
             class_=f"link {_STATUS_TONE[state.status]}",
@@ -475,8 +490,9 @@ def queue_view(states: Sequence[JobState]) -> Html:
         title = "No device needed" if device == NO_DEVICE else f"On {DEVICES.get(device, device)}"
         waiting = [state for state in states if state.job.device == device]
         cards.append(div("card", element("h4", title), table(
-            ("Position", "Job", "Status", "Progress", "Id"),
-            [(position, job_title(state), badge(state), status_line(state), span("id", state.id))
+            ("Position", "Job", "About", "Status", "Progress", "Id"),
+            [(position, job_title(state), readable(subject(state)), badge(state), status_line(state),
+              span("id", state.id))
              for position, state in enumerate(waiting, 1)])))
     return join(cards)
 
@@ -496,8 +512,8 @@ def history_view(states: Sequence[JobState], most: int = 60) -> Html:
     rows = []
     for state in states[:most]:
         plain = state.alive or (state.status == "finished" and not ended_by_time_limit(state))
-        rows.append((VERB_TITLES[state.verb], badge(state), clock(state.job.created),
+        rows.append((VERB_TITLES[state.verb], readable(subject(state)), badge(state), clock(state.job.created),
                      duration(state.seconds) if state.started_at else "–", "" if plain else status_line(state),
                      span("id", state.id)))
     more = paragraph(f"{len(states) - most} older jobs are not shown.") if len(states) > most else NOTHING
-    return join((table(("Job", "Status", "Created", "Time", "Outcome", "Id"), rows), more))
+    return join((table(("Job", "About", "Status", "Created", "Time", "Outcome", "Id"), rows), more))

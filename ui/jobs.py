@@ -12,6 +12,7 @@ from core.jobs.directory import NO_DEVICE
 from core.jobs.queue import Direction, move_in_queue
 from core.jobs.state import JobState, queue_order
 from core.sources.source_preview import public_name
+from core.submission.job_subjects import subject
 from ui import job_views, verb_form
 from ui.live import View
 from ui.markup import NOTHING, Html, element, join, shortened
@@ -34,6 +35,7 @@ def build(page: Page) -> None:
         earlier = gr.Button("Move up", size="md", scale=0, min_width=110, elem_id="job-earlier")
         later = gr.Button("Move down", size="md", scale=0, min_width=110, elem_id="job-later")
     notice = gr.HTML(elem_classes="notices")
+    verb_form.build_rename(page, chosen, "job")
     detail = gr.HTML(elem_id="job-detail")
     gr.HTML(element("h3", "History"))
     history = gr.HTML(elem_id="history")
@@ -58,7 +60,7 @@ def build(page: Page) -> None:
 def job_choices(view: View) -> object:
     """All jobs; when none is chosen, a living one, else the newest."""
     titles = {job.id: f"{job_views.clock(job.job.created)} {job_views.VERB_TITLES[job.verb]} "
-              f"({job_views.short_id(job.id)})" for job in view.jobs}
+              f"{shortened(job_views.readable(subject(job)), 60)} ({job_views.short_id(job.id)})" for job in view.jobs}
     return gr.update(**view.choices("job", titles, view.selected_job("job")))
 
 

@@ -55,6 +55,8 @@ def build(workspace: Workspace, restart: RestartOffer | None = None, idle: IdleC
         others = gr.HTML(elem_id="other-apps", elem_classes="notices")
         live.panel(others, lambda _view: join((others_view(app_instances.running_apps(workspace)),
                                                findings_view([one for one in findings if one.result == "fail"]))))
+        living = gr.HTML(elem_id="living-jobs", elem_classes="notices")
+        live.panel(living, lambda view: job_views.living_jobs(view.jobs))
         announced = gr.Column()
         with gr.Tabs(selected="start", elem_id="tabs") as tabs:
             run = gr.Dropdown([], label="Run", elem_id="run-choice", scale=4, render=False)

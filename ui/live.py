@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import gradio as gr
 from gradio.blocks import Block
@@ -50,6 +50,8 @@ class View:
     jobs: tuple[JobState, ...]
     cache: dict[tuple[str, ...], object] = field(default_factory=dict, repr=False, compare=False)
     """What several panels of a refresh compute, by its inputs."""
+    memory: dict[Any, str] = field(default_factory=dict, repr=False, compare=False)
+    """What this browser was shown last, by key; only panels of watched widgets may keep something here."""
 
     def job(self, name: str) -> JobState | None:
         return next((state for state in self.jobs if state.id == name), None)
@@ -74,6 +76,17 @@ class View:
         """The id of the job chosen in `field` when its folder is missing, else nothing."""
         name = self.values.get(field, "")
         return name if name and self.job(name) is None else ""
+
+    def follow(self, key: str, current: str, offered: Sequence[str], newest: str) -> str:
+        """The value of a dropdown: `newest` until this browser has shown it once, and from then on the `current` one.
+
+        So a tab continues with what was made last in another tab, and a choice that is made afterwards stays.
+        """
+        if newest not in offered or self.memory.get(key) == newest:
+            return current
+        if current == newest:
+            self.memory[key] = newest
+        return newest
 
     def choices(self, field: str, titles: Mapping[str, str], shown: JobState | None) -> dict[str, object]:
         """Choices and value of a dropdown of jobs. A deleted job stays chosen, so that no other takes its place."""
@@ -126,14 +139,14 @@ class Live:
         """Let panels read the value of `component` as `view.values[name]`."""
         self.watched[name] = component
 
-    def view(self, tab: str, values: Mapping[str, object]) -> View:
+    def view(self, tab: str, values: Mapping[str, object], memory: dict[Any, str] | None = None) -> View:
         texts = {name: "" if value is None else str(value) for name, value in values.items()}
         for name, text in texts.items():
             with suppress(UserError):
                 allowed.check_value(text, self.workspace)
                 continue
             texts[name] = ""  # a path that may not be read; the button says so
-        return View(tab, texts, tuple(self.board.states()))
+        return View(tab, texts, tuple(self.board.states()), memory={} if memory is None else memory)
 
     def attach(self, tab: gr.State) -> None:
         """Create the timer and the listeners that all refreshes go through. Call inside the Blocks, at the end."""
@@ -173,7 +186,7 @@ class Live:
         Gradio takes about a millisecond for each output, even a skipped one (6.31), and most ticks change nothing:
         so a tick has only these outputs, and a change has those of its tab.
         """
-        view = self._view(tab, values)
+        view = self._view(tab, values, dict(sent_input_hashes or {}))
         changed = bool(self._changes(self._panels(False), view, dict(sent_hashes or {})))
         return [self._flag_inputs(view, sent_input_hashes),
                 *(_new_token(changed and name == tab) for name in self.tab_changed)]
@@ -185,7 +198,7 @@ class Live:
         Gradio never frees what it made of an output that is an input as well (6.31). So watched widgets are no
         outputs here, but only of `update_inputs`, which is rare.
         """
-        view, sent = self._view(tab, values), dict(sent_hashes or {})
+        view, sent = self._view(tab, values, dict(sent_input_hashes or {})), dict(sent_hashes or {})
         panels = self._panels(False, only)
         changes = self._changes(panels, view, sent)
         return [sent, self._flag_inputs(view, sent_input_hashes), *(changes.get(at, gr.skip()) for at in panels)]
@@ -200,8 +213,8 @@ class Live:
         A person may type while this is on its way. So a value goes into its widget only where that still holds what
         was seen here.
         """
-        view, sent = self._view(tab, values), dict(sent_input_hashes or {})
-        panels = self._panels(True)
+        sent = dict(sent_input_hashes or {})
+        view, panels = self._view(tab, values, sent), self._panels(True)
         changes = self._changes(panels, view, sent)
         places = {component._id: at for at, component in enumerate(self.watched.values())}
         pending, updates = {}, []
@@ -214,8 +227,8 @@ class Live:
             updates.append(update)
         return [sent, json.dumps(pending), *updates]
 
-    def _view(self, tab: str, values: Sequence[object]) -> View:
-        return self.view(tab, dict(zip(self.watched, values, strict=True)))
+    def _view(self, tab: str, values: Sequence[object], memory: dict[Any, str]) -> View:
+        return self.view(tab, dict(zip(self.watched, values, strict=True)), memory)
 
     def _changes(self, panels: Mapping[int, _Panel], view: View, sent: dict[int, str]) -> dict[int, object]:
         """New values of those `panels` of the open tab that differ from those `sent`, which are updated."""

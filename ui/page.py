@@ -72,7 +72,7 @@ class Page:
         job = load_job(self.workspace, name)
         message = job_views.stop_message(control.read_state(job))
         control.stop(job)
-        return [job_views.notice(message)]
+        return [job_views.notice(message, job=name if control.read_state(job).alive else "")]
 
     def force_stop(self, name: str) -> Sequence[object]:
         """Kill the process of the job `name`."""
@@ -85,7 +85,7 @@ class Page:
         job = load_job(self.workspace, name)
         resumed = control.resume_with_dependents(job, self.live.board.states())
         more = f" {len(resumed) - 1} jobs that waited for it are queued again." if len(resumed) > 1 else ""
-        return [job_views.notice(checkpoint_names.resume_point(job) + more)]
+        return [job_views.notice(checkpoint_names.resume_point(job) + more, job=name)]
 
     def started_notice(self, job: Job) -> Html:
         """A notice that `job` has started, or what it waits for."""
@@ -93,5 +93,5 @@ class Page:
         before = [state.id for state in queue if state.id in job.after]
         before += [state.id for state in queue if state.job.device == job.device != NO_DEVICE and state.id != job.id]
         name = job_views.readable(job.id)
-        return job_views.notice(f"{name} waits for {job_views.readable(before[0])}."
-                                if before else f"{name} has started.")
+        return job_views.notice(f"{name} waits for {job_views.readable(before[0])}." if before
+                                else f"{name} has started.", job=job.id)

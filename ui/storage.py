@@ -10,13 +10,15 @@ from pathlib import Path
 import gradio as gr
 
 from config.errors import UserError
+from core.jobs.reporter import pluralize
 from core.jobs.state import JobBoard, JobState
 from core.library import catalog
 from core.sources import source_preview
 from core.submission import storage
+from core.submission.job_subjects import subject
 from core.submission.storage import Inventory, Item, Usage
 from core.workspace import KINDS, Workspace
-from ui import job_views, media, verb_form
+from ui import job_views, media, records, verb_form
 from ui.job_views import size
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, table
@@ -92,7 +94,7 @@ def build(page: Page) -> None:
                        elem_id="storage-kind", filterable=False)
     live.watch("storage.kind", kind)
     items = gr.HTML(elem_id="storage-items")
-    live.panel(items, lambda view: items_view(sizes.latest(), view), "storage")
+    live.panel(items, lambda view: items_view(sizes.latest(), page.workspace, view), "storage")
     with gr.Row(elem_classes="controls"):
         chosen = gr.Dropdown([], label="To delete", multiselect=True, elem_id="storage-item", scale=4,
                              info="What others depend on is said before anything is deleted.")
@@ -224,7 +226,7 @@ def summary_view(found: Inventory | None, workspace: Workspace) -> Html:
                  paragraph("In the total, files that several items share are counted once.", class_="small")))
 
 
-def items_view(found: Inventory | None, view: View) -> Html:
+def items_view(found: Inventory | None, workspace: Workspace, view: View) -> Html:
     """The items of the chosen kind, the largest first."""
     if found is None:
         return NOTHING
@@ -233,7 +235,7 @@ def items_view(found: Inventory | None, view: View) -> Html:
     if not listed:
         return job_views.empty(f"{TITLES.get(kind, kind)}: none.")
     states = {state.id: state for state in view.jobs}
-    rows = [(item.name, about(item, states), size(usage.size),
+    rows = [(item.name, about(workspace, item, states), size(usage.size),
              size(usage.freed) if usage.freed != usage.size else "", job_views.clock(usage.changed),
              users_line(found, item)) for item, usage in listed[:MOST_LISTED]]
     rest = len(listed) - MOST_LISTED
@@ -247,13 +249,18 @@ def _largest(found: Inventory, kind: str) -> list[tuple[Item, Usage]]:
                   key=lambda one: (-one[1].size, one[0].name))
 
 
-def about(item: Item, states: dict[str, JobState]) -> str:
+def about(workspace: Workspace, item: Item, states: dict[str, JobState]) -> str:
     """What an item is, in some words."""
     if item.name.startswith("."):
         return "unfinished, or left by a job that was killed"
     if item.kind == "run" and item.name in states:
         state = states[item.name]
-        return f"{job_views.VERB_TITLES[state.verb]}, {job_views.STATUS_TITLES[state.status]}"
+        return (f"{job_views.VERB_TITLES[state.verb]}, {job_views.readable(subject(state))} "
+                f"({job_views.STATUS_TITLES[state.status]})")
+    if item.kind == "dataset":
+        found = records.dataset(workspace, item.name)
+        clips = pluralize(found.clips, "clip") if found.clips is not None else ""
+        return ", ".join(part for part in (job_views.language_name(found.language), clips) if part)
     return ""
 
 

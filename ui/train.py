@@ -59,6 +59,7 @@ def _build_run(page: Page) -> None:
         confirm_force = gr.Button("Force stop now", variant="stop", size="md", elem_id="force-stop-confirm")
         cancel_force = gr.Button("Cancel", size="md")
     notice = gr.HTML(elem_classes="notices")
+    verb_form.build_rename(page, page.run, "run")
     status = gr.HTML(elem_id="run-status")
     with gr.Row(visible=False, elem_classes="controls") as scale_row:
         scale = gr.Radio(list(_SCALES), value=_SCALES[0], label="Scale of losses, learning rates and gradients",

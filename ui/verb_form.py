@@ -15,7 +15,8 @@ from gradio.blocks import Block
 from config.errors import UserError
 from config.loading import parse_options
 from core.dataset import languages
-from core.jobs.directory import Job
+from core.jobs import control
+from core.jobs.directory import Job, load_job
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
 from core.library import catalog, model_info
@@ -74,7 +75,10 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
 
     def choice(view: View, name: str) -> object:
         view = resolved_selection(view, verb, choices)
-        return gr.update(choices=list(choices[name](view)), value=view.values[f"{verb}.{name}"] or None)
+        field, offered = f"{verb}.{name}", list(choices[name](view))
+        # what may be left empty is not filled in
+        newest = "" if "" in offered else newest_made(view, VERBS[verb].needs.get(name, ""))
+        return gr.update(choices=offered, value=view.follow(field, view.values[field], offered, newest) or None)
 
     def suggestion(view: View, name: str) -> object:
         wanted, suggested_before = (suggested or {})[name]
@@ -129,6 +133,25 @@ def last_job_view(verb: str, nothing: str, result: Callable[[JobState], Html] | 
     return render
 
 
+def build_rename(page: Page, chosen: gr.Dropdown, name: str) -> None:
+    """A fold that gives the job in `chosen` a name; its id, which others refer to, stays."""
+
+    def rename(job: str | None, title: str) -> Sequence[object]:
+        if not job:
+            raise UserError("No job is chosen.", "Choose one in the list.")
+        given = control.rename(load_job(page.workspace, job), title or "")
+        return [job_views.notice(f"Named “{given}”." if given else "The name was removed."), ""]
+
+    with gr.Accordion("Name", open=False, elem_classes="fold", elem_id=f"{name}-rename"):
+        with gr.Row(elem_classes="controls"):
+            title = gr.Textbox("", label="Name", max_lines=1, elem_id=f"{name}-title", scale=4, max_length=64,
+                               info="Shown in lists and on cards. The id stays, so that nothing that refers to it "
+                               "breaks. Empty: no name.")
+            button = gr.Button("Rename", size="md", scale=0, min_width=110, elem_id=f"{name}-rename-button")
+        notice = gr.HTML(elem_classes="notices")
+    page.on(button.click, rename, [chosen, title], [notice, title])
+
+
 def build_prerequisites(page: Page, verb: str, tab: str, choices: Mapping[str, ChoiceSource]) -> None:
     """A notice and buttons that show only while there is nothing to choose for a field of the form."""
 
@@ -177,6 +200,20 @@ def resolved_selection(view: View, verb: str, choices: Mapping[str, ChoiceSource
             default = VERBS[verb].options.model_fields[name].default
             chosen[field] = default if default in names else names[0] if names else ""
     return replace(view, values=chosen)
+
+
+def newest_made(view: View, kind: str) -> str:
+    """The name of the artefact of a kind that a job made last; empty where none did."""
+    if (key := ("newest made",)) not in view.cache:
+        made: dict[str, str] = {}
+        for state in sorted((one for one in view.jobs if one.status == "finished"), key=lambda one: one.ended_at or 0):
+            for field, what in VERBS[state.verb].makes.items():
+                name = state.id if field == "job" else state.job.settings.get(field) or state.job.settings.get("model")
+                made[what] = str(name)
+        view.cache[key] = made
+    found = view.cache[key]
+    assert isinstance(found, dict)
+    return str(found.get(kind, ""))
 
 
 def names_being_created(view: View, verb: str, field: str) -> set[str]:

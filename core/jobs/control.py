@@ -20,13 +20,14 @@ from config.errors import UserError
 from config.schema import TrainOptions
 from core.jobs import checkpoint_names, locks
 from core.jobs.directory import Job, choose_device
-from core.jobs.events import Queued, Stopped, append_event
+from core.jobs.events import Queued, Renamed, Stopped, append_event
 from core.jobs.locks import FileLock
 from core.jobs.state import JobReader, JobState
 
 _ROOT = Path(__file__).resolve().parents[2]
 WORKER_COMMAND = (sys.executable, "-m", "core.jobs.worker")
 _POLL_S = 0.1
+_MOST_NAME = 64  # letters
 
 
 class AlreadyRunning(UserError):
@@ -110,6 +111,19 @@ def enqueue(job: Job, *, resuming: bool = False, restart: bool = False, finished
         lock.release()
         raise
     return lock
+
+
+def rename(job: Job, name: str) -> str:
+    """Give `job` a name to be shown by; the name as it stands. Its id, which others refer to, stays.
+
+    An empty name removes the last one. `UserError` for one that is no single line of up to 64 letters.
+    """
+    name = name.strip()
+    if len(name) > _MOST_NAME or not name.isprintable():
+        raise UserError(f"{name[:80]!r} cannot be the name of a job.",
+                        f"Use one line of up to {_MOST_NAME} letters, digits, spaces and signs.")
+    append_event(job.journal, Renamed(name))
+    return name
 
 
 def stop(job: Job) -> None:

@@ -1,9 +1,9 @@
 """The events of a job, and its journal: one typed JSON object a line, only ever appended to.
 
-One writer at a time (whoever holds the job's lock), any number of readers. A line is written with one `write` on a
-descriptor opened for appending, so a reader sees whole lines and at most one torn line at the end, which it leaves for
-the next read. A worker that was killed in the middle of a line leaves it torn for good; the next writer starts on a
-line of its own.
+One writer at a time (whoever holds the job's lock; only a new name comes from others), any number of readers. A line is
+written with one `write` on a descriptor opened for appending, so a reader sees whole lines and at most one torn line at
+the end, which it leaves for the next read. A worker that was killed in the middle of a line leaves it torn for good;
+the next writer starts on a line of its own.
 """
 
 from __future__ import annotations
@@ -229,11 +229,18 @@ class Skipped(Event):
     hint: str = ""
 
 
+@dataclass(frozen=True)
+class Renamed(Event):
+    """A person named the job; empty: it has no name but its id. Anybody may append it, also while the worker writes."""
+
+    name: str
+
+
 _KINDS: dict[str, type[Event]] = {
     "queued": Queued, "waiting": Waiting, "started": Started, "stage": Stage, "plan": Plan, "progress": Progress,
     "step": Step, "evaluated": Evaluated, "sample": SampleGenerated, "audio_chunk": AudioChunk,
     "audio": AudioGenerated, "checkpoint": CheckpointSaved, "warning": WarningRaised, "finished": Finished,
-    "failed": Failed, "stopped": Stopped, "skipped": Skipped,
+    "failed": Failed, "stopped": Stopped, "skipped": Skipped, "renamed": Renamed,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 

@@ -32,6 +32,7 @@ from core.jobs.events import (
     Plan,
     Progress,
     Queued,
+    Renamed,
     Result,
     SampleGenerated,
     Skipped,
@@ -68,6 +69,7 @@ class JobState:
 
     job: Job  # on the device of the last attempt
     status: Status = "created"
+    title: str = ""  # the name that a person gave it; the id stays, as others refer to it
     reason: str = ""  # why it waits
     attempt: int = 0
     queued_at: float | None = None
@@ -171,6 +173,8 @@ class JobStateReducer:
                 clips = self._lists["audio"]
                 clips[:] = [one for one in clips if (one.side, one.index) != (event.side, event.index)]
                 clips.append(event)
+            case Renamed():
+                self._set(title=event.name)
             case WarningRaised():
                 self._lists["warnings"].append(event.message)
             case _:
@@ -184,7 +188,8 @@ class JobStateReducer:
         last = self._state
         job = replace(last.job, device=event.device or last.job.device)
         restarts = last.restarts + (last.started_at is not None) if event.restart else 0
-        self._state = JobState(job, status="queued", attempt=last.attempt, queued_at=event.time, restarts=restarts)
+        self._state = JobState(job, status="queued", attempt=last.attempt, queued_at=event.time, restarts=restarts,
+                               title=last.title)
         self._latest = None
         self._recent.clear()
         for name in self._lists.keys() - set(_OF_STEPS):
@@ -303,7 +308,8 @@ class JobReader:
             return False
         events, self._offset = read_events(self.job.journal, self._offset)
         for event in events:
-            self._last_time = event.time
+            if not isinstance(event, Renamed):
+                self._last_time = event.time
             if isinstance(event, (Queued, Waiting, Started, *TERMINAL)):
                 self._last = event
             self._reducer.add(event)

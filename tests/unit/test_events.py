@@ -43,7 +43,7 @@ def test_every_kind_of_event_comes_back_as_it_was_written(tmp_path: Path):
         journal.CheckpointSaved(1, "checkpoints/1", True), WarningRaised("short"),
         Finished({"error": 0.2, "name": None}),
         Failed("no", "do", "line 1\nline 2\r\u2028", 1), journal.Stopped("on request"),
-        journal.Skipped("no", "do"),
+        journal.Skipped("no", "do"), journal.Renamed("mine"),
     ]
     append(path, *written)
     events, offset = read_events(path)

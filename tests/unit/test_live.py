@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import gradio as gr
 import pytest
 from gradio.state_holder import SessionState
 
+from config.schema import ExtendOptions
+from core.jobs.directory import create_job
+from core.jobs.events import Finished, append_event
 from core.workspace import Workspace
 from ui import layout
 from ui.live import Live
@@ -50,10 +54,22 @@ class Browser:
         for fn in heard:
             inputs = [self.values.get(one._id) for one in fn.inputs]
             made = asyncio.run(self.blocks.process_api(fn, inputs, state=self.session))["data"]
+            for one, value in zip(fn.outputs, made, strict=True):
+                if one is self.live.pending_input_values and isinstance(value, str):
+                    self.fill_in(json.loads(value))
             raised |= {one._id for one, value in zip(fn.outputs, made, strict=True) if isinstance(value, str)} & flags
         for flag in raised:
             self.hear(flag, "change")
         return bool(raised)
+
+
+    def fill_in(self, pending: dict[str, dict[str, object]]) -> None:
+        """What `_APPLY_IF_UNCHANGED` does in a browser."""
+        fields = list(self.live.watched.values())
+        for place, change in pending.items():
+            field = fields[int(place)]._id
+            if self.values[field] == change["seen"]:
+                self.values[field] = change["wanted"]
 
 
 @pytest.mark.parametrize("tab", TABS)
@@ -88,3 +104,26 @@ def test_a_tick_has_few_outputs_and_a_change_those_of_its_tab(page: tuple[gr.Blo
     for name, flag in live.tab_changed.items():
         own = sum(panel.tab == name for panel in live.panels)
         assert len(of[flag._id, "change"].outputs) <= 2 + everywhere + own
+
+
+def test_a_tab_continues_with_what_was_made_last_and_a_later_choice_stays(page: tuple[gr.Blocks, Live]) -> None:
+    browser = Browser(*page, "train")
+    field = browser.live.watched["train.extension"]
+
+    def made(name: str) -> str:
+        """What the form holds when a job has made an extension of this name."""
+        (browser.live.workspace.extensions / name).mkdir(parents=True)
+        job = create_job(browser.live.workspace, "extend", ExtendOptions(extension=name))
+        append_event(job.journal, Finished({}))
+        return ticked()
+
+    def ticked() -> str:
+        browser.tick()
+        browser.tick()  # the app sees what it filled in
+        return str(browser.values[field._id])
+
+    assert made("first") == "first"
+    assert made("second") == "second"
+    browser.values[field._id] = "first"
+    assert ticked() == ticked() == "first"
+    assert made("third") == "third"

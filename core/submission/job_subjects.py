@@ -1,0 +1,81 @@
+"""What a job is about, in some words: the language, and the names of what it reads and makes. Never loads torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+
+from config import foreign
+from config.languages import language_name
+from core.jobs.state import JobState
+from core.sources.source_preview import public_name
+
+_SHOWN = 60  # letters of a text or a source
+_REMEMBERED_S = 5.0  # how long the language of a dataset is not read again
+
+
+def subject(state: JobState) -> str:
+    """Such as "Swahili, tiny-sw on my-voice"; a name that a person gave the job comes first."""
+    what = ", ".join(part for part in (_language(state), _names(state.verb, state.job.settings)) if part)
+    return f"{state.title}: {what}" if state.title and what else state.title or what
+
+
+def _language(state: JobState) -> str:
+    """The name of the language that the options give, else that of the dataset; empty where neither says it."""
+    code = state.job.settings.get("language")
+    if not code and (dataset := state.job.settings.get("dataset")):
+        code = _language_of(state.job.workspace.datasets / str(dataset), int(time.monotonic() / _REMEMBERED_S))
+    return language_name(str(code)) if code and state.verb != "doctor" else ""
+
+
+@lru_cache(maxsize=1000)
+def _language_of(dataset: Path, _now: int) -> str:
+    with suppress(OSError, ValueError, AttributeError):
+        return str(foreign.read_yaml(dataset / "dataset.yaml").get("language", ""))
+    return ""
+
+
+def _names(verb: str, options: Mapping[str, object]) -> str:
+    def given(name: str) -> str:
+        return _short(public_name(str(options.get(name) or "")))
+
+    match verb:
+        case "download":
+            return given("save_as") or " ".join(filter(None, (given("model"), given("variant"))))
+        case "segment" | "transcribe" | "align":
+            return given("segments")
+        case "prepare":
+            return f"{given('dataset')} from {given('source').rpartition('/')[2] or given('source')}"
+        case "revise":
+            return f"{given('dataset')} as {given('save_as')}"
+        case "tokenizer":
+            return given("tokenizer")
+        case "extend":
+            return given("extension")
+        case "train" | "preflight":
+            return f"{given('extension')} on {given('dataset')}"
+        case "compare":
+            return f"{given('base')} and {given('finetuned')}"
+        case "synthesize":
+            return f"{given('voice_model')}: {given('text')}"
+        case "evaluate":
+            models = options.get("models")
+            return ", ".join(_short(str(one)) for one in models) if isinstance(models, list | tuple) else ""
+        case "export":
+            return f"{given('run')} as {given('export')}"
+        case "push":
+            return f"{given('export')} to {given('repository')}"
+        case "doctor":
+            return str(options.get("checkpoint") or "").rpartition("/")[2]
+        case "pack":
+            return given("item")
+        case "unpack":
+            return str(options.get("archive") or "").rpartition("/")[2]
+    return given("dataset")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[:_SHOWN].rstrip() + "..."
