@@ -45,9 +45,6 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
     if unused := unused_controls(options.sound, model.family):
         reporter.emit(WarningRaised(f"{', '.join(unused)}: {model.family.name} has no such control; "
                                     "it changed nothing."))
-    for unknown in dict.fromkeys(synthesizer.warn_unknown(text, language) for text in texts):
-        if unknown:
-            reporter.emit(WarningRaised(unknown))
     for note in dict.fromkeys(note for text in texts for note in synthesizer.reading_notes(text, language)):
         reporter.emit(WarningRaised(note))
 

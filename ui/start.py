@@ -27,7 +27,7 @@ from core.library.catalog import CATALOG, CatalogEntry, family_of, find_entry, r
 from core.sources import source_preview
 from core.submission import demo_chain, requirements
 from core.text import text_rules
-from core.workspace import Workspace
+from core.workspace import KINDS, Workspace
 from ui import dataset as dataset_tab
 from ui import job_views, records, verb_form
 from ui.charts import chart
@@ -262,7 +262,7 @@ def _build_own(page: Page) -> _OwnFields:
 def suggested_name(source: str) -> str:
     """A dataset name from that of a file or folder; empty for several uploaded files, whose folder has none."""
     path = Path(source.strip())
-    if not source.strip() or path.parent.name == source_preview.UPLOADS:
+    if not source.strip() or path.parent.name == Path(KINDS["upload"]).name:
         return ""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", path.name.partition(".")[0]).strip("-._")[:60]
 
