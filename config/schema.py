@@ -323,6 +323,7 @@ class ReviseOptions(Options):
 
     dataset: Name = Field("amharic-demo", title="Dataset", description="The reviewed dataset.")
     save_as: Name = Field("amharic-demo-2", title="Save as", description="Name of the new version.")
+    language: LanguageOrNothing = Field("", title="Language", description="The code of the right language, where the dataset was given a wrong one; its texts are then read without text rules. Empty keeps the language.")
     model: ModelName = Field("tiny", title="Model", description="Base model that extracts the features of fixed clips.")
     device: Device = Field("auto", title="Device", description="Device for feature extraction; `auto` uses CUDA when available.")
 
@@ -345,7 +346,8 @@ class TrainOptions(Options):
     dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset to train on.")
     scope: Scope = Field("gated", title="Scope", description="`rows`: new embedding rows only. `gated`: new rows, and adapters active for the new language only. `full`: also base weights, with replay; drift is measured. Base embedding rows are always frozen.")
     steps: int = Field(800, ge=1, le=1_000_000, title="Steps", description="Number of optimizer steps.")
-    max_minutes: float = Field(0.0, ge=0.0, le=10_000.0, title="Time limit (minutes)", description="Stop and save after this time; 0 is no limit.")
+    max_minutes: float = Field(0.0, ge=0.0, le=10_000.0, title="Time limit (minutes)", description="Take as many of the steps as fit into this time, measured before the first one and while it trains; the learning rate ends with them. 0 is no limit.")
+    max_epochs: float = Field(0.0, ge=0.0, le=10_000.0, title="Max epochs", description="Take at most the steps of so many passes over the training clips; the learning rate ends with them. 0 is no limit.")
     batch_size: int = Field(16, ge=1, le=512, title="Batch size", description="Clips per forward pass.", json_schema_extra=_OPTIMIZER)
     processes: int = Field(1, ge=1, le=64, title="Processes", description="Data-parallel processes on this machine, one per GPU; the effective batch is multiplied by it. For several machines use torchrun and leave this at 1.", json_schema_extra=_HARDWARE)
     sharding: Literal["none", "full"] = Field("none", title="Sharding", description="`none` (DDP): each process holds the whole model. `full` (FSDP): trained weights, gradients and optimizer state are sharded; scope `full` with several processes only. Checkpoints are the same.", json_schema_extra=_HARDWARE)
@@ -383,7 +385,7 @@ class TrainOptions(Options):
     replay: float = Field(0.3, ge=0.0, le=0.9, title="Replay ratio", description="Share of base-language clips in each batch; scope `full` only.", json_schema_extra=_DATA)
     replay_datasets: TextOrNothing = Field("", title="Replay datasets", description="Datasets in base languages, comma-separated. Empty: the replay texts, else the model's included clips, else speech that the base model synthesizes. Scope `full` only.", json_schema_extra=_DATA)
     replay_texts: str = Field("", title="Replay texts", description="Text file of sentences that the base model synthesizes for replay: language code, tab, sentence per line. Empty: the model's included clips, else built-in sentences. Scope `full` only.", json_schema_extra=_DATA)
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", title="Precision", description="Precision of frozen weights and computation; trained weights are always float32. `auto` is bfloat16 where supported, float16 with loss scaling on older GPUs (compute capability 7), else float32.", json_schema_extra=_HARDWARE)
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", title="Precision", description="Precision of frozen weights and computation; trained weights are always float32. `auto` is bfloat16 where supported, float16 with loss scaling on older GPUs (compute capability 7.5), else float32.", json_schema_extra=_HARDWARE)
     activation_checkpointing: Literal["auto", "on", "off"] = Field("auto", title="Activation checkpointing", description="Recompute activations in the backward pass: less memory, same result, about a third more time. `auto` turns it on when memory is short.", json_schema_extra=_HARDWARE)
     compile: Literal["off", "on"] = Field("off", title="torch.compile", description="Compile the layers: some minutes at the start, then faster steps on CUDA.", json_schema_extra=_HARDWARE)
     checkpoint_every: int = Field(200, ge=1, le=1_000_000, title="Checkpoint every (steps)", description="Steps between checkpoints, each with scored samples.", json_schema_extra=_CHECKPOINTS)

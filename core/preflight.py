@@ -78,7 +78,8 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
     return {
         "ready": estimate.fits, "clips": len(trainer.data.train), "steps": trainer.step, "warnings": reporter.warnings,
         "features_alike": round(alike, 4), "checkpoint": size_text(size), "spoken_s": round(spoken_s, 2),
-        "memory_bytes": estimate.needed, "training": _expected(estimate, options.steps),
+        "memory_bytes": estimate.needed, "training": _expected(estimate, options),
+        "seconds_a_step": round(sum(estimate.seconds_a_step) / 2, 3),
         "seconds": round(time.monotonic() - start, 1), "not_tried": " ".join(not_tried),
     }
 
@@ -101,18 +102,24 @@ class WarningCounter:
         return self._reporter.stop_requested()
 
 
-def _expected(estimate: Estimate, steps: int) -> str:
+def _expected(estimate: Estimate, options: TrainOptions) -> str:
     """How long the training will take, from trial passes over clips of all its data; empty where it does not fit."""
     if not estimate.fits:
         return ""
-    return f"{duration_range(estimate, steps)} for {steps} steps, beside the samples at checkpoints"
+    seconds = sum(estimate.seconds_a_step) / 2
+    fitting = int(60 * options.max_minutes / seconds) if options.max_minutes and seconds else options.steps
+    if fitting < options.steps:
+        return (f"the time limit of {options.max_minutes:g} min, which holds about {fitting} of the {options.steps} "
+                "steps, beside the samples at checkpoints")
+    return f"{duration_range(estimate, options.steps)} for {options.steps} steps, beside the samples at checkpoints"
 
 
 def trial(options: TrainOptions) -> TrainOptions:
     """The training itself, but two steps long and at its full rate from the first one on; see `untried`."""
     values = {name: getattr(options, name) for name in TrainOptions.model_fields}
-    short = {"steps": STEPS, "checkpoint_every": STEPS, "warmup": 0, "max_minutes": 0.0, "validate_every": 0,
-             "patience": 0, "evaluation_sentences": min(1, options.evaluation_sentences), "keep_last": 1,
+    short = {"steps": STEPS, "checkpoint_every": STEPS, "warmup": 0, "max_minutes": 0.0, "max_epochs": 0.0,
+             "validate_every": 0, "patience": 0,
+             "evaluation_sentences": min(1, options.evaluation_sentences), "keep_last": 1,
              "compile": "off",
              "processes": 1, "sharding": "none", "fisher_clips": min(_FISHER, options.fisher_clips)}
     return TrainOptions(**{**values, **short})

@@ -40,7 +40,7 @@ from data.durable_files import atomic_directory, link_or_copy
 from data.front_end import FrontEnd
 from data.manifest import HELD_OUT, TRAIN, ManifestClip, PreparedDataset
 from data.measures import Measures, measure
-from data.normalisers import TextNormaliser
+from data.normalisers import TextNormaliser, for_other_language
 from data.sound_files import encode_flac, repair
 from data.splits import Sides
 from models.registry import family
@@ -70,7 +70,7 @@ def run(options: ReviseOptions, workspace: Workspace, reporter: Reporter) -> Res
         if _is_resumed(options, workspace):
             index_version(workspace, options.dataset, options.save_as)
         else:
-            version = save_version(workspace, options.dataset, options.save_as, reporter)
+            version = save_version(workspace, options.dataset, options.save_as, reporter, options.language)
             counts = {"excluded": len(version.excluded), "included_again": len(version.included),
                       "texts_edited": len(version.changed), "repaired": len(version.repaired)}
         dataset = manifest.load(workspace.dataset(options.save_as))
@@ -100,8 +100,8 @@ def _is_resumed(options: ReviseOptions, workspace: Workspace) -> bool:
         decided.startswith(written) and not ClipIndex.exists(workspace, manifest.load_card(target).fingerprint))
 
 
-def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter) -> DatasetVersion:
-    """Write the dataset `new`: `name` with the decisions about it."""
+def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter, language: str = "") -> DatasetVersion:
+    """Write the dataset `new`: `name` with the decisions about it, and in `language` where that is corrected."""
     dataset = manifest.load(workspace.dataset(name))
     target = resolve_inside(workspace.datasets, new)
     if target.exists():
@@ -111,14 +111,18 @@ def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter) 
     if strange := sorted(set(decisions) - ids):
         raise UserError(f"{dataset.folder / review.DRAFT_FILE} names clips that {name!r} does not have: {strange[:3]}.",
                         "Take these lines out of the file.")
-    reading = _reading(workspace, dataset)
+    language = language or dataset.card.language
+    reading, _ = _reading(workspace, dataset, language)
     clips, excluded, version = _apply(dataset, out, decisions, reading, target)
-    _check(version, clips, name)
+    corrected = language != dataset.card.language
+    clips = tuple(replace(clip, language=language) for clip in clips)
+    excluded = [(replace(clip, language=language), reason) for clip, reason in excluded]
+    _check(version, clips, name, corrected=corrected)
     with atomic_directory(target) as folder:
         clips, repaired = write_audio(dataset, clips, excluded, decisions, folder, workspace, reporter)
         version = replace(version, repaired=repaired)
-        _check(version, clips, name)
-        card = manifest.make_card(new, dataset.card.language, dataset.card.source, clips, dataset.card.licence)
+        _check(version, clips, name, corrected=corrected)
+        card = manifest.make_card(new, language, dataset.card.source, clips, dataset.card.licence)
         manifest.save(folder, replace(card, reviewed=name, split=dataset.card.split), clips)
         (folder / DECIDED_FILE).write_bytes(decided)
         if (recipe := augmentation.load(dataset.folder)) is not None:
@@ -132,10 +136,15 @@ def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter) 
     return version
 
 
-def _reading(workspace: Workspace, dataset: PreparedDataset) -> TextNormaliser:
-    """How the texts of a dataset were read when its clips were indexed."""
+def _reading(workspace: Workspace, dataset: PreparedDataset, language: str) -> tuple[TextNormaliser, str]:
+    """How the texts of a dataset were read when its clips were indexed, and by which rules.
+
+    In another language, they are read as texts of that, without rules.
+    """
     about = ClipIndex(workspace, dataset.card.fingerprint).about()
-    return text_rules.reading(workspace, about["rules"], dataset.card.language, about["normaliser"])
+    if language == dataset.card.language:
+        return text_rules.reading(workspace, about["rules"], language, about["normaliser"]), about["rules"]
+    return TextNormaliser(for_other_language(about["normaliser"], language)), ""
 
 
 def _apply(dataset: PreparedDataset, out: Sequence[tuple[ManifestClip, str]], decisions: Mapping[str, ReviewDecision],
@@ -200,8 +209,9 @@ def _assign_splits(included: Sequence[ManifestClip], moved: set[str], reading: T
     return tuple(clips), overlapping
 
 
-def _check(version: DatasetVersion, clips: tuple[ManifestClip, ...], name: str) -> None:
-    if not (version.excluded or version.included or version.changed or version.repaired):
+def _check(version: DatasetVersion, clips: tuple[ManifestClip, ...], name: str, *, corrected: bool) -> None:
+    """`corrected`: the language is."""
+    if not (corrected or version.excluded or version.included or version.changed or version.repaired):
         raise UserError(f"Nothing was decided about {name!r} that differs from it.",
                         "Exclude or repair a clip, or edit a text first.")
     if not any(clip.split == TRAIN for clip in clips):
@@ -290,9 +300,12 @@ def index_version(workspace: Workspace, name: str, new: str) -> None:
     if ClipIndex.exists(workspace, dataset.card.fingerprint):
         return
     old = ClipIndex(workspace, base.card.fingerprint)
-    reading = _reading(workspace, base)
-    about = {**old.about(), "dataset": new}
-    tokenizer = about.get("tokenizer", "")
+    language = dataset.card.language
+    reading, rules = _reading(workspace, base, language)
+    about = {**old.about(), "dataset": new, "normaliser": reading.normaliser, "rules": rules}
+    same = language == base.card.language
+    tokenizer = about.get("tokenizer", "") if same else ""
+    about["tokenizer"] = tokenizer
     coverage = UNKNOWN_COVERAGE
     if tokenizer in workspace.list_tokenizers():
         front_end = FrontEnd.load(workspace.tokenizers / tokenizer)
@@ -304,7 +317,7 @@ def index_version(workspace: Workspace, name: str, new: str) -> None:
             before = old.named(clip.id for clip in part)
             for clip in part:
                 one = before.get(clip.id)
-                text = one.spoken if one and one.clip.text == clip.text else reading.normal(clip.text)
+                text = one.spoken if same and one and one.clip.text == clip.text else reading.normal(clip.text)
                 too_long = [coverage.too_long.get(clip.id, "")]
                 if one is not None and one.clip.sha256 == clip.sha256:  # its speech is as long as it was
                     message = next((each.message for each in one.findings if each.kind == "too long"), "")

@@ -90,6 +90,8 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
         else:
             estimate = group.run_on_rank0(lambda: run_plan.estimate(trainer))
             trainer.set_microbatch_plan(estimate.microbatch_plan)
+        if trainer.step == 0:
+            trainer.fit_steps(sum(estimate.seconds_a_step) / 2)
 
     def announce() -> None:
         reporter.emit(run_plan.plan_event(trainer, estimate))
@@ -107,7 +109,8 @@ def train_loop(run: TrainingRun) -> None:
     trainer, reporter, options = run.trainer, run.reporter, run.options
     group = trainer.group
     finished = _finished(trainer)  # a resumed run may be
-    watch = LossWatch(options)
+    plan = trainer.step_plan
+    watch = LossWatch(options.model_copy(update={"steps": plan.steps, "warmup": plan.warmup}))
     if group.rank == 0:
         watch.read(reporter.directory, trainer.step)
     if trainer.step == 0:
@@ -126,7 +129,7 @@ def train_loop(run: TrainingRun) -> None:
             raise UserError(f"{fault.message} {resume_hint}", fault.hint) from fault
         finished = _finished(trainer)
         checkpoint_due = finished or trainer.step % options.checkpoint_every == 0
-        if group.rank == 0 and (checkpoint_due or trainer.step % max(1, options.steps // _MAX_STEP_EVENTS) == 0):
+        if group.rank == 0 and (checkpoint_due or trainer.step % max(1, plan.steps // _MAX_STEP_EVENTS) == 0):
             event = _step_event(trainer, losses)
             reporter.emit(event)
             if warning := watch.observe(event):
@@ -149,10 +152,14 @@ def train_loop(run: TrainingRun) -> None:
         reporter.emit(WarningRaised(
             f"Stopped early at step {trainer.step} of {options.steps}: {best.validations_without_improvement} "
             f"validations in a row did not improve the {run.metric} of {best.best:.4f} at step {best.best_step}."))
-    elif trainer.step < options.steps:
+    elif trainer.step < trainer.step_plan.steps:
         reporter.emit(WarningRaised(
             f"The time limit of {options.max_minutes:g} minutes ended the training at step {trainer.step} of "
-            f"{options.steps}, before the end of the learning-rate schedule."))
+            f"{trainer.step_plan.steps}, before the end of the learning-rate schedule."))
+    elif trainer.step < trainer.most_steps:
+        reporter.emit(WarningRaised(
+            f"{trainer.step} of {trainer.most_steps} steps fitted into the time limit of {options.max_minutes:g} "
+            "minutes; the learning-rate schedule ended with them."))
 
 
 class LossWatch:
@@ -248,15 +255,16 @@ def certify_best(trainer: Trainer, workspace: Workspace, reporter: Reporter) -> 
 
 def _finished(trainer: Trainer) -> bool:
     limit_s = trainer.options.max_minutes * 60
-    return trainer.step >= trainer.options.steps or 0 < limit_s <= trainer.seconds
+    return trainer.step >= trainer.step_plan.steps or 0 < limit_s <= trainer.seconds
 
 
 def _step_event(trainer: Trainer, losses: StepLosses) -> Step:
     options = trainer.options
-    seconds_left = trainer.seconds / trainer.step * (options.steps - trainer.step)
+    steps = trainer.step_plan.steps
+    seconds_left = trainer.seconds / trainer.step * (steps - trainer.step)
     if options.max_minutes:
         seconds_left = min(seconds_left, max(0.0, options.max_minutes * 60 - trainer.seconds))
-    return Step(trainer.step, options.steps, losses.speech, losses.text, trainer.learning_rate, losses.gradient_norm,
+    return Step(trainer.step, steps, losses.speech, losses.text, trainer.learning_rate, losses.gradient_norm,
                 round(losses.tokens / trainer.step_seconds, 1), round(trainer.seconds, 3), round(seconds_left, 1),
                 *memory_plan.peak_since_last_call(trainer.tts.device),
                 parameter_groups.learning_rates(trainer.groups, trainer.optimizer))

@@ -118,6 +118,12 @@ def for_language(code: str, style: Style = "words") -> str:
     return kind if style == "words" else f"{style}-new-{kind}"
 
 
+def for_other_language(name: str, code: str) -> str:
+    """The normaliser that is to another new language what `name` is to one."""
+    style_of, new, _ = name.rpartition("-new-")
+    return f"{style_of}{new}{script_kind(code)}" if new or name in KINDS else name
+
+
 def for_base_language(code: str, multilingual: bool) -> str:
     """Name of the normaliser for a base language of Chatterbox."""
     if not multilingual:

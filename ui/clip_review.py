@@ -51,6 +51,8 @@ def build(page: Page) -> None:
     with gr.Row(elem_classes="grid"):
         name = gr.Textbox(label="Save as", max_lines=1, elem_id="review-name",
                           info="Name of the new version.")
+        language = gr.Textbox(label="Correct language", max_lines=1, elem_id="review-language",
+                              info="Code of the right language; empty keeps it.")
         model = gr.Dropdown([], label="Model", filterable=False, elem_id="review-model",
                             info="Its features are extracted for fixed clips.")
         save = gr.Button("Save new version", variant="primary", size="md", elem_id="review-save")
@@ -71,7 +73,7 @@ def build(page: Page) -> None:
     page.on(on.click, lambda now: [NOTHING, int(now or 0) + 1], [number], [notice, number])
     page.on(command.submit, lambda chosen, text: handle_command(page, chosen, text), [dataset, command],
             [notice, kind, number])
-    page.on(save.click, lambda *values: _save(page, *values), [dataset, name, model], [notice])
+    page.on(save.click, lambda *values: _save(page, *values), [dataset, name, model, language], [notice])
 
 
 def _dataset(page: Page, chosen: str) -> str:
@@ -185,11 +187,11 @@ def _decide(page: Page, name: str, clip: str, *, included: bool | None = None, t
     return _noted(f"{clip} {what}")
 
 
-def _save(page: Page, chosen: object, new: object, model: object) -> Sequence[object]:
+def _save(page: Page, chosen: object, new: object, model: object, language: object) -> Sequence[object]:
     name, dataset = str(new or "").strip(), _dataset(page, str(chosen or ""))
     if not name:
         raise UserError("The new version has no name.", f"Enter one under Save as, such as {dataset}-2.")
-    given = {"dataset": dataset, "save_as": name, "model": str(model or "")}
+    given = {"dataset": dataset, "save_as": name, "model": str(model or ""), "language": str(language or "")}
     return [page.started_notice(page.start("revise", parse_options(ReviseOptions, given)))]
 
 

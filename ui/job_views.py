@@ -62,7 +62,8 @@ _RESULT_TITLES: Mapping[str, str] = {
     "old_rows_equal": "Base rows unchanged", "from_spelling": "Rows initialised from spelling",
     "from_mean": "Rows initialised from the mean",
     "best_step": "Best step", "best_value": "Best value", "chosen_by": "Best checkpoint by",
-    "train_seconds": "Training time", "seconds": "Time", "duration_s": "Duration",
+    "train_seconds": "Training time", "seconds": "Time", "seconds_a_step": "Time of a step",
+    "duration_s": "Duration",
     "real_time_factor": "Real-time factor", "megabytes": "Size", "bytes": "Size", "bytes_fetched": "Downloaded",
     "minutes": "Duration", "level_db": "Level", "error": "CER", "ready": "Ready to train",
     "features_alike": "Codes equal to the cache", "checkpoint": "Checkpoint size", "spoken_s": "Synthesized",
@@ -72,8 +73,8 @@ _RESULT_TITLES: Mapping[str, str] = {
 }
 _WHEN = {"recordings": "original recordings"}
 _SHARES = ("unknown_rate_before", "unknown_rate", "features_alike")
-_UNITS = {"megabytes": "MB", "minutes": "min", "duration_s": "s", "seconds": "s", "train_seconds": "s",
-          "level_db": "dB", "spoken_s": "s"}
+_UNITS = {"megabytes": "MB", "minutes": "min", "duration_s": "s", "seconds": "s", "seconds_a_step": "s",
+          "train_seconds": "s", "level_db": "dB", "spoken_s": "s"}
 _MIN_CERTIFICATE_S = 10.0  # elapsed time before the rest of a certificate is estimated
 
 

@@ -146,7 +146,7 @@ def _build_new_run(page: Page) -> None:
         selector = preset_selector.build()
         form, _ = verb_form.build_verb_form(
             page, "train", "Train",
-            first=("extension", "dataset", "scope", "steps", "max_minutes", "device"), choices=choices,
+            first=("extension", "dataset", "scope", "steps", "max_epochs", "max_minutes", "device"), choices=choices,
             on_started={page.run: lambda job: page.show(job.id), fold: lambda job: gr.update(open=False)},
             preset=lambda view: preset_selector.unchanged(page, view),
             second=("preflight", "Preflight check (1 min)"),

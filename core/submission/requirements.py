@@ -52,9 +52,10 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
     spoken: tuple[tuple[str, ...], tuple[str, ...]] = (), ()  # languages of the base, and those taught
     match options:
         case ReviseOptions():
-            if not review.read_decisions(workspace, options.dataset):
+            corrected = options.language not in ("", _language_of(workspace, options.dataset))
+            if not corrected and not review.read_decisions(workspace, options.dataset):
                 raise UserError(f"Nothing was decided about {options.dataset!r} that differs from it.",
-                                "Exclude a clip, mend one or rewrite a text first.")
+                                "Exclude a clip, mend one, rewrite a text or correct the language first.")
             if options.save_as in workspace.list_datasets():
                 raise UserError(f"There already is a dataset named {options.save_as!r}.",
                                 "Choose another name: none is written over.")

@@ -160,9 +160,12 @@ def plan_event(trainer: Trainer, estimate: Estimate) -> Plan:
         f"Trains {counts.new_rows} new embedding rows and {trained}; {_amount(counts.base_parameters)} parameters "
         "frozen.",
         f"{len(data.train)} clips in {data.language!r}, {len(data.held_out)} held out; steps {trainer.step} to "
-        f"{options.steps} of {options.batch_size * options.gradient_accumulation * processes} clips"
+        f"{trainer.step_plan.steps} of {options.batch_size * options.gradient_accumulation * processes} clips"
         f"{f' over {processes} processes' if processes > 1 else ''}; {trainer.precision}.",
     ]
+    if trainer.step_plan.steps < trainer.most_steps:
+        lines.append(f"{trainer.step_plan.steps} of the {trainer.most_steps} steps fit into {options.max_minutes:g} "
+                     "minutes here; the learning rate ends with them.")
     if data.variants:
         variants = sum(len(data.variants.get(item.id, ())) for item in data.train)
         lines.append(f"{options.augmentation:.0%} of the clips of an epoch are replaced by one of their {variants} "
@@ -173,12 +176,12 @@ def plan_event(trainer: Trainer, estimate: Estimate) -> Plan:
         "row_parameters": counts.row_parameters, "adapter_parameters": counts.adapter_parameters,
         "changed_parameters": counts.changed_parameters, "frozen_parameters": counts.base_parameters,
         "clips": len(data.train), "held_out_clips": len(data.held_out), "memory_bytes": estimate.needed or 0,
-        "seconds": round(sum(estimate.seconds_a_step) / 2 * (options.steps - trainer.step))})
+        "seconds": round(sum(estimate.seconds_a_step) / 2 * (trainer.step_plan.steps - trainer.step))})
 
 
 def _memory_and_time(trainer: Trainer, estimate: Estimate) -> list[str]:
     """Memory and time, and what was changed so that it fits."""
-    options, plan, steps = trainer.options, estimate.microbatch_plan, trainer.options.steps - trainer.step
+    options, plan, steps = trainer.options, estimate.microbatch_plan, trainer.step_plan.steps - trainer.step
     free = "" if estimate.free is None else f" of {memory_plan.format_bytes(estimate.free)} free"
     needed = "" if estimate.needed is None else f"about {memory_plan.format_bytes(estimate.needed)}{free}"
     if not estimate.fits and not trainer.sharded:
@@ -256,9 +259,10 @@ def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
         yield (f"There is little to learn from: {duration(data.train_speech_s)} of speech in {len(data.train)} clips; "
                f"{duration(model_info.MIN_TRAIN_SPEECH_S)} is the least that has worked, an hour or more is better.")
     processes = max(trainer.group.size, options.processes)  # a trial has one
-    uses = options.steps * options.batch_size * processes * options.gradient_accumulation / max(1, len(data.train))
+    steps = min(options.steps, trainer.step_plan.steps) if trainer.options is options else options.steps
+    uses = steps * options.batch_size * processes * options.gradient_accumulation / max(1, len(data.train))
     if uses > MAX_EPOCHS:
-        yield (f"Each of the {len(data.train)} clips is used {uses:.0f} times in {options.steps} steps: from about "
+        yield (f"Each of the {len(data.train)} clips is used {uses:.0f} times in {steps} steps: from about "
                f"{MAX_EPOCHS} on the model overfits. Use fewer steps, or add recordings.")
     speakers = {item.speaker for item in data.train}
     if len(speakers) == 1:

@@ -32,10 +32,12 @@ from core.training.checkpoint import EarlyStopping, TrainerState
 from core.training.checkpoint_evaluation import FROM_SOUND, TrainingRun, own_sentences
 from core.training.dataloader import TrainingData
 from core.training.distributed import ONE_PROCESS, Ranks
-from core.training.trainer import Trainer
+from core.training.trainer import STEP_PLAN, Trainer
 from core.workspace import Workspace
 from data import manifest
 from data.front_end import FrontEnd
+
+_STARTING_ROWS = "starting_rows"  # in a run's folder: the hash of the new rows that it began with
 
 
 def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, device: torch.device,
@@ -95,6 +97,8 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
 
     path = workspace.extensions / options.extension / records.EXTENSION
     rows_hash = records.read_record(path, records.ExtensionRecord).rows_hash if path.is_file() else ""
+    if saved is None and group.rank == 0:
+        _check_same_rows(run_dir, options.extension, rows_hash)
     record = CheckpointRecord(run_dir.name, 0, options.scope, options.extension, options.dataset, rows_hash, "",
                               tts.origin, options.adapter_rank if tts.adapters else None, options.recogniser,
                               options.recogniser_language, tts.text_library or tts.front_end.text_library)
@@ -103,6 +107,16 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
     if group.rank == 0:  # which alone has the recogniser
         training_run.check_metric()
     return training_run
+
+
+def _check_same_rows(run_dir: Path, extension: str, rows_hash: str) -> None:
+    """Raise `UserError` when a run without a checkpoint yet began with other new rows; else note these."""
+    path = run_dir / _STARTING_ROWS
+    before = path.read_text(encoding="utf-8").strip() if path.is_file() else rows_hash
+    if before != rows_hash:
+        raise UserError(f"The extension {extension!r} was made again since this run started: its new rows are others "
+                        f"({rows_hash[:12]}, wanted {before[:12]}). No checkpoint was saved yet.", "Start a new run.")
+    path.write_text(rows_hash + "\n", encoding="utf-8")
 
 
 def _load_recogniser(options: TrainOptions, workspace: Workspace, reporter: Reporter, tts: TTSModel, language: str,
@@ -139,7 +153,8 @@ def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run_dir: Path) 
     values = checkpoint.read_ranking(run_dir).values
     if state.step not in values:
         return True
-    ended = state.step >= options.steps or 0 < options.max_minutes * 60 <= state.seconds
+    planned = int(state.tensors[STEP_PLAN][0]) if STEP_PLAN in state.tensors else options.steps
+    ended = state.step >= planned or 0 < options.max_minutes * 60 <= state.seconds
     stopping = state.early_stopping.after(state.step, values[state.step], options.min_improvement)
     return not ended and not stopping.should_stop(options.patience)
 
@@ -169,7 +184,7 @@ _REASONS: Mapping[str, str] = {
     "batch_size": _REASON_SAMPLE_ORDER, "gradient_accumulation": _REASON_SAMPLE_ORDER,
     "processes": _REASON_SAMPLE_ORDER, "seed": _REASON_SAMPLE_ORDER,
     "replay": _REASON_SAMPLE_ORDER, "dataset": _REASON_SAMPLE_ORDER,
-    "steps": _REASON_SCHEDULE, "warmup": _REASON_SCHEDULE, "schedule": _REASON_SCHEDULE,
+    "steps": _REASON_SCHEDULE, "max_epochs": _REASON_SCHEDULE, "warmup": _REASON_SCHEDULE, "schedule": _REASON_SCHEDULE,
     "min_lr_ratio": _REASON_SCHEDULE,
     "scope": _REASON_PARAMETER_GROUPS, "weight_decay": _REASON_PARAMETER_GROUPS,
     "full_trainable": _REASON_PARAMETER_GROUPS, "layer_lr_decay": _REASON_PARAMETER_GROUPS,

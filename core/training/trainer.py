@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import torch
 from torch import nn
@@ -40,6 +40,9 @@ _BETAS = (0.9, 0.98)
 _INITIAL_LR = "initial_lr"  # key in a parameter group, as of torch's learning-rate schedulers
 _ALLOCATION, _BASE_LOSS, _SCALER = "allocation/", "base_loss/", "scaler"  # in the tensors of a checkpoint
 _SEEDS_RNG, _TORCH_RNG, _CUDA_RNG = "generator/input_dropout", "generator/torch", "generator/cuda"
+STEP_PLAN = "step_plan"
+_WARMUP_PART, _REPLANS = 5, 20  # of the steps that fit into a limit: the longest warmup, how often they are counted
+_NEAR_ENOUGH = 0.02  # a smaller change of their number does not count
 _MAX_SKIPPED = 3  # batches in a row whose losses or gradients are not finite
 
 
@@ -60,6 +63,34 @@ class StepLosses:
         return f"speech loss {self.speech}, text loss {self.text}, gradient norm {self.gradient_norm}"
 
 
+@dataclass(frozen=True)
+class StepPlan:
+    """How many steps are taken, and how the learning-rate schedule is spread over them.
+
+    `share` of the schedule is over at step `begin`; the rest is spread evenly up to the last step.
+    """
+
+    steps: int
+    warmup: int
+    begin: int
+    share: float = 0.0
+
+    @classmethod
+    def of(cls, options: TrainOptions) -> StepPlan:
+        return cls(options.steps, options.warmup, options.warmup)
+
+    def share_at(self, step: int) -> float:
+        return min(1.0, self.share + (1.0 - self.share) * (step - self.begin) / max(1, self.steps - self.begin))
+
+    def ending_at(self, steps: int, step: int) -> StepPlan:
+        """This plan with another last step, from `step` on and without a jump of the learning rate."""
+        if step == 0:
+            warmup = min(self.warmup, max(1, steps // _WARMUP_PART)) if self.warmup else 0
+            return StepPlan(steps, warmup, warmup)
+        begin = max(step, self.warmup)
+        return StepPlan(steps, self.warmup, begin, self.share_at(begin))
+
+
 class Diverged(UserError):
     """Several batches in a row were not finite; the weights are those before the first of them."""
 
@@ -75,6 +106,15 @@ class Trainer:
                  group: Ranks = ONE_PROCESS) -> None:
         self.options, self.tts, self.data, self.precision, self.group = options, tts, data, precision, group
         self.step, self.seconds, self.step_seconds, self.learning_rate = 0, 0.0, 0.0, 0.0
+        self.step_plan = StepPlan.of(options)
+        self.most_steps = options.steps
+        if options.max_epochs:
+            if options.adapter == "adalora":
+                raise UserError(f"AdaLoRA distributes its ranks over the {options.steps} steps asked for, which "
+                                f"{options.max_epochs:g} epochs may shorten.", "Give the number of steps alone.")
+            clips = options.batch_size * options.gradient_accumulation * group.size
+            self.most_steps = min(options.steps, max(1, math.ceil(options.max_epochs * len(data.train) / clips)))
+            self.step_plan = self.step_plan.ending_at(self.most_steps, 0)
         self.skipped = 0  # batches that were not finite
         self.drift_clips: tuple[Utterance, ...] = ()  # clips of base languages that measure the drift
         self.base_losses: dict[str, float] = {}  # of base languages before the first step, in nats a code
@@ -127,9 +167,11 @@ class Trainer:
     def train_step(self) -> StepLosses:
         """Take one optimizer step, and raise `Diverged` where several batches in a row are not finite."""
         start, options, group = time.monotonic(), self.options, self.group
+        if self.step and self.step % max(1, self.step_plan.steps // _REPLANS) == 0:
+            self.fit_steps(self.seconds / self.step)
         self.train_model.lm.module.train()
         for param_group in self.optimizer.param_groups:
-            param_group["lr"] = param_group[_INITIAL_LR] * learning_rate_factor(self.step, options)
+            param_group["lr"] = param_group[_INITIAL_LR] * learning_rate_factor(self.step, options, self.step_plan)
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
         parameters = list(self.trainables.named.values())
         skipped_in_a_row = 0
@@ -217,6 +259,20 @@ class Trainer:
         self.step_seconds = time.monotonic() - start
         self.seconds += self.step_seconds
         return losses
+
+    def fit_steps(self, seconds_a_step: float) -> None:
+        """Plan as many steps as fit into the time limit, at most those asked for; the schedule ends with them.
+
+        All ranks call it; rank 0's time counts. AdaLoRA's ranks follow a schedule of the steps asked for: there the
+        limit ends the run where it stands.
+        """
+        limit_s = 60 * self.options.max_minutes
+        if not limit_s or self.options.adapter == "adalora":
+            return
+        fitting = int(max(0.0, limit_s - self.seconds) / seconds_a_step) if seconds_a_step > 0 else self.most_steps
+        steps = self.group.broadcast(min(self.most_steps, max(1, self.step + fitting)))
+        if self.step == 0 or abs(steps - self.step_plan.steps) > _NEAR_ENOUGH * steps:
+            self.step_plan = self.step_plan.ending_at(steps, self.step)
 
     def _loss(self, batch: MicroBatch, speech_tokens: int, text_tokens: int, *, adalora_penalty: bool
               ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -371,6 +427,8 @@ class Trainer:
         rng_state = self._rng_state()
         tensors = checkpoint.optimizer_tensors(self.optimizer, self._names) | rng_state | self.group.gather(rng_state)
         tensors["skipped"] = torch.tensor(self.skipped)
+        plan_of_steps = (*astuple(self.step_plan), self.options.max_minutes)
+        tensors[STEP_PLAN] = torch.tensor(plan_of_steps, dtype=torch.float64)
         tensors |= {_BASE_LOSS + language: torch.tensor(loss, dtype=torch.float64)
                     for language, loss in self.base_losses.items()}
         if self.ema:
@@ -389,6 +447,12 @@ class Trainer:
         self.step, self.seconds = state.step, state.seconds
         checkpoint.restore_optimizer(self.optimizer, self._names, state.tensors)
         self.skipped = int(state.tensors["skipped"])
+        if STEP_PLAN in state.tensors:
+            *places, share, limit = state.tensors[STEP_PLAN].tolist()
+            self.step_plan = StepPlan(*map(int, places), share)
+            if limit != self.options.max_minutes and self.step:  # it was changed since
+                self.step_plan = self.step_plan.ending_at(self.most_steps, self.step)
+                self.fit_steps(self.seconds / self.step)
         self.base_losses = {name.removeprefix(_BASE_LOSS): value.item() for name, value in state.tensors.items()
                             if name.startswith(_BASE_LOSS)}
         if self.ema:
@@ -447,15 +511,16 @@ def make_optimizer(groups: Sequence[ParameterGroup], options: TrainOptions,
     return torch.optim.AdamW(param_groups, betas=_BETAS, fused=True if device.type == "cuda" else None)
 
 
-def learning_rate_factor(step: int, options: TrainOptions) -> float:
+def learning_rate_factor(step: int, options: TrainOptions, plan: StepPlan | None = None) -> float:
     """Factor of the peak learning rate at `step` (from 0): linear warmup, then the schedule down to the minimum.
 
-    It depends on the step alone, never on the clock, so that a resumed run is the same run.
+    It depends on the step and the plan alone, which a checkpoint holds, so that a resumed run is the same run.
     """
-    if step < options.warmup:
-        return (step + 1) / options.warmup
+    plan = plan or StepPlan.of(options)
+    if step < plan.warmup:
+        return (step + 1) / plan.warmup
     if options.schedule == "constant":
         return 1.0
-    share = min(1.0, (step - options.warmup) / max(1, options.steps - options.warmup))
+    share = plan.share_at(step)
     decay = 1 - share if options.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * share))
     return options.min_lr_ratio + (1 - options.min_lr_ratio) * decay

@@ -21,7 +21,7 @@ from core.model.precision import Precision
 from core.training import checkpoint, dataloader, parameter_groups, setup
 from core.training import trainer as optimization
 from core.training.parameter_groups import ParameterGroup
-from core.training.trainer import Diverged, Trainer
+from core.training.trainer import Diverged, StepPlan, Trainer
 from core.training.weight_regularization import ExponentialMovingAverage
 from core.workspace import Workspace
 from models.base import Losses
@@ -53,6 +53,47 @@ def test_rates_rise_to_the_peak_and_fall_to_the_floor(schedule: str, middle: flo
     assert factors[54] == pytest.approx(middle)
     assert factors[104] == pytest.approx(last)
     assert all(one >= other - 1e-12 for one, other in zip(factors[4:], factors[5:], strict=False))
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear"])
+def test_the_schedule_ends_where_the_time_ends_without_a_jump(schedule: str) -> None:
+    options = train_options(schedule=schedule, steps=1000, warmup=30, min_lr_ratio=0.1)
+
+    def factor(step: int, plan: StepPlan) -> float:
+        return optimization.learning_rate_factor(step, options, plan)
+
+    asked = StepPlan.of(options)
+    fitting = asked.ending_at(200, 0)
+    slower, faster = fitting.ending_at(150, 100), fitting.ending_at(300, 100)
+    assert factor(500, asked) == optimization.learning_rate_factor(500, options)
+    for plan in (fitting, slower, faster):
+        assert factor(plan.steps, plan) == pytest.approx(0.1)
+        assert factor(100, plan) == factor(100, fitting)
+        factors = [factor(step, plan) for step in range(100, plan.steps + 1)]
+        assert factors == sorted(factors, reverse=True)
+    assert asked.ending_at(20, 0).warmup == 4  # a fifth of them
+
+
+def test_epochs_are_the_steps_of_so_many_passes(world: Workspace) -> None:
+    clips = len(made(world).data.train)
+    trainer = made(world, steps=500, batch_size=2, max_epochs=3.0)
+    assert trainer.step_plan.steps == math.ceil(3 * clips / 2)
+    assert made(world, steps=2, batch_size=2, max_epochs=3.0).step_plan.steps == 2
+    with pytest.raises(UserError, match="AdaLoRA distributes its ranks over the 500 steps"):
+        made(world, steps=500, max_epochs=3.0, adapter="adalora")
+
+
+def test_a_resumed_run_keeps_the_steps_that_fit(world: Workspace) -> None:
+    first, second, longer = (made(world, steps=500, max_minutes=minutes) for minutes in (1.0, 1.0, 2.0))
+    first.fit_steps(0.5)
+    assert first.step_plan.steps == 120
+    first.train_step()
+    first.seconds = 0.5
+    state = first.state_dict()
+    second.load_state_dict(state)
+    assert second.step_plan == first.step_plan
+    longer.load_state_dict(state)  # whose limit was changed
+    assert longer.step_plan.steps == 240
 
 
 def test_the_cosine_falls_slower_at_first_than_the_line() -> None:

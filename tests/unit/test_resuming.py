@@ -97,6 +97,17 @@ def test_a_vocabulary_of_the_same_size_is_refused_by_its_content(world: Workspac
     assert "--init-from run:one@2" in caught.value.hint
 
 
+def test_a_run_without_a_checkpoint_is_not_resumed_on_other_rows(world: Workspace) -> None:
+    run = Listener(world.runs / "none")
+    for _ in range(2):
+        setup.setup_run(train_options(**CHANGES), world, run, CPU)
+    path = world.extensions / "tiny-am" / records.EXTENSION
+    record = records.read_record(path, records.ExtensionRecord)
+    records.write_record(path, replace(record, rows_hash="f" * 64))
+    with pytest.raises(UserError, match=r"made again since this run started: its new rows are others \(ffff"):
+        setup.setup_run(train_options(**CHANGES), world, run, CPU)
+
+
 def test_another_order_of_the_same_tokens_is_another_vocabulary(world: Workspace) -> None:
     extend_anew(world, sorted(SYLLABLES, reverse=True))
     with pytest.raises(UserError, match="another vocabulary"):

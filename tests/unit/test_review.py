@@ -20,6 +20,7 @@ from core import prepare, revise
 from core.dataset import review
 from core.dataset.clip_index import ClipIndex, MeasureStore, build_index
 from core.dataset.review import ReviewDecision
+from core.submission import requirements
 from core.workspace import Workspace
 from data import manifest
 from data.clip_findings import AnalysedClip
@@ -409,3 +410,18 @@ def test_a_decision_that_was_cut_off_loses_no_other(workspace: Workspace) -> Non
     assert set(review.read_decisions(workspace, "torn")) == {"one"}
     review.decide(workspace, "torn", [ReviewDecision("three")])
     assert set(review.read_decisions(workspace, "torn")) == {"one", "three"}
+
+
+def test_the_language_of_a_dataset_is_corrected_in_a_new_version(ready: Workspace) -> None:
+    before = versions(ready, "d")
+    assert requirements.check_requirements(ready, "revise", ReviseOptions(
+        dataset="d", save_as="d-ti", language="ti", model="tiny")) == ()
+    revise.save_version(ready, "d", "d-ti", Recorder(), "ti")
+    after = versions(ready, "d-ti")
+    assert (after.card.language, {clip.language for clip in after.clips}) == ("ti", {"ti"})
+    assert [(clip.id, clip.text, clip.split, clip.sha256) for clip in after.clips] == [
+        (clip.id, clip.text, clip.split, clip.sha256) for clip in before.clips]
+    assert review.index_of(ready, "d-ti").about()["rules"] == ""
+    assert versions(ready, "d").card == before.card
+    with pytest.raises(UserError, match="Nothing was decided about 'd'"):
+        requirements.check_requirements(ready, "revise", ReviseOptions(dataset="d", save_as="d-3", language="am"))
