@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ from gradio.components import Component
 
 from config.errors import UserError
 from config.languages import NAMES, code_of
+from config.loading import parse_options
 from config.schema import AS_IS, CompareOptions, PrepareOptions, TokenizerOptions, TrainOptions
 from core.dataset import languages
 from core.jobs import checkpoint_names, control
@@ -56,7 +58,7 @@ def build(page: Page) -> None:
                                       label="Recordings", filterable=False, elem_id="start-dataset", min_width=200)
                 language = gr.Dropdown([("Amharic", "am")], value="am", label="New language", filterable=False,
                                        elem_id="start-language", min_width=140)
-                length = gr.Dropdown([("Full (about 5 min)", FULL)], value=FULL,
+                length = gr.Dropdown([("Full: 5 min, up to 800 steps", FULL)], value=FULL,
                                      label="Training length", filterable=False, elem_id="start-length", min_width=200)
             own = _build_own(page)
             about_data = gr.HTML(elem_id="start-data", elem_classes="notices")
@@ -70,6 +72,7 @@ def build(page: Page) -> None:
                                    min_width=90)
                 listen = gr.Button("Listen", variant="primary", size="md", visible=False, elem_id="start-listen",
                                    min_width=120)
+                further = gr.Button("Train further", size="md", visible=False, elem_id="start-further", min_width=120)
                 details = gr.Button("Details", size="md", visible=False, elem_id="start-details", min_width=90)
             curve = gr.HTML(elem_id="start-curve")
     followed = gr.State("")  # the training whose end opens Listen
@@ -93,11 +96,12 @@ def build(page: Page) -> None:
         (language, lambda view: language_choices(workspace, resolved(view))),
         (dataset, lambda view: dataset_choices(workspace, resolved(view))),
         (length, lambda view: length_choices(workspace, resolved(view), page.gpus())),
-        (shown_run, lambda view: next((state.id for state in chain_of(view.jobs) if state.verb == "train"), "")),
+        (shown_run, lambda view: _id_of(_last_training(chain_of(view.jobs)))),
         (notice, notice_while_running), (start, lambda view: start_button(resolved(view))),
         (own.group, lambda view: gr.update(visible=_is_own(resolved(view)))),
         (about_data, lambda view: data_view(workspace, resolved(view))),
         (resume, lambda view: resume_button(chain_of(view.jobs))),
+        (further, lambda view: further_button(chain_of(view.jobs))),
         (steps, lambda view: chain_view(chain_of(view.jobs), pace(workspace, view),
                                         last_certificate_time(workspace, view))),
         (curve, loss_curve),
@@ -124,6 +128,7 @@ def build(page: Page) -> None:
             [notice, followed, page.run, page.pair])
     page.on(stop.click, lambda: _stop(page), [], [notice])
     page.on(resume.click, lambda: _resume(page), [], [notice, followed])
+    page.on(further.click, lambda length: _further(page, length), [length], [notice, followed, page.run, page.pair])
     page.go(listen, "listen")
     page.go(details, "train")
 
@@ -163,7 +168,15 @@ def chain_view(states: Sequence[JobState], pace: str, past: CertificateTime | No
 
 
 def _training(states: Sequence[JobState]) -> JobState | None:
-    return next((state for state in states if state.verb == "train" and (state.steps or state.alive)), None)
+    return next((state for state in reversed(states) if state.verb == "train" and (state.steps or state.alive)), None)
+
+
+def _last_training(states: Sequence[JobState]) -> JobState | None:
+    return next((state for state in reversed(states) if state.verb == "train"), None)
+
+
+def _id_of(state: JobState | None) -> str:
+    return state.id if state else ""
 
 
 def _resumable(states: Sequence[JobState]) -> bool:
@@ -330,7 +343,40 @@ def _resume(page: Page) -> Sequence[object]:
             control.resume(state.job)
     last = next((state.job for state in reversed(states) if state.resumable and state.started_at), None)
     return [job_views.notice(checkpoint_names.resume_point(last) if last else "Resumed."),
-            next((state.id for state in states if state.verb == "train"), "")]
+            _id_of(_last_training(states))]
+
+
+def further_button(states: Sequence[JobState]) -> object:
+    """Train further, named by what it goes on from; shown when a training has ended."""
+    ended = bool(states) and not any(state.alive for state in states) and not _resumable(states)
+    return gr.update(visible=ended, value=f"Train {chain_title(states)} further")
+
+
+def further_options(workspace: Workspace, states: Sequence[JobState], length: str,
+                    gpus: Sequence[Gpu] = ()) -> TrainOptions:
+    """A new training of this length on the weights of the chain's last one, with its other options."""
+    before = _last_training(states)
+    if before is None:
+        raise UserError("There is no training to go on from.", "Train first.")
+    settings = before.job.settings
+    one = model_info.family_of_extension(workspace, str(settings.get("extension", "")))
+    _, asked = training_options(workspace, one, str(settings.get("dataset", "")), length, gpus)
+    length_of = {name: getattr(asked, name) for name in ("steps", "max_minutes", "checkpoint_every")}
+    return parse_options(TrainOptions, {**settings, **length_of, "init_from": f"run:{before.id}"})
+
+
+def _further(page: Page, length: str) -> Sequence[object]:
+    states = chain_of(page.live.board.states())
+    options = further_options(page.workspace, states, length, page.gpus())
+    requirements.check_requirements(page.workspace, "train", options)
+    made = [create_job(page.workspace, "train", options, after=(_id_of(_last_training(states)),))]
+    for compared in [state.job.settings for state in states if state.verb == "compare"][-1:]:
+        again = parse_options(CompareOptions, {**compared, "finetuned": f"run:{made[0].id}"})
+        made.append(create_job(page.workspace, "compare", again, after=(made[0].id,)))
+    for job in made:
+        control.start(job)
+    return [job_views.notice("Training started on the weights of the last one."), made[0].id, page.show(made[0].id),
+            page.show(made[-1].id) if len(made) > 1 else gr.skip()]
 
 
 def follow(view: View) -> str:
@@ -351,6 +397,10 @@ DEMO = "demo"
 DEMO_LABEL = "Built-in Amharic demo"
 DEMO_DATASET = "amharic-demo"
 FULL, QUICK = "full", "quick"
+MINUTES = ("15", "60")
+"""Lengths in minutes: as many steps as fit."""
+ANY_STEPS = 100_000
+_TIMED_STEPS = 5  # fewer say little of a step's time
 _QUICK: Mapping[str, Mapping[str, object]] = {
     "demo": {"steps": 100, "max_minutes": 2, "checkpoint_every": 50, "evaluation_sentences": 4},
     "chatterbox": {"steps": 20, "max_minutes": 20, "checkpoint_every": 10, "evaluation_sentences": 1},
@@ -363,12 +413,14 @@ def resolved_selection(workspace: Workspace, view: View, states: Sequence[JobSta
 
     A reload shows what is being trained, and what a person chooses afterwards stays.
     """
-    training = next((state for state in states if state.verb == "train"), None)
+    training = _last_training(states)
     if training is None or view.values.get("start_shown_run") == training.id:
         return view
     model = next((str(state.job.settings["model"]) for state in states if "model" in state.job.settings), "")
-    quick = training.job.settings.get("steps") == _quick(_family_or_first(workspace, model)).steps
-    chosen = {"start_length": QUICK if quick else FULL} | ({"start_model": model} if model else {})
+    steps, minutes = (training.job.settings.get(name) for name in ("steps", "max_minutes"))
+    quick = steps == _quick(_family_or_first(workspace, model)).steps
+    timed = next((one for one in MINUTES if steps == ANY_STEPS and minutes == float(one)), FULL)
+    chosen = {"start_length": QUICK if quick else timed} | ({"start_model": model} if model else {})
     dataset = str(training.job.settings.get("dataset", ""))
     if dataset == DEMO_DATASET:
         chosen |= {"start_dataset": DEMO, "start_language": "am"}
@@ -451,11 +503,60 @@ def _makes(state: JobState, dataset: str) -> bool:
 
 
 def length_choices(workspace: Workspace, view: View, gpus: Sequence[Gpu] = ()) -> object:
-    """Training lengths: minutes where they were measured, else steps."""
+    """Training lengths in minutes and in the steps that fit into them, where a step was timed on this machine."""
     one = _family_or_first(workspace, view.values["start_model"])
-    dataset = view.values.get("start_dataset", "")
-    return _choices([(_length(workspace, one, dataset, length, gpus), length) for length in (FULL, QUICK)],
-                    view.values.get("start_length", ""))
+    made = []
+    for length in (FULL, QUICK, *MINUTES):
+        preset, options = training_options(workspace, one, view.values.get("start_dataset", ""), length, gpus)
+        name = {FULL: "Full" if options.max_minutes else f"Preset {preset}", QUICK: "Quick test"}.get(length, "")
+        made.append((length_title(name, options, step_seconds(workspace, view, options, gpus)), length))
+    return _choices(made, view.values.get("start_length", ""))
+
+
+def length_title(name: str, options: TrainOptions, step_s: float | None) -> str:
+    """Such as `Full: 5 min, about 620 of 800 steps here`; `step_s`: seconds of a step, where they were measured."""
+    minutes, steps = options.max_minutes, options.steps
+    if not minutes:
+        took = f"about {job_views.duration(steps * step_s)} here" if step_s else "timed before the first"
+        return f"{name}: {steps:,} steps, {took}"
+    if step_s is None:
+        held = f"up to {steps:,} steps" if steps < ANY_STEPS else "as many steps as fit"
+    else:
+        fitting = min(steps, max(1, int(60 * minutes / step_s)))
+        held = f"about {fitting:,}{f' of {steps:,}' if fitting < steps < ANY_STEPS else ''} steps here"
+        minutes = min(minutes, max(1, math.ceil(fitting * step_s / 60)))
+    return f"{name}{': ' if name else ''}{minutes:g} min, {held}"
+
+
+def step_seconds(workspace: Workspace, view: View, options: TrainOptions, gpus: Sequence[Gpu]) -> float | None:
+    """Seconds of a step with this batch of the chosen model on this machine, by its last training or preflight."""
+    device, batch = "cuda" if gpus else "cpu", options.batch_size * options.gradient_accumulation
+    for state in view.jobs:
+        settings = state.job.settings
+        same = int(settings.get("batch_size", 0)) * int(settings.get("gradient_accumulation", 1)) == batch
+        if state.verb not in ("train", "preflight") or not same or state.job.device != device:
+            continue
+        with suppress(UserError):  # it was deleted since
+            base = model_info.model_of_extension(workspace, str(settings.get("extension", "")))
+            if base != model_info.base_of(workspace, view.values["start_model"]):
+                continue
+            timed = (state.result or {}).get("seconds_a_step")
+            if state.verb == "preflight" and isinstance(timed, int | float) and timed > 0:
+                return float(timed)
+            if len(state.steps) >= _TIMED_STEPS:
+                return state.steps[-1].seconds / state.steps[-1].step
+    return None
+
+
+def training_options(workspace: Workspace, one: CatalogEntry, dataset: str, length: str,
+                     gpus: Sequence[Gpu]) -> tuple[str, TrainOptions]:
+    """The title of the preset, and the options of a training of this length."""
+    if length == QUICK:
+        return "", _quick(one)
+    preset = chosen_preset(workspace, one, dataset, gpus)
+    if length not in MINUTES:
+        return preset.title, preset.options
+    return preset.title, preset.options.model_copy(update={"steps": ANY_STEPS, "max_minutes": float(length)})
 
 
 def pace(workspace: Workspace, view: View) -> str:
@@ -485,17 +586,6 @@ def _family_or_first(workspace: Workspace, name: str) -> CatalogEntry:
         return CATALOG[0]
 
 
-def _length(workspace: Workspace, one: CatalogEntry, dataset: str, length: str, gpus: Sequence[Gpu]) -> str:
-    short = one.preset == "demo"
-    if length == QUICK:
-        return "Quick test (too short for good speech)" if short else (
-            f"Quick test ({_quick(one).steps} steps, too few for good speech)")
-    preset = chosen_preset(workspace, one, dataset, gpus)
-    if short and dataset in ("", DEMO):  # what was measured
-        return "Full (about 5 min)"
-    return f"Preset {preset.title}: {preset.options.steps:,} steps{'' if short else ', needs a GPU'}"
-
-
 def chosen_preset(workspace: Workspace, one: CatalogEntry, dataset: str,
                   gpus: Sequence[Gpu]) -> model_info.FittedPreset:
     """The preset for the size of the dataset and the memory of the GPUs, as on the Train tab."""
@@ -522,7 +612,7 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
     picked: dict[str, Any] = {} if dataset == DEMO else {"dataset": dataset, "source": AS_IS}
     if own is not None and own.dataset not in workspace.list_datasets():
         picked |= {"source": own.source, "any_script": own.any_script}
-    train = _quick(one) if length == QUICK else chosen_preset(workspace, one, dataset, gpus).options
+    _, train = training_options(workspace, one, dataset, length, gpus)
     made = demo_chain.ChainOptions(
         model=model, model_present=":" in model or (bool(one.variants) and model in workspace.list_models()),
         language=language,

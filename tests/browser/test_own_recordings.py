@@ -19,7 +19,7 @@ from ui import start
 
 pytestmark = pytest.mark.browser
 Visit = Callable[..., Page]
-RECORDINGS, LENGTH = "mine (300 clips)", "Quick test (too short for good speech)"
+RECORDINGS, LENGTH = "mine (300 clips)", "Quick test: 2 min, up to 100 steps"
 
 
 @dataclass

@@ -11,9 +11,11 @@ import pytest
 import yaml
 
 from config.errors import UserError
-from config.schema import AS_IS, CompareOptions, PrepareOptions
+from config.schema import AS_IS, CompareOptions, PrepareOptions, TrainOptions
+from core.jobs.directory import create_job
+from core.jobs.events import Step
 from core.jobs.state import JobState
-from core.library import model_info
+from core.library import model_info, records
 from core.submission import demo_chain
 from core.workspace import Workspace
 from tests import chatterbox_world
@@ -192,6 +194,46 @@ def test_a_name_is_suggested_from_what_was_given() -> None:
     assert start.suggested_name("/data/My Swahili voice.zip") == "My-Swahili-voice"
     assert start.suggested_name("/workspace/cache/uploads/20261123-101010-abcd/swahili.tar.gz") == "swahili"
     assert start.suggested_name("/workspace/cache/uploads/20261123-101010-abcd") == start.suggested_name("") == ""
+
+
+def write_extension(workspace: Workspace) -> None:
+    (workspace.models / "tiny").mkdir()
+    (workspace.extensions / "tiny-am").mkdir()
+    origin = records.Origin("tiny", "tiny", "", 1, 2, "")
+    records.write_record(workspace.extensions / "tiny-am" / records.EXTENSION,
+                         records.ExtensionRecord("tiny-am", "tiny-am", ("am",), "romanised", 0, "", origin))
+
+
+def test_lengths_are_minutes_and_the_steps_that_fit_into_them(workspace: Workspace) -> None:
+    five, any_steps = TrainOptions(steps=800, max_minutes=5), TrainOptions(steps=start.ANY_STEPS, max_minutes=15)
+    for options, step_s, title in ((five, None, "Full: 5 min, up to 800 steps"),
+                                   (five, 0.25, "Full: 4 min, about 800 steps here"),
+                                   (five, 0.5, "Full: 5 min, about 600 of 800 steps here"),
+                                   (TrainOptions(steps=4000), None, "Full: 4,000 steps, timed before the first"),
+                                   (TrainOptions(steps=4000), 9.0, "Full: 4,000 steps, about 10 h here")):
+        assert start.length_title("Full", options, step_s) == title
+    assert start.length_title("", any_steps, None) == "15 min, as many steps as fit"
+    assert start.length_title("", any_steps, 0.5) == "15 min, about 1,800 steps here"
+    write_extension(workspace)
+    made = create_job(workspace, "train", five)
+    assert made.device == "cpu"
+    state = JobState(made, status="finished", steps=(Step(100, 800, 3.0, 1.0, 0.1, 1.0, 10.0, 50.0, 0.0),))
+    assert start.step_seconds(workspace, View("start", CHOICES, (state,)), five, ()) is None  # too few were taken
+    state = replace(state, steps=state.steps * 5)
+    assert start.step_seconds(workspace, View("start", CHOICES, (state,)), five, ()) == 0.5
+    assert start.step_seconds(workspace, View("start", CHOICES, (state,)), TrainOptions(batch_size=8), ()) is None
+
+
+def test_an_ended_chain_is_trained_further_on_its_weights(workspace: Workspace) -> None:
+    states = chain(workspace, "tiny", "am", start.DEMO, start.QUICK)
+    write_extension(workspace)
+    assert start.further_button(states)["visible"]  # type: ignore[index]
+    options = start.further_options(workspace, states, "15")
+    assert (options.init_from, options.max_minutes, options.dataset) == (f"run:{states[-1].id}", 15, "amharic-demo")
+    job = create_job(workspace, "train", options, after=(states[-1].id,))
+    longer = [JobState(job), *reversed(states)]
+    assert [state.verb for state in start.chain_of(longer)][-2:] == ["train", "train"]
+    assert settled(workspace, start.chain_of(longer))["start_length"] == "15"
 
 
 def test_the_button_and_the_card_name_language_and_dataset(workspace: Workspace) -> None:
