@@ -14,6 +14,7 @@ from config.languages import NAMES
 from config.languages import language_name as language_name
 from core.jobs.directory import NO_DEVICE
 from core.jobs.events import LATEST, Progress
+from core.jobs.reporter import pluralize
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
 from core.submission.job_subjects import subject
@@ -476,10 +477,18 @@ def chain_view(states: Sequence[JobState], notes: Mapping[str, str] | None = Non
             "li", span("mark", mark),
             div("step", div("ends", element("strong", job_title(state)), badge(state)), about(state),
                 bar(state) if show_bar else NOTHING, NOTHING if repeats else _status_paragraph(state), failure(state),
+                _folded_warnings(state),
                 paragraph(note, class_="small") if note else NOTHING),
             class_=f"link {_STATUS_TONE[state.status]}",
         ))
     return element("ol", *items, class_="chain")
+
+
+def _folded_warnings(state: JobState) -> Html:
+    """The warnings of a job, folded away behind their number."""
+    if not state.warnings:
+        return NOTHING
+    return element("details", element("summary", pluralize(len(state.warnings), "warning")), warnings(state.warnings))
 
 
 def queue_view(states: Sequence[JobState]) -> Html:

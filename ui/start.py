@@ -533,11 +533,13 @@ def step_seconds(workspace: Workspace, view: View, options: TrainOptions, gpus: 
     device, batch = "cuda" if gpus else "cpu", options.batch_size * options.gradient_accumulation
     for state in view.jobs:
         settings = state.job.settings
-        same = int(settings.get("batch_size", 0)) * int(settings.get("gradient_accumulation", 1)) == batch
-        if state.verb not in ("train", "preflight") or not same or state.job.device != device:
+        if state.verb not in ("train", "preflight") or state.job.device != device:
             continue
         with suppress(UserError):  # it was deleted since
-            base = model_info.model_of_extension(workspace, str(settings.get("extension", "")))
+            made = parse_options(TrainOptions, settings)
+            if made.batch_size * made.gradient_accumulation != batch:
+                continue
+            base = model_info.model_of_extension(workspace, made.extension)
             if base != model_info.base_of(workspace, view.values["start_model"]):
                 continue
             timed = (state.result or {}).get("seconds_a_step")

@@ -270,7 +270,7 @@ class Trainer:
         if not limit_s or self.options.adapter == "adalora":
             return
         fitting = int(max(0.0, limit_s - self.seconds) / seconds_a_step) if seconds_a_step > 0 else self.most_steps
-        steps = self.group.broadcast(min(self.most_steps, max(1, self.step + fitting)))
+        steps = self.group.broadcast(min(self.most_steps, self.step + max(1, fitting)))
         if self.step == 0 or abs(steps - self.step_plan.steps) > _NEAR_ENOUGH * steps:
             self.step_plan = self.step_plan.ending_at(steps, self.step)
 
@@ -448,8 +448,8 @@ class Trainer:
         checkpoint.restore_optimizer(self.optimizer, self._names, state.tensors)
         self.skipped = int(state.tensors["skipped"])
         if STEP_PLAN in state.tensors:
-            *places, share, limit = state.tensors[STEP_PLAN].tolist()
-            self.step_plan = StepPlan(*map(int, places), share)
+            steps, warmup, begin, share, limit = state.tensors[STEP_PLAN].tolist()
+            self.step_plan = StepPlan(int(steps), int(warmup), int(begin), share)
             if limit != self.options.max_minutes and self.step:  # it was changed since
                 self.step_plan = self.step_plan.ending_at(self.most_steps, self.step)
                 self.fit_steps(self.seconds / self.step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,33 @@ def test_start_shows_the_whole_name_of_each_choice(two: Two, open_page: Visit) -
             assert box.evaluate(_CUT) <= 0, f"{box.input_value()!r} is cut"
             box.click()
         page.keyboard.press("Escape")
+
+
+def test_own_recordings_are_recognised_on_start(two: Two, open_page: Visit, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        scenes.tone(tmp_path / "in" / f"{name}.wav")
+        (tmp_path / "in" / f"{name}.txt").write_text("Habari yako")
+    packed = shutil.make_archive(str(tmp_path / "my speech"), "zip", tmp_path / "in")
+    page = open_page(two.empty, WIDE)
+    page.locator("#start-dataset input").click()
+    page.locator("#start-dataset [role=option]").filter(has_text="My own recordings").click()
+    page.locator("#teach").click()
+    expect(page.locator("#start-notice")).to_contain_text("No recordings were given.")
+    page.locator("#own-upload input[type=file]").set_input_files(packed)
+    expect(page.locator("#own-found")).to_contain_text("Of its 2 entries 2 have a recording and a text.")
+    expect(page.locator("#own-name input, #own-name textarea")).to_have_value("my-speech")
+    language = page.locator("#own-language input")
+    expect(language).to_have_value("")
+    page.locator("#teach").click()
+    expect(page.locator("#start-notice")).to_contain_text("Language: it is empty; give the code of the language")
+    language.fill("Amharic")
+    page.keyboard.press("Enter")
+    expect(page.locator("#own-found")).to_contain_text("Amharic is written in Ethiopic letters; 100% of the")
+    expect(page.get_by_label("Accept any script").first).to_be_visible()
+    language.fill("sw")
+    page.keyboard.press("Tab")
+    expect(page.locator("#own-found")).not_to_contain_text("Ethiopic")
+    expect(page.locator("#teach")).to_have_text("Train Swahili")
 
 
 @pytest.mark.parametrize(("tab", "verb", "way"), [

@@ -16,6 +16,8 @@ from core.jobs.verbs import read_preset
 from core.model.loading import load_extension
 from core.training import checkpoint_evaluation, dataloader, run_plan, weight_regularization
 from core.training.dataloader import TrainLoader
+from core.training.memory_plan import MicrobatchPlan
+from core.training.run_plan import Estimate
 from core.workspace import Workspace
 from data import manifest
 from models.base import Generated
@@ -282,3 +284,10 @@ def test_what_full_leaves_unused_is_told(changes: dict[str, object], named: str)
     said = " ".join(run_plan.unused(TrainOptions.model_validate({"scope": "full", **changes})))
     assert named in said
     assert bool(said) is bool(named)
+
+
+def test_the_expected_time_respects_the_limit() -> None:
+    estimate = Estimate(MicrobatchPlan(), 1, None, (0.4, 0.6))
+    told = preflight._expected(estimate, TrainOptions(steps=800, max_minutes=5))
+    assert told.startswith("the time limit of 5 min, which holds about 600 of the 800 steps")
+    assert "for 800 steps" in preflight._expected(estimate, TrainOptions(steps=800, max_minutes=50))

@@ -101,10 +101,10 @@ def test_a_run_without_a_checkpoint_is_not_resumed_on_other_rows(world: Workspac
     run = Listener(world.runs / "none")
     for _ in range(2):
         setup.setup_run(train_options(**CHANGES), world, run, CPU)
-    path = world.extensions / "tiny-am" / records.EXTENSION
-    record = records.read_record(path, records.ExtensionRecord)
-    records.write_record(path, replace(record, rows_hash="f" * 64))
-    with pytest.raises(UserError, match=r"made again since this run started: its new rows are others \(ffff"):
+    shutil.rmtree(world.extensions / "tiny-am")
+    extend.run(ExtendOptions(model="tiny", tokenizer="tiny-am", extension="tiny-am", initialisation="random"), world,
+               Listener(world.runs / "extend-again"))
+    with pytest.raises(UserError, match="made again since this run started: its new rows are others"):
         setup.setup_run(train_options(**CHANGES), world, run, CPU)
 
 
