@@ -281,14 +281,15 @@ def listening_tables(result: ListeningResult) -> Iterator[tuple[str, list[str], 
     """Title, head and rows of each table of a listening test. The names of listeners are foreign text."""
     for title, scores in (("All listeners", result.scores), ("Without flagged listeners", result.reliable)):
         if scores:
-            yield title, ["", "", "result", "answers", "without preference"], [
-                [QUESTIONS[one.question], _compared(one), show_score(one), str(one.answers), str(one.ties or "")]
-                for one in scores]
+            ties = result.kind == "preference"
+            yield title, ["question", "model", "result", "answers", *(["without preference"] if ties else [])], [
+                [QUESTIONS[one.question], _compared(one), show_score(one), str(one.answers),
+                 *([str(one.ties)] if ties else [])] for one in scores]
     if result.listeners:
-        yield "Listeners", ["listener", "answers", "anchor not below recording", "", *(
+        yield "Listeners", ["listener", "answers", "anchor not below recording", "reliable", *(
             f"{QUESTIONS[one.question]}: {_compared(one)}" for one in result.scores)], [
             [one.name, str(one.answers), f"{one.missed} of {one.checks} pairs",
-             "flagged" if one.flagged else "" if one.checks else "not checked", *(
+             "flagged" if one.flagged else "yes" if one.checks else "not checked", *(
                  next((show_score(own) for own in one.scores if (own.question, own.first, own.second)
                        == (score.question, score.first, score.second)), "–") for score in result.scores)]
             for one in result.listeners]

@@ -25,6 +25,7 @@ from config.errors import UserError
 from config.languages import language_name
 from config.schema import ListeningTestOptions
 from core.jobs.locks import locked
+from core.jobs.reporter import pluralize
 from core.library import evaluation_report, significance
 from core.library.evaluation_report import (
     ANCHOR,
@@ -406,13 +407,13 @@ def _result_of(folder: Path, test: ListeningTest, _changed: tuple[int, int]) -> 
         listeners.append(ListenerResult(name, len(own), *_checks(test, own), tuple(_scores(test, own))))
     flagged = {one.name for one in listeners if one.flagged}
     finished = sum(len(one.answers) == len(test.rows[one.row]) for one in sessions.values())
-    about = (f"{test.about} {len(answers)} answers of {len(listeners)} listeners, {finished} of {len(sessions)} "
-             f"sessions complete, {len(flagged)} listeners flagged (the anchor not below the recording in more than "
-             f"{evaluation_report.MISSED_CHECKS:.0%} of their pairs). Intervals: 95%, bootstrap over listeners and "
-             f"sentences; exact: Clopper and Pearson, with the p-value of a binomial test, as if all answers were "
-             f"independent.")
+    about = (f"{test.about} {pluralize(len(answers), 'answer')} of {pluralize(len(listeners), 'listener')}, "
+             f"{finished} of {pluralize(len(sessions), 'session')} complete, {len(flagged)} flagged (the anchor not "
+             f"below the recording in more than {evaluation_report.MISSED_CHECKS:.0%} of their pairs). Intervals: 95%, "
+             "bootstrap over listeners and sentences; exact: Clopper and Pearson, with the p-value of a binomial test, "
+             "as if all answers were independent.")
     if damaged:
-        about += f" {damaged} lines of {ANSWERS} could not be read."
+        about += f" {pluralize(damaged, 'line')} of {ANSWERS} could not be read."
     rest = [answer for answer in answers if answer.listener not in flagged]
     return ListeningResult(folder.name, test.kind, test.language, about, tuple(_scores(test, answers)),
                            tuple(_scores(test, rest)) if flagged else (), tuple(listeners))

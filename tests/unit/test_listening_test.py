@@ -253,7 +253,7 @@ def test_answers_are_added_once_and_stand(world: Workspace) -> None:
     assert add(world, whole).answers == 1
     kept, damaged = listening.read_sessions(folder, test)
     assert (damaged, len(next(iter(kept.values())).answers)) == (1, 8)
-    assert "1 lines of answers.jsonl could not be read" in listening.result_of(folder).about
+    assert "1 line of answers.jsonl could not be read" in listening.result_of(folder).about
 
 
 def test_listeners_at_once_get_other_rows_and_lose_nothing(world: Workspace) -> None:
