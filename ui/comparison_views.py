@@ -17,9 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from core.jobs.events import AudioGenerated
+from core.jobs.events import ARCHIVE, AudioGenerated
+from core.jobs.reporter import pluralize
 from core.jobs.state import JobState
 from core.jobs.verbs import SYNTHESIS_VERBS
+from core.library.certificate import Certificate
 from ui import job_views, media
 from ui.job_views import error_badge
 from ui.markup import NOTHING, Html, div, element, join, paragraph, player, shortened, span, table
@@ -27,6 +29,7 @@ from ui.markup import NOTHING, Html, div, element, join, paragraph, player, shor
 SIDES = ("base", "finetuned")
 ONE = "speech"  # the only side of a synthesis with one model
 ROMANISED_BASELINE = "“Before” on the certificate is different: the same text with untrained embedding rows."
+_SHOWN = 24  # clips of a job on the page
 _LONG, _CHARACTERS_PER_CHUNK, _LONGEST_WORD = 300, 80, 200  # characters
 _TITLES = {"base": "Before", "finetuned": "After", ONE: "Speech"}
 Choice = Literal["base", "finetuned", "same"]
@@ -49,6 +52,8 @@ def sides_of(state: JobState) -> tuple[str, ...]:
 def texts_of(state: JobState) -> tuple[tuple[str, str], ...]:
     """Language and text of each clip; empty where the job chooses the texts itself."""
     settings = state.job.settings
+    if state.verb == "synthesize" and settings.get("file"):
+        return ()
     if state.verb == "synthesize":
         return ((str(settings.get("language", "")), str(settings.get("text", ""))),)
     texts = settings.get("texts")
@@ -68,8 +73,32 @@ def comparison(state: JobState, originals: Mapping[str, float], blind: bool = Fa
     """
     made = clips(state)
     count = max(len(texts_of(state)), len(made))
-    return join(_pair(state, index, made.get(index, {}), originals, blind and index not in voted)
-                for index in range(count))
+    pairs = [_pair(state, index, made.get(index, {}), originals, blind and index not in voted)
+             for index in range(min(count, _SHOWN))]
+    more = f"{_SHOWN} of {count} clips are shown; all are in the ZIP file." if count > _SHOWN else ""
+    return join((paragraph(more, class_="small") if more else NOTHING, *pairs))
+
+
+def download_view(state: JobState, blind: bool) -> Html:
+    """The link to all clips of a job in one file; none in a `blind` comparison, whose files name the sides."""
+    if blind or not (state.job.directory / ARCHIVE).is_file():
+        return NOTHING
+    return paragraph(element("a", f"Download {pluralize(len(state.audio), 'clip')} and their table (ZIP)",
+                             href=media.clips_url(state.id), download=True), class_="small download")
+
+
+def means_view(proof: Certificate, language: str) -> Html:
+    """The mean error over held-out sentences of the run that speaks, so that no single clip decides the impression."""
+    found = next((error for error in proof.errors if error.language == language), None)
+    if found is None or found.after is None:
+        return NOTHING
+    parts = [f"{job_views.percent(found.after)} after training"]
+    if found.before is not None:
+        parts.append(f"{job_views.percent(found.before)} before")
+    if found.recordings_cer is not None:
+        parts.append(f"{job_views.percent(found.recordings_cer)} original recordings")
+    title = f"{job_views.language_name(language)}, mean over {found.sentences} held-out sentences (CER): "
+    return paragraph(element("strong", title), ", ".join(parts), f". Step {proof.step}.", class_="means")
 
 
 def _pair(state: JobState, index: int, sides: Mapping[str, AudioGenerated], originals: Mapping[str, float],
@@ -78,8 +107,10 @@ def _pair(state: JobState, index: int, sides: Mapping[str, AudioGenerated], orig
     language, text = (first.language, first.text) if first else texts_of(state)[index]
     names = sides_of(state)
     hidden = len(names) > 1 and blind
+    if hidden and len(sides) < len(names):
+        sides = {}  # which is ready first would tell which it is
     order = blind_order(state.id, index) if hidden else names
-    cards = [_side(state, side, sides.get(side), f"Sample {letter}" if hidden else "", originals.get(language))
+    cards = [_side(state, side, index, sides.get(side), f"Sample {letter}" if hidden else "", originals.get(language))
              for letter, side in zip("AB", order, strict=False)]
     notes = [] if hidden else list(dict.fromkeys(clip.note for clip in sides.values() if clip.note))
     # a note of the base alone says that it reads another spelling
@@ -115,13 +146,21 @@ def length_notice(text: str, states: Sequence[JobState]) -> Html:
     return job_views.notice(f"{message}.")
 
 
-def _side(state: JobState, side: str, clip: AudioGenerated | None, hidden_as: str, original: float | None) -> Html:
-    """One side of a clip; `hidden_as` is its title while it must not be known which it is."""
+def _side(state: JobState, side: str, index: int, clip: AudioGenerated | None, hidden_as: str,
+          original: float | None) -> Html:
+    """One side of the clip `index`; `hidden_as` is its title while it must not be known which it is.
+
+    The page's script shows the button where the clip is streamed.
+    """
     label = hidden_as or _TITLES[side]
     model = str(state.job.settings.get("voice_model" if side == ONE else side, ""))
-    head = div("side-head", label) if hidden_as else div("side-head", element("strong", label), span("small", model))
+    pause = element("button", "Pause", type="button", class_="stream-toggle", hidden=True)
+    head = div("side-head", label) if hidden_as else div(
+        "side-head", element("strong", label), span("small", model), pause)
+    place = f"{state.id}/{index}/{side}"
     if clip is None:
-        return div("side coming", head, paragraph("In progress." if state.alive else "Not available.", class_="small"))
+        return div("side coming", head, paragraph("In progress." if state.alive else "Not available.", class_="small"),
+                   data_clip="" if hidden_as else place)
 
     def address(path: str) -> str:
         return media.covered_url(state.id, path) if hidden_as else media.url("runs", state.id, path)
@@ -131,11 +170,13 @@ def _side(state: JobState, side: str, clip: AudioGenerated | None, hidden_as: st
     length = f"{clip.duration_s:.1f} s of audio" + ("" if hidden_as else f", synthesized in {clip.seconds:.1f} s")
     later = paragraph("The score appears after your vote.", class_="small")
     return div("side", head, player(address(clip.path), label), picture, paragraph(length, class_="small"),
-               later if hidden_as else _score(clip, original))
+               later if hidden_as else _score(clip, original), data_clip="" if hidden_as else place)
 
 
 def _score(clip: AudioGenerated, original: float | None) -> Html:
     """The error rate of a clip beside that of original recordings, the recogniser's own level."""
+    if clip.scoring:
+        return paragraph("Being scored.", class_="small")
     if clip.error is None:
         why = f"Not measured: {clip.unmeasured}." if clip.unmeasured else "No recogniser (ASR) for this language."
         return paragraph(why, class_="small")

@@ -13,14 +13,15 @@ from config.errors import UserError
 from config.schema import CompareOptions, SynthesizeOptions
 from core.jobs import control
 from core.jobs.directory import load_job
+from core.jobs.reporter import pluralize
 from core.jobs.state import JobState
 from core.jobs.verbs import SYNTHESIS_VERBS
-from core.library import model_info
-from core.library.catalog import list_references, resolve
+from core.library import certificate, model_info
+from core.library.catalog import resolve
 from ui import comparison_views, evaluation, job_views, media, records, verb_form, voice_settings
 from ui.form import Value, parse
 from ui.live import QUIET, View
-from ui.markup import NOTHING, Html, div, element
+from ui.markup import NOTHING, Html, div, element, join, shortened
 from ui.page import Page
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
@@ -40,14 +41,26 @@ def build(page: Page) -> None:
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
             finetuned = gr.Dropdown([], label="Trained model (after)", elem_id="listen-finetuned")
-            language = gr.Dropdown([("Amharic", "am")], value="am", label="Language", elem_id="listen-language")
+            use = gr.Button("Use this checkpoint for the run", size="md", visible=False, elem_id="listen-use")
+            used = gr.HTML(elem_classes="notices", elem_id="listen-used")
+            with gr.Row(elem_classes="grid"):
+                language = gr.Dropdown([("Amharic", "am")], value="am", label="Language", elem_id="listen-language",
+                                       min_width=150)
+                voice = gr.Dropdown([], label="Voice", elem_id="listen-voice", min_width=150)
             readiness = gr.HTML(elem_id="listen-readiness", elem_classes="notices")
             text = gr.Textbox(EXAMPLES["am"][0], label="Text", lines=2, elem_id="listen-text")
             length = gr.HTML(elem_id="listen-length", elem_classes="notices")  # the duration of a long text
             examples = gr.Radio([], label="Examples", elem_classes="chips", elem_id="listen-examples")
+            both = gr.Checkbox(True, label="Compare with the base model", elem_id="listen-both")
             start = gr.Button("Compare", variant="primary", size="lg", elem_id="speak")
             notice = gr.HTML(elem_classes="notices")
-            settings = voice_settings.build(page)
+            settings = voice_settings.build(page, voice)
+            with gr.Accordion("Many clips from a text file", open=False, elem_classes="fold", elem_id="listen-many"):
+                file = gr.File(label="Text file (UTF-8)", file_types=["text"], elem_id="listen-file", height=120)
+                path = gr.Textbox("", visible="hidden")
+                lines = gr.Checkbox(True, label="A clip per line; otherwise one long text", elem_id="listen-lines")
+                start_file = gr.Button("Synthesize the file", size="md", elem_id="speak-file")
+                file_notice = gr.HTML(elem_classes="notices", elem_id="listen-file-notice")
             stream = gr.Checkbox(True, label="Stream audio while it is synthesized", elem_id="listen-stream")
             blind = gr.Checkbox(False, label="Blind test: hide which is which, and vote", elem_id="listen-blind")
         with gr.Column(scale=3, min_width=300):
@@ -66,12 +79,14 @@ def build(page: Page) -> None:
 
     live = page.live
     for name, widget in (("finetuned", finetuned), ("text", text), ("language", language), ("pair", page.pair),
-                         ("requested", requested), ("blind", blind), ("stream", stream)):
+                         ("requested", requested), ("blind", blind), ("stream", stream), ("both", both)):
         live.watch(name, widget)
     for component, render in (
         (finetuned, lambda view: _trained_choices(page, view)),
         (start, lambda view: gr.update(
-            value="Compare" if all(voice_settings.selected_models(page.workspace, view)) else "Synthesize")),
+            value="Compare" if _compares(page, view) else "Synthesize")),
+        (both, lambda view: gr.update(visible=all(voice_settings.selected_models(page.workspace, view)))),
+        (blind, lambda view: gr.update(visible=_compares(page, view))),
         (language, lambda view: gr.update(
             choices=[(job_views.language_name(code), code) for code in _languages(page, view)],
             value=_language(page, view))),
@@ -83,12 +98,19 @@ def build(page: Page) -> None:
         live.panel(component, render, "listen")
     live.show_when(vote_row, lambda view: _blind_comparison(page, view),
                    lambda job: comparison_views.open_question(job, _voted(page, job)) is not None, "listen")
+    live.panel(use, lambda view: gr.update(visible=_other_checkpoint(page, view) is not None), "listen")
+    page.on(use.click, lambda reference: _use(page, reference), [finetuned], [used, finetuned])
     examples.input(lambda chosen: chosen, [examples], [text], **QUIET)
     text.change(lambda text: comparison_views.length_notice(text or "", live.board.states()), [text], [length],
                 **QUIET)
     page.on(start.click, lambda *values: _start(page, settings.names, *values),
-            [blind, settings.base, finetuned, language, text, settings.voice, *settings.widgets],
+            [blind, both, settings.base, finetuned, language, text, settings.voice, *settings.widgets],
             [notice, requested, page.pair])
+    page.on(file.upload, _uploaded, [file], [file_notice, path], files=True)
+    page.on(file.clear, lambda: [NOTHING, ""], [], [file_notice, path])
+    page.on(start_file.click, lambda *values: _start_file(page, settings.names, *values),
+            [path, lines, settings.base, finetuned, language, settings.voice, *settings.widgets],
+            [file_notice, requested, page.pair])
     for button, letter in ((first, "A"), (same, ""), (second, "B")):
         page.on(button.click, partial(_vote, page, letter), [page.pair], [notice])
 
@@ -132,8 +154,25 @@ def clips_view(page: Page, view: View) -> Html:
     state = selected_comparison(view)
     if state is None:
         return NOTHING
-    return comparison_views.comparison(state, records.originals(state), _is_blind(page, view, state),
-                                       _voted(page, state))
+    blind = _is_blind(page, view, state)
+    return join((_means(page, state), comparison_views.comparison(state, records.originals(state), blind,
+                                                                  _voted(page, state)),
+                 comparison_views.download_view(state, blind)))
+
+
+def _means(page: Page, state: JobState) -> Html:
+    """A line for each language of the clips: the mean errors on the certificate of the model that speaks."""
+    reference = str(state.job.settings.get("finetuned" if state.verb == "compare" else "voice_model", ""))
+    name, _, wanted = reference.partition("@")
+    path = records.certificate_path(page.workspace, name)
+    if not name.startswith(("run:", "export:")) or not path.is_file():
+        return NOTHING
+    proof = certificate.read(path)
+    if wanted and wanted != str(proof.step):  # of another checkpoint
+        return NOTHING
+    codes = dict.fromkeys([code for code, _ in comparison_views.texts_of(state)] + [clip.language for clip in
+                                                                                    state.audio])
+    return join(comparison_views.means_view(proof, code) for code in codes)
 
 
 def parts_view(page: Page, view: View) -> Html:
@@ -141,19 +180,39 @@ def parts_view(page: Page, view: View) -> Html:
     state = view.job(view.values["requested"])
     if state is None or view.values["stream"] != "True" or _is_blind(page, view, state):
         return NOTHING
-    parts = [{"side": part.side, "url": media.url("runs", state.id, part.path), "seconds": part.duration_s}
+    parts = [{"clip": f"{state.id}/{part.index}/{part.side}", "url": media.url("runs", state.id, part.path)}
              for part in state.audio_chunks]
     return div("stream-player", data_job=state.id, data_parts=json.dumps(parts))
 
 
 def _trained_choices(page: Page, view: View) -> object:
     """Trained models, newest first; the first is preselected. The last choice is the base model alone."""
-    found = [model for model in list_references(page.workspace, view.jobs) if model.kind != "base"]
-    found.sort(key=lambda model: model.kind != "run")
+    found = voice_settings.trained_models(page.workspace, view)
     _, after = voice_settings.selected_models(page.workspace, view)
     none = ("Base model only", voice_settings.BASE_ONLY) if found else ("No trained model yet: base model only", "")
     return gr.update(choices=[*((voice_settings.label(view, model), model.reference) for model in found), none],
                      value=after.reference if after else none[1])
+
+
+def _compares(page: Page, view: View) -> bool:
+    """Whether the button compares two models."""
+    return view.values["both"] == "True" and all(voice_settings.selected_models(page.workspace, view))
+
+
+def _other_checkpoint(page: Page, view: View) -> JobState | None:
+    """The finished run of the chosen checkpoint, where it does not stand for that already."""
+    _, after = voice_settings.selected_models(page.workspace, view)
+    state = view.job(after.name) if after and after.kind == "run" and "@" in after.reference else None
+    return state if state is not None and state.status == "finished" else None
+
+
+def _use(page: Page, reference: str) -> Sequence[object]:
+    """Let the run of the checkpoint stand for it, and certify it."""
+    name, _, wanted = (reference or "").removeprefix("run:").partition("@")
+    step = resolve(page.workspace, reference).step
+    control.certify_checkpoint(load_job(page.workspace, name), wanted)
+    return [job_views.notice(f"run:{name} stands for step {step} from now on. Its certificate is being computed."),
+            gr.update(value=f"run:{name}")]
 
 
 def _languages(page: Page, view: View) -> Sequence[str]:
@@ -182,19 +241,50 @@ def _example_choices(page: Page, view: View) -> object:
     return gr.update(choices=list(dict.fromkeys([*held_out, *EXAMPLES.get(code, ())]))[:6])
 
 
-def _start(page: Page, names: Sequence[str], blind: bool, base: str, finetuned: str, language: str, text: str,
-           voice: str, *values: Value) -> Sequence[object]:
-    """Queue a comparison of both models, or a synthesis with the base alone."""
-    alone = finetuned in (voice_settings.BASE_ONLY, "")
-    if not (base if alone else finetuned):
+def _speaking(page: Page, names: Sequence[str], base: str, finetuned: str, voice: str,
+              values: Sequence[Value]) -> tuple[str, Mapping[str, Value]]:
+    """The model that speaks alone: the trained one, where there is one; and the settings of the widgets."""
+    model = base if finetuned in (voice_settings.BASE_ONLY, "") else finetuned
+    if not model:
         raise UserError("There is no model yet.", "Download a base model on the Model tab.")
+    family = model_info.family_of_reference(page.workspace, resolve(page.workspace, model))
+    return model, {"voice": voice or "", **voice_settings.settings(family, names, values)}
+
+
+def _uploaded(path: str | None) -> Sequence[object]:
+    """Note the path of an uploaded text file, and say how many clips it gives."""
+    if not path:
+        return [NOTHING, ""]
+    try:
+        texts = [line for line in Path(path).read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{Path(path).name} could not be read as text: {error}.", "Give a text file in UTF-8.") \
+            from error
+    if not texts:
+        raise UserError(f"{Path(path).name} has no text.", "Write a line for each clip.")
+    return [job_views.notice(f"{pluralize(len(texts), 'line')}. The first: {shortened(texts[0], 60)}"), path]
+
+
+def _start_file(page: Page, names: Sequence[str], path: str, lines: bool, base: str, finetuned: str, language: str,
+                voice: str, *values: Value) -> Sequence[object]:
+    """Queue the synthesis of a text file with one model."""
+    if not path:
+        raise UserError("No text file was given.", "Upload one with a line for each clip.")
+    model, settings = _speaking(page, names, base, finetuned, voice, values)
+    job = page.start("synthesize", parse(SynthesizeOptions, {
+        "voice_model": model, "language": language, "file": path, "lines": bool(lines), **settings}))
+    return [page.started_notice(job), job.id, page.show(job.id)]
+
+
+def _start(page: Page, names: Sequence[str], blind: bool, both: bool, base: str, finetuned: str, language: str,
+           text: str, voice: str, *values: Value) -> Sequence[object]:
+    """Queue a comparison of both models, or a synthesis with one alone."""
+    model, settings = _speaking(page, names, base, finetuned, voice, values)
     if not (text or "").strip():
         raise UserError("The text is empty.", "Enter a text, or choose an example.")
-    family = model_info.family_of_reference(page.workspace, resolve(page.workspace, base if alone else finetuned))
-    settings = {"voice": voice or "", **voice_settings.settings(family, names, values)}
-    if alone:
+    if not both or model == base:
         job = page.start("synthesize", parse(SynthesizeOptions, {
-            "voice_model": base, "language": language, "text": text.strip(), **settings}))
+            "voice_model": model, "language": language, "text": text.strip(), **settings}))
     else:
         job = page.start("compare", parse(CompareOptions, {
             "base": base, "finetuned": finetuned, "texts": ((language, text.strip()),), **settings}))

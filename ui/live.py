@@ -1,8 +1,10 @@
 """The refresh of the page: each panel is a pure function of the watched widgets and of the jobs' state.
 
-A timer ticks every second while a job lives and every three seconds otherwise. It only reads, so a hidden tab, a
-reload or a second browser changes nothing. What a browser has been sent is not sent again, so that players and open
-accordions stay as they are.
+The page's script asks for a mark of the workspace (`workspace_mark`) every three seconds, every second while a job
+lives, and ticks when that has changed, after what a person does, and once a minute: a tick sends the values of all
+watched widgets, which costs the browser a third of a second. It only reads, so a hidden tab, a reload or a second
+browser changes nothing. What a browser has been sent is not sent again, so that players and open accordions stay as
+they are.
 """
 
 from __future__ import annotations
@@ -10,30 +12,36 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import gradio as gr
 from gradio.blocks import Block
 
 from config.errors import UserError
+from core.jobs.checkpoint_names import CHECKPOINTS
+from core.jobs.state import POSITION_FILE as QUEUE
 from core.jobs.state import JobBoard, JobState
 from core.sources import allowed
 from core.workspace import Workspace
 from ui import job_views
 from ui.markup import Html
 
-QUIET = {"queue": False, "show_progress": "hidden", "api_visibility": "private", "preprocess": False}
-"""Settings of every listener: no queue, no spinner, no public API."""
+QUIET = {"queue": False, "show_progress": "hidden", "show_progress_on": [], "api_visibility": "private",
+         "preprocess": False}
+"""Settings of every listener: no queue, no spinner on any component, no public API."""
 
 BUSY_S, IDLE_S = 1.0, 3.0
 _APPLY_IF_UNCHANGED = """(pending, ...current) => {
   const changes = JSON.parse(pending || "{}");
   const text = (value) => JSON.stringify(value ?? null);
+  window.lisanTickSoon && window.lisanTickSoon();  // what depends on these values follows
   return current.map((value, at) =>
     at in changes && text(changes[at].seen) === text(value) ? changes[at].wanted : value);
 }"""
@@ -151,13 +159,12 @@ class Live:
     def attach(self, tab: gr.State) -> None:
         """Create the timer and the listeners that all refreshes go through. Call inside the Blocks, at the end."""
         self.sent_hashes, self.sent_input_hashes = gr.State({}), gr.State({})
-        self.timer = gr.Timer(BUSY_S)
-        self.panel(self.timer, lambda view: gr.update(value=BUSY_S if any(job.alive for job in view.jobs) else IDLE_S))
+        self.ticker = gr.Button(visible="hidden", elem_id="live-tick")  # the page's script clicks it
         watched = list(self.watched.values())
         self.inputs = [tab, self.sent_hashes, self.sent_input_hashes, *watched]
         self.inputs_changed, self.pending_input_values = _flag(), _flag()
         self.tab_changed = {name: _flag() for name in sorted({panel.tab for panel in self.panels} - {""})}
-        self.timer.tick(self.check, self.inputs, [self.inputs_changed, *self.tab_changed.values()], **QUIET)
+        self.ticker.click(self.check, self.inputs, [self.inputs_changed, *self.tab_changed.values()], **QUIET)
         for name, flag in self.tab_changed.items():
             flag.change(partial(self.refresh, only=name), self.inputs, self._outputs(name), **QUIET)
         controls = [panel.component for panel in self._panels(True).values()]
@@ -240,6 +247,33 @@ class Live:
                 if sent.get(at) != mark:
                     sent[at], changes[at] = mark, value
         return changes
+
+
+def workspace_mark(board: JobBoard, more: object = None) -> dict[str, object]:
+    """A mark that changes with the jobs, the folders and files of the workspace, and `more`; and when to ask again.
+
+    While a job lives it changes every second, since times are shown.
+    """
+    workspace, states = board.workspace, board.states()
+    alive = any(state.alive for state in states)
+    marks: list[object] = [more, int(time.time()) if alive else 0]
+    for state in states:
+        folder = state.job.directory
+        marks.append((state.id, state.status, *(_changed(path) for path in (
+            folder, folder / CHECKPOINTS, folder / QUEUE, state.job.journal))))
+    for folder in (workspace.path, workspace.models, workspace.datasets, workspace.tokenizers, workspace.extensions,
+                   workspace.exports, workspace.voices, workspace.rules, workspace.segments, workspace.recognisers):
+        with suppress(OSError):
+            marks += [(entry.path, entry.stat().st_mtime_ns) for entry in os.scandir(folder)]
+    digest = hashlib.blake2b(repr(marks).encode(), digest_size=12).hexdigest()
+    return {"mark": digest, "again_ms": round(1000 * (BUSY_S if alive else IDLE_S))}
+
+
+def _changed(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _flag() -> gr.Textbox:

@@ -12,6 +12,7 @@ import csv
 import dataclasses
 import hashlib
 import io
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -25,15 +26,17 @@ from config import foreign
 from config.errors import UserError
 from core.dataset.playable import DECODED, TYPES, playable
 from core.jobs.directory import load_job
-from core.jobs.state import JobReader, JobState
+from core.jobs.events import ARCHIVE
+from core.jobs.state import JobBoard, JobReader, JobState
 from core.library import listening
 from core.workspace import Workspace
+from ui.live import workspace_mark
 
 KINDS = {**TYPES, **dict.fromkeys(DECODED, TYPES[".wav"]), ".png": "image/png"}
 PLACES = {"runs": ("audio", "samples"), "datasets": ("audio",), "exports": ("audio", "samples")}
 """Under each kind of artefact, the subfolders that may be heard and seen."""
 
-COVERED, CURVES, LISTENING, ARCHIVE = "covered", "curves", "listening", "archive"
+COVERED, CURVES, LISTENING, PACKED, CLIPS = "covered", "curves", "listening", "archive", "clips"
 _FONT = Path(__file__).parent / "fonts" / "noto-sans-ethiopic.woff2"
 
 
@@ -63,7 +66,7 @@ def listening_url(job: str, download: bool = False) -> str:
 
 def archive_url(job: str) -> str:
     """Address of the archive that a job packed, relative to the page."""
-    return f"media/{ARCHIVE}/{quote(job)}.tar"
+    return f"media/{PACKED}/{quote(job)}.tar"
 
 
 def archive_path(workspace: Workspace, job: str) -> Path | None:
@@ -76,6 +79,11 @@ def archive_path(workspace: Workspace, job: str) -> Path | None:
     path = state.job.directory / name
     plain = state.verb == "pack" and name.endswith(".tar") and path.parent == state.job.directory
     return path if plain and not path.is_symlink() and path.is_file() else None
+
+
+def clips_url(job: str) -> str:
+    """Address of all clips of a job in one file, relative to the page."""
+    return f"media/{CLIPS}/{quote(job)}.zip"
 
 
 def curves_csv(state: JobState) -> str:
@@ -143,8 +151,16 @@ def _add_answers(workspace: Workspace, job: str, content: bytes) -> listening.Ad
     return added
 
 
-def routes(workspace: Workspace) -> list[Route]:
-    """Routes to hand to the application, which asks for the sign-in (`ui/web_surface.py`)."""
+def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None) -> list[Route]:
+    """Routes to hand to the application, which asks for the sign-in (`ui/web_surface.py`).
+
+    `announced`: what the page shows and the workspace does not tell, such as a countdown.
+    """
+    board = JobBoard(workspace)
+
+    async def mark(request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(lambda: workspace_mark(board, announced())),
+                            headers={"Cache-Control": "no-store"})
 
     async def media(request: Request) -> Response:
         path = resolve(workspace, request.path_params["path"])
@@ -195,8 +211,17 @@ def routes(workspace: Workspace) -> list[Route]:
             return JSONResponse({"error": error.message}, 422)
         return JSONResponse({"rows": added.rows})
 
+    async def clips(request: Request) -> Response:
+        try:
+            path = load_job(workspace, request.path_params["job"]).directory / ARCHIVE
+        except UserError:
+            return PlainTextResponse("Not here.", status_code=404)
+        if path.is_symlink() or not path.is_file():
+            return PlainTextResponse("Not here.", status_code=404)
+        return FileResponse(path, media_type="application/zip", filename=f"{request.path_params['job']}.zip")
+
     place = f"/media/{LISTENING}/{{job}}.html"
     return [Route(place, listening_page), Route(place, listening_answers, methods=["POST"]),
             Route("/media/font.woff2", font), Route(f"/media/{CURVES}/{{job}}.csv", curves),
-            Route(f"/media/{ARCHIVE}/{{job}}.tar", archive),
-            Route("/media/{path:path}", media)]
+            Route(f"/media/{PACKED}/{{job}}.tar", archive),
+            Route("/media/mark", mark), Route(f"/media/{CLIPS}/{{job}}.zip", clips), Route("/media/{path:path}", media)]

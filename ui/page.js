@@ -15,36 +15,104 @@ document.addEventListener("click", (event) => {
   const ask = window.fetch;
   window.fetch = async (...what) => {
     const answer = await ask(...what);
-    if (answer.status === 401 && answer.url.includes("/gradio_api/run/predict")) window.location.reload();
+    const own = answer.url.includes("/gradio_api/run/predict") || answer.url.endsWith("/media/mark");
+    if (answer.status === 401 && own) window.location.reload();
     return answer;
   };
 })();
 
-/* Plays the parts of a clip one after another while later parts are still being made. */
+/* Lets the page follow the workspace and what a person does. The mark is a few bytes; a tick sends every field. */
 (() => {
-  let context = null, job = "", done = 0, free = 0, chain = Promise.resolve();
+  let mark = null, due = 0, ticked = 0, lost = false;
+  const tick = () => {
+    const button = document.getElementById("live-tick");
+    if (!button) return;
+    ticked = Date.now();
+    button.click();
+  };
+  window.lisanTickSoon = () => { clearTimeout(due); due = setTimeout(tick, 300); };
+  const ask = async () => {
+    let again = 3000;
+    if (!document.hidden && document.getElementById("live-tick")) {
+      try {
+        const answer = await fetch("media/mark");
+        if (answer.ok) {
+          const found = await answer.json();
+          again = found.again_ms;
+          if (found.mark !== mark || Date.now() - ticked > 60000) { mark = found.mark; tick(); }
+          lost = false;
+        }
+      } catch (error) {
+        if (!lost) tick();  // Gradio tells that the server is gone, and waits for it
+        lost = true;
+        mark = null;
+      }
+    }
+    setTimeout(ask, again);
+  };
+  const acted = (event) => { if (!event.target.closest || !event.target.closest("#live-tick")) window.lisanTickSoon(); };
+  for (const kind of ["input", "change", "click", "keyup", "drop"]) document.addEventListener(kind, acted, true);
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) window.lisanTickSoon(); });
+  setTimeout(ask, 1000);
+})();
+
+/* Plays the parts of clips one after another while later parts are still being made. The card of the clip that is heard
+   says so and has a button to pause. */
+(() => {
+  let context = null, job = "", done = 0, free = 0, chain = Promise.resolve(), parts = [], timer = 0;
+  const heard = () => parts.find((part) => part.source && context.currentTime < part.end);
+  const paint = () => {
+    const at = context && heard();
+    for (const card of document.querySelectorAll("#clips .side[data-clip]")) {
+      const on = Boolean(at) && card.dataset.clip === at.clip;
+      card.classList.toggle("streaming", on);
+      const button = card.querySelector(".stream-toggle");
+      if (!button) continue;
+      button.hidden = !on;
+      const text = context && context.state === "suspended" ? "Play" : "Pause";
+      if (on && button.innerText !== text) button.innerText = text;
+    }
+    if (!at && timer) { clearInterval(timer); timer = 0; }
+  };
   const play = async (part) => {
     const answer = await fetch(part.url);
-    if (!answer.ok) return;
+    if (!answer.ok || part.dropped) return;
     const sound = await context.decodeAudioData(await answer.arrayBuffer());
-    const source = context.createBufferSource();
-    source.buffer = sound;
-    source.connect(context.destination);
+    if (part.dropped) return;
+    part.source = context.createBufferSource();
+    part.source.buffer = sound;
+    part.source.connect(context.destination);
     free = Math.max(free, context.currentTime + 0.05);
-    source.start(free);
+    part.source.start(free);
     free += sound.duration;
+    part.end = free;
+    paint();
+    timer = timer || setInterval(paint, 200);
+  };
+  const drop = () => {
+    for (const part of parts) { part.dropped = true; if (part.source) part.source.stop(); }
+    parts = [];
+    free = 0;
+    if (context && context.state === "suspended") context.resume();
+    paint();
   };
   window.lisanStream = (element) => {
     const box = element.querySelector(".stream-player");
     if (!box) return;
-    const parts = JSON.parse(box.dataset.parts || "[]");
-    if (box.dataset.job !== job) { job = box.dataset.job; done = 0; free = 0; }
-    for (const part of parts.slice(done)) {
+    const given = JSON.parse(box.dataset.parts || "[]");
+    if (box.dataset.job !== job) { drop(); for (const other of document.querySelectorAll("audio")) other.pause(); job = box.dataset.job; done = 0; }
+    for (const part of given.slice(done)) {
       context = context || new AudioContext();
+      parts.push(part);
       chain = chain.then(() => play(part)).catch((error) => console.warn("part not played", error));
     }
-    done = Math.max(done, parts.length);
+    done = Math.max(done, given.length);
   };
+  document.addEventListener("click", (event) => {
+    if (!event.target.matches || !event.target.matches(".stream-toggle")) return;
+    (context.state === "suspended" ? context.resume() : context.suspend()).then(paint);
+  });
+  document.addEventListener("play", () => { job && drop(); done = Infinity; }, true);  // another clip is heard instead
 })();
 
 /* Says of each fold whether it is open, which Gradio shows by an arrow alone (6.31). */

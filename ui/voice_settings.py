@@ -11,13 +11,14 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import CompareOptions, EmotionOptions, SoundOptions
+from core.jobs.checkpoint_names import CHOICE, pinned_names
 from core.jobs.state import JobState
 from core.library import model_info, reference_voices
-from core.library.catalog import CATALOG, CatalogEntry, ModelReference, list_references
+from core.library.catalog import CATALOG, CatalogEntry, ModelReference, list_checkpoints, list_references
 from core.workspace import Workspace
 from ui import comparison_views, job_views
 from ui.form import OptionsForm, Value, build_form
-from ui.live import View, choice_update
+from ui.live import View
 from ui.markup import NOTHING, Html, join, paragraph
 from ui.page import Page
 
@@ -30,6 +31,7 @@ _REST = ("precision", "unknown")
 BASE_ONLY = "alone"
 """Chosen in the place of a trained model: synthesize with the base model alone."""
 _NO_CLIP = ("None", "")
+_MOST_SPEAKERS = 50  # in the list; --voice speaker:NAME takes any
 _ELSEWHERE = ("base", "finetuned", "voice", "device")  # fields with a separate widget, or the default
 
 
@@ -53,13 +55,12 @@ class VoiceSettings:
         return (*self.sampling.widgets, *self.sound.widgets, *self.emotion.widgets, self.emotion_clip)
 
 
-def build(page: Page) -> VoiceSettings:
-    """Lay out the accordion. Every part follows the chosen model, and what is uploaded is saved."""
+def build(page: Page, voice: gr.Dropdown) -> VoiceSettings:
+    """Lay out the accordion. Every part follows the chosen model, and what is uploaded is saved, as the `voice` too."""
     emotional = (*_EMOTION, _EMOTION_CLIP)
+    preselected = gr.State("")  # the voice that the page chose last; another one is a person's choice
     with gr.Accordion("Voice and sampling settings", open=False, elem_classes="fold"):
-        with gr.Row(elem_classes="grid"):
-            base = gr.Dropdown([], label="Base model (before)", elem_id="listen-base", min_width=150)
-            voice = gr.Dropdown([], label="Voice", elem_id="listen-voice", min_width=150)
+        base = gr.Dropdown([], label="Base model (before)", elem_id="listen-base", min_width=150)
         upload = gr.Audio(sources=["upload", "microphone"], type="filepath", elem_id="listen-upload", buttons=[],
                           label="Reference recording (clone a voice)", editable=False)
         notice = gr.HTML(elem_classes="notices", elem_id="listen-upload-notice")
@@ -89,8 +90,10 @@ def build(page: Page) -> VoiceSettings:
     live.watch("base", base)
     live.watch("voice", voice)
     live.watch("emotion_clip", clip)
+    live.watch("voice.preselected", preselected)
     live.panel(base, lambda view: _base_choices(page.workspace, view), "listen")
     live.panel(voice, lambda view: _voice_choices(page.workspace, view), "listen")
+    live.panel(preselected, lambda view: _preselected_voice(page.workspace, view), "listen")
     live.panel(defaults, lambda view: defaults_view(family_of(page.workspace, view)), "listen")
     live.panel(group, lambda view: gr.update(visible=bool(family_of(page.workspace, view).sound_options)), "listen")
     for name, widget in zip(sound.names, sound.widgets, strict=True):
@@ -109,9 +112,8 @@ def build(page: Page) -> VoiceSettings:
 
 def selected_models(workspace: Workspace, view: View) -> tuple[ModelReference | None, ModelReference | None]:
     """The base and the trained model that are chosen, or preselected."""
-    found = list_references(workspace, view.jobs)
-    trained = sorted((model for model in found if model.kind != "base"), key=lambda model: model.kind != "run")
-    bases = [model for model in found if model.kind == "base"]
+    trained = trained_models(workspace, view)
+    bases = [model for model in list_references(workspace, view.jobs) if model.kind == "base"]
     newest = trained[0] if trained and view.values["finetuned"] != BASE_ONLY else None
     after = _named(trained, view.values["finetuned"]) or newest
     fitting = _named(bases, _base_of(workspace, after))
@@ -119,14 +121,37 @@ def selected_models(workspace: Workspace, view: View) -> tuple[ModelReference | 
     return before, after
 
 
+def trained_models(workspace: Workspace, view: View) -> list[ModelReference]:
+    """Runs, newest first, each with all the checkpoints that it keeps, then exports."""
+    key = ("trained", str(workspace.path))
+    if key not in view.cache:
+        references = [one for one in list_references(workspace, view.jobs) if one.kind != "base"]
+        found = []
+        for run in (one for one in references if one.kind == "run"):
+            state = view.job(run.name)
+            others = list_checkpoints(state) if state else []
+            found += [run, *(one for one in others if one.step != run.step)]
+        view.cache[key] = [*found, *(one for one in references if one.kind == "export")]
+    models = view.cache[key]
+    assert isinstance(models, list)
+    return models
+
+
 def label(view: View, model: ModelReference) -> str:
-    """A model in a list of choices; a run by its extension and dataset."""
+    """A model in a list of choices: a run by its extension and dataset, a checkpoint by its step and names."""
     state = view.job(model.name) if model.kind == "run" else None
-    return f"{job_views.run_name(state)}, step {model.step}" if state else model.label
+    if state is None:
+        return model.label
+    names = [name for name, step in pinned_names(state.job.directory).items() if step == model.step]
+    why = ["your choice" if CHOICE in names else "best"] * ("@" not in model.reference)
+    why += [f"“{name}”" for name in names if name != CHOICE]
+    return ", ".join((job_views.run_name(state), f"step {model.step}", *why))
 
 
 def pair_title(view: View, state: JobState) -> str:
     """Time, text and model of a comparison; the texts of a job that chooses them are known from its clips."""
+    if file := str(state.job.settings.get("file") or ""):
+        return f"{job_views.clock(state.job.created)}  {Path(file).name}, {model_title(view, state)}"
     texts = [text for _, text in comparison_views.texts_of(state)] or [
         next(iter(sides.values())).text for sides in comparison_views.clips(state).values()]
     more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
@@ -166,6 +191,12 @@ def family_of(workspace: Workspace, view: View) -> CatalogEntry:
         return CATALOG[0]
 
 
+def selected_language(workspace: Workspace, view: View) -> str:
+    """The chosen language where the model has it, else the model's first; empty where there is no model."""
+    codes, chosen = languages(workspace, view), view.values["language"]
+    return chosen if chosen in codes or not codes else codes[0]
+
+
 def languages(workspace: Workspace, view: View) -> tuple[str, ...]:
     """Languages of the chosen model, those it was trained on here first."""
     before, after = selected_models(workspace, view)
@@ -186,13 +217,45 @@ def _base_choices(workspace: Workspace, view: View) -> object:
                      value=value.reference if value else None)
 
 
-def _voice_choices(workspace: Workspace, view: View) -> object:
-    """The built-in voices of the base, then uploaded recordings."""
-    before, _ = selected_models(workspace, view)
-    names = model_info.voice_names(workspace, before.name) if before else ()
+def _voices(workspace: Workspace, view: View) -> list[tuple[str, str]]:
+    """Speakers of the training data, uploaded recordings, then the voices that come with the base."""
+    before, after = selected_models(workspace, view)
+    found = list(model_info.speakers(workspace, after, selected_language(workspace, view)) if after else ())
     recordings = reference_voices.list_recordings(workspace)
-    offered = [*((name, name) for name in names), *((f"{path.stem} (recording)", str(path)) for path in recordings)]
-    return choice_update(offered, view.values["voice"])
+    names = model_info.voice_names(workspace, before.name) if before else ()
+    return [*((f"{name or 'unnamed'} (training data)", f"{reference_voices.SPEAKER}{name}")
+              for name in found[:_MOST_SPEAKERS]),
+            *((f"{path.stem} (recording)", str(path)) for path in recordings),
+            *((f"{name} (base)", name) for name in names)]
+
+
+def _voice_choices(workspace: Workspace, view: View) -> object:
+    """All voices; a person's choice stays, else the preselected one."""
+    offered = _voices(workspace, view)
+    return gr.update(choices=offered, value=_chosen_voice(workspace, view, [value for _, value in offered]))
+
+
+def _chosen_voice(workspace: Workspace, view: View, offered: Sequence[str]) -> str | None:
+    current = view.values["voice"]
+    return current if current in offered and current != view.values["voice.preselected"] \
+        else _default_voice(workspace, view, offered)
+
+
+def _preselected_voice(workspace: Workspace, view: View) -> str:
+    """What the page chooses where a person did not: the voice in the list now, or the one it chose before."""
+    offered = [value for _, value in _voices(workspace, view)]
+    default = _default_voice(workspace, view, offered) or ""
+    return default if _chosen_voice(workspace, view, offered) == default else view.values["voice.preselected"]
+
+
+def _default_voice(workspace: Workspace, view: View, offered: Sequence[str]) -> str | None:
+    """The first speaker of the data for a language that was taught here, else the first voice of the base."""
+    _, after = selected_models(workspace, view)
+    language = selected_language(workspace, view)
+    if after and language in model_info.added_languages(workspace, after):
+        return offered[0] if offered else None
+    own = [value for value in offered if not value.startswith((reference_voices.SPEAKER, "/"))]
+    return next(iter(own or offered), None)
 
 
 def _emotion_clip_choices(workspace: Workspace, view: View) -> object:

@@ -36,6 +36,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from config.errors import UserError
 
+_EARLY = b"<script>" + (Path(__file__).parent / "early.js").read_bytes() + b"</script>"
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?)\.?(?::([0-9]{1,5}))?", re.IGNORECASE)
 _JSON_BYTES, _FORM_BYTES = 8 << 20, 16 << 10  # the largest event is a review of thousands of clips
 _SPARE_BYTES = 1 << 30  # left on the disk by an upload without a separate limit
@@ -415,7 +416,7 @@ class GuardedApp(App):
         path = scope["path"]
         path = path.removeprefix(prefix) if path == prefix or path.startswith(f"{prefix}/") else path
         path = path.removesuffix("/") or "/"
-        send = _with_headers(send, self.access)
+        send = _with_headers(_with_early_script(send) if path == "/" else send, self.access)
         refused = refusal(self.access, scope["method"], path, headers) or self._locked(path, headers)
         if refused is None and path == "/login" and scope["method"] == "POST":
             refused = await self._sign_in(scope, receive, send, headers)
@@ -566,6 +567,27 @@ def _with_headers(send: Send, access: Access) -> Send:
             headers["Referrer-Policy"] = "same-origin"
             headers["Cross-Origin-Resource-Policy"] = "same-origin"
             headers["Cross-Origin-Opener-Policy"] = "same-origin"
+        await send(message)
+
+    return sending
+
+
+def _with_early_script(send: Send) -> Send:
+    """`send` with `early.js` at the top of the page: Gradio adds a page's own scripts only when its own have run."""
+    held: list[Message] = []
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            held.append(message)
+            return
+        if held:
+            begin = held.pop()
+            headers = MutableHeaders(scope=begin)
+            if b"<head>" in message.get("body", b"") and "content-encoding" not in headers:
+                message = {**message, "body": message["body"].replace(b"<head>", b"<head>" + _EARLY, 1)}
+                if "content-length" in headers:
+                    headers["content-length"] = str(int(headers["content-length"]) + len(_EARLY))
+            await send(begin)
         await send(message)
 
     return sending

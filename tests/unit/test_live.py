@@ -36,7 +36,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[gr.Blocks, Live]:
 
 
 class Browser:
-    """What a browser and the app keep of an open page between two ticks of its timer."""
+    """What a browser and the app keep of an open page between two ticks."""
 
     def __init__(self, blocks: gr.Blocks, live: Live, tab: str) -> None:
         self.blocks, self.live, self.session = blocks, live, SessionState(blocks)
@@ -44,8 +44,8 @@ class Browser:
         self.session[live.inputs[0]._id] = tab
 
     def tick(self) -> bool:
-        """Let the timer tick, and all happen that follows from it; whether anything did."""
-        return self.hear(self.live.timer._id, "tick")
+        """Let the page tick, and all happen that follows from it; whether anything did."""
+        return self.hear(self.live.ticker._id, "click")
 
     def hear(self, component: int, event: str) -> bool:
         heard = [fn for fn in self.blocks.fns.values() if fn.fn is not None and (component, event) in fn.targets]
@@ -99,7 +99,7 @@ def test_a_tick_has_few_outputs_and_a_change_those_of_its_tab(page: tuple[gr.Blo
     """Each output costs Gradio a millisecond, also one that is skipped."""
     blocks, live = page
     of = {target: fn for fn in blocks.fns.values() for target in fn.targets}
-    assert len(of[live.timer._id, "tick"].outputs) == 1 + len(live.tab_changed)
+    assert len(of[live.ticker._id, "click"].outputs) == 1 + len(live.tab_changed)
     everywhere = sum(panel.tab == "" for panel in live.panels)
     for name, flag in live.tab_changed.items():
         own = sum(panel.tab == name for panel in live.panels)
