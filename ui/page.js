@@ -56,6 +56,12 @@ document.addEventListener("click", (event) => {
   setTimeout(ask, 1000);
 })();
 
+/* A dropdown that was closed with Escape keeps the focus, by which alone it opens (6.31): a click gives it anew. */
+document.addEventListener("mousedown", (event) => {
+  const field = event.target;
+  if (field === document.activeElement && field.matches("input[role=listbox][aria-expanded=false]")) field.blur();
+}, true);
+
 /* Plays the parts of clips one after another while later parts are still being made. The card of the clip that is heard
    says so and has a button to pause. */
 (() => {

@@ -27,9 +27,10 @@ from core.jobs.events import (
     Started,
     Step,
 )
-from core.library import certificate, diagnosis
+from core.library import certificate, diagnosis, records
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER
 from core.library.diagnosis import Diagnosis, ProbeDrift, TensorFinding, TokenizerFit
+from core.library.records import CheckpointRecord, Origin
 from core.submission import demo_chain
 from core.workspace import Workspace
 
@@ -87,8 +88,13 @@ def train(job: Job, steps: int, total: int, *, finished: bool = False) -> None:
 
 
 def checkpoint(job: Job, step: int, speech: float) -> None:
-    """A checkpoint with its evaluation and samples, of which the last gets worse."""
-    (job.directory / "checkpoints" / f"step-{step:06d}").mkdir(parents=True, exist_ok=True)
+    """A checkpoint with its record, evaluation and samples, of which the last gets worse."""
+    folder = job.directory / "checkpoints" / f"step-{step:06d}"
+    (folder / records.FRONT_END).mkdir(parents=True, exist_ok=True)
+    records.write_record(folder / records.CHECKPOINT, CheckpointRecord(
+        job.id, step, "gated", "tiny-am", "amharic-demo", "", "", Origin("tiny", "tiny", "", 2454, 2535, "")))
+    (folder / records.FRONT_END / "front_end.json").write_text(
+        json.dumps({"languages": {"en": {}, "fr": {}, "am": {}}, "base_languages": ["en", "fr"]}), "utf-8")
     error = 0.15 + 0.7 * math.exp(-step / 200)
     for number, text in enumerate(SPOKEN, start=1):
         sample = f"samples/step-{step:06d}/{number:02d}-am.wav"

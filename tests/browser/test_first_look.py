@@ -52,6 +52,10 @@ def test_start_shows_the_whole_name_of_each_choice(two: Two, open_page: Visit) -
             assert box.evaluate(_CUT) <= 0, f"{box.input_value()!r} is cut"
             box.click()
         page.keyboard.press("Escape")
+        expect(page.locator(f"#start-{field} [role=option]")).to_have_count(0)
+        box.click()  # it opens again
+        expect(page.locator(f"#start-{field} [role=option]").first).to_be_visible()
+        page.keyboard.press("Escape")
 
 
 def test_own_recordings_are_recognised_on_start(two: Two, open_page: Visit, tmp_path: Path) -> None:

@@ -40,6 +40,11 @@ def test_a_page_whose_sign_in_is_gone_asks_for_it(browser: Browser, tmp_path: Pa
     with served(tmp_path / "workspace", ["--auth", "me:secret"]) as app, browser.new_context() as context:
         page = context.new_page()
         page.goto(app.url, timeout=PATIENCE_MS)
+        page.get_by_label("username").fill("me")
+        page.get_by_label("password").fill("wrong")
+        page.get_by_role("button", name="Login").click()
+        expect(page.get_by_label("password")).to_have_value("")
+        expect(page.get_by_label("username")).to_have_value("me")  # the name need not be typed again
         sign_in(page)
         context.clear_cookies()
         expect(page.get_by_label("username")).to_be_visible()

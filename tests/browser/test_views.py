@@ -223,6 +223,59 @@ def test_a_red_check_blocks_the_export_until_it_is_named(scene: Scene, open_page
     assert scene.workspace.list_runs() == before
 
 
+def test_listen_offers_the_speakers_of_the_data_first_and_every_checkpoint(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url + "?tab=listen")
+    expect(page.locator("#listen-voice input")).to_have_value("one (training data)")  # Amharic was taught
+    expect(page.locator("#tab-listen [role=alert]")).to_have_count(0)
+    box = page.locator("#listen-finetuned input")
+    expect(box).to_have_value(re.compile("step 200, best"))
+    expect(page.locator("#listen-use")).to_be_hidden()
+    box.click()
+    page.get_by_role("option", name=re.compile("step 100$")).last.click()  # of the run that has finished
+    expect(page.locator("#listen-use")).to_be_visible()
+    expect(page.locator("#speak")).to_have_text("Compare")
+    page.locator("#listen-both input").uncheck()
+    expect(page.locator("#speak")).to_have_text("Synthesize")
+    expect(page.locator("#listen-blind")).to_be_hidden()
+
+
+def test_the_card_of_the_clip_that_is_streamed_says_so_and_pauses(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url + "?tab=listen")
+    expect(page.locator("#clips audio")).not_to_have_count(0)
+    place = f"{scene.comparison.id}/0/finetuned"
+    page.evaluate("""([job, clip, url]) => {
+        const box = document.createElement("div");
+        box.innerHTML = "<div class='stream-player'></div>";
+        Object.assign(box.firstChild.dataset, {job, parts: JSON.stringify(Array(40).fill({clip, url}))});
+        window.lisanStream(box);
+    }""", [scene.comparison.id, place, f"media/runs/{scene.comparison.id}/audio/0-finetuned.wav"])
+    card = page.locator(f"#clips .side[data-clip='{place}']")
+    expect(card).to_have_class(re.compile("streaming"))
+    expect(page.locator("#clips .stream-toggle:visible")).to_have_count(1)
+    card.get_by_role("button", name="Pause").click()
+    expect(card.get_by_role("button", name="Play")).to_be_visible()
+    card.get_by_role("button", name="Play").click()
+    expect(card.get_by_role("button", name="Pause")).to_be_visible()
+    page.locator("#clips audio").first.evaluate("audio => audio.play()")  # another clip is heard instead
+    expect(page.locator("#clips .streaming")).to_have_count(0)
+
+
+def test_an_idle_page_draws_nothing(scene: Scene, open_page: Visit, tmp_path: Path) -> None:
+    """Gradio's hidden spinners would ask for 60 frames a second (6.31)."""
+    page = open_page(scene.app.url)
+    page.add_init_script("window.frames_asked = 0; const frame = window.requestAnimationFrame.bind(window);"
+                         "window.requestAnimationFrame = (one) => { window.frames_asked += 1; return frame(one); };")
+    page.goto(scene.app.url + "?tab=listen")
+    expect(page.locator("#clips audio")).not_to_have_count(0)
+
+    def frames_in_a_second() -> int:
+        return int(page.evaluate("async () => { const before = window.frames_asked; "
+                                 "await new Promise(done => setTimeout(done, 1000)); "
+                                 "return window.frames_asked - before; }"))
+
+    wait_until(lambda: frames_in_a_second() < 20, page)
+
+
 def test_both_sides_of_a_comparison_play_and_say_their_error(scene: Scene, open_page: Visit) -> None:
     page = open_page(scene.app.url + "?tab=listen")
     expect(page.locator("#clips audio")).to_have_count(4)

@@ -9,9 +9,9 @@ import pytest
 
 from config.errors import UserError
 from config.schema import PrepareOptions
-from core.jobs import checkpoint_names, control
+from core.jobs import checkpoint_names, control, directory
 from core.jobs.directory import create_job
-from core.jobs.events import CheckpointSaved, Journal
+from core.jobs.events import CheckpointSaved, Finished, Journal, Queued, append_event, read_events
 from core.library import catalog
 from core.training import checkpoint
 from core.workspace import Workspace
@@ -82,6 +82,39 @@ def test_a_name_that_is_taken_or_a_step_that_is_gone_is_refused(run: Path) -> No
         checkpoint_names.pin(run, 400, "../up")
     with pytest.raises(UserError, match="No checkpoint of 'one' has the name 'other'"):
         checkpoint_names.unpin(run, "other")
+
+
+def test_a_run_stands_for_the_checkpoint_of_ones_choice(run: Path, workspace: Workspace) -> None:
+    job = directory.load_job(workspace, "one")
+    with pytest.raises(UserError, match="only a finished training stands for"):
+        control.use_checkpoint(job, "200")
+    append_event(job.journal, Finished({}))
+    assert catalog.resolve(workspace, "run:one").step == 400
+    with pytest.raises(UserError, match="no checkpoint of step 300"):
+        control.use_checkpoint(job, "300")
+    checkpoint_names.pin(run, 200, "good")
+    control.use_checkpoint(job, "good").release()  # queued for its certificate
+    assert control.read_state(job).attempt == 0
+    assert [type(event) for event in read_events(job.journal)[0]][-2:] == [Finished, Queued]
+    assert catalog.resolve(workspace, "run:one").step == catalog.resolve(workspace, "run:one@choice").step == 200
+    checkpoint_names.unpin(run, "good")
+    checkpoint.prune_checkpoints(run, last=1, best=400)
+    assert checkpoint_names.checkpoint_steps(run) == [200, 400]
+    append_event(job.journal, Finished({}))
+    state = control.read_state(job)
+    assert [one.reference for one in catalog.list_checkpoints(state)] == ["run:one@400", "run:one@200"]
+    with pytest.raises(UserError, match="stands for step 200 already"):
+        control.use_checkpoint(job, "200")
+    control.use_checkpoint(job, "").release()
+    assert catalog.resolve(workspace, "run:one").step == 400
+    with pytest.raises(UserError, match="is the name of the checkpoint that the run stands for"):
+        checkpoint_names.pin(run, 200, "choice")
+
+
+def test_an_unknown_run_is_answered_with_those_that_speak(run: Path, workspace: Workspace) -> None:
+    create_job(workspace, "prepare", PrepareOptions(dataset="d", source="/somewhere"), name="no-voice")
+    with pytest.raises(UserError, match=r"no run named 'nope' that speaks \(there: one\)"):
+        catalog.resolve(workspace, "run:nope")
 
 
 def test_nothing_is_deleted_while_a_name_is_given(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
