@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from config.schema import Options
+from config.schema import GROUPS, Options
 
 _LIMITS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
@@ -34,6 +34,12 @@ class Flag:
         return self.field.json_schema_extra == {"positional": True}
 
     @property
+    def group(self) -> str:
+        """Its heading in a form and in the help, one of `GROUPS`; empty: none."""
+        extra = self.field.json_schema_extra
+        return str(extra.get("group", "")) if isinstance(extra, dict) else ""
+
+    @property
     def destination(self) -> str:
         """Where argparse puts it; apart from the destinations of other arguments."""
         return "option:" + ".".join(self.path)
@@ -49,8 +55,11 @@ def flags(model: type[Options]) -> Iterator[Flag]:
             yield Flag((name,), field)
 
 
-def add_arguments(parser: argparse._ActionsContainer, model: type[Options]) -> None:
-    """Add the flags of `model` to `parser`. Values stay text: the model itself converts and checks them."""
+def add_arguments(parser: argparse.ArgumentParser, model: type[Options]) -> None:
+    """Add the flags of `model` to `parser`, in the groups of a form. Values stay text: the model checks them."""
+    used = {flag.group for flag in flags(model)}
+    groups = {name: parser.add_argument_group(name.lower() or "main options")
+              for name in dict.fromkeys(("", *GROUPS, *sorted(used))) if name in used}
     for flag in flags(model):
         names = [flag.destination] if flag.positional else [flag.name]
         settings: dict[str, Any] = {"help": _help(flag), "default": argparse.SUPPRESS, **_shape(flag)}
@@ -58,7 +67,7 @@ def add_arguments(parser: argparse._ActionsContainer, model: type[Options]) -> N
             settings["default"] = None  # Python 3.11 checks SUPPRESS against the choices when the word is omitted
         else:
             settings["dest"] = flag.destination
-        parser.add_argument(*names, **settings)
+        groups[flag.group].add_argument(*names, **settings)
 
 
 def given_values(namespace: argparse.Namespace, model: type[Options]) -> dict[str, object]:

@@ -127,6 +127,11 @@ def _absolute(value: str) -> str:
     return str(Path(value.strip()).expanduser().absolute())
 
 
+def _checkpoint(value: str) -> str:
+    kind, _, name = value.strip().partition(":")
+    return f"export:{_safe_name(name)}" if kind == "export" else _absolute(value)
+
+
 def _or_nothing(check: Callable[[str], str]) -> AfterValidator:
     return AfterValidator(lambda value: check(value) if value.strip() else "")
 
@@ -144,6 +149,7 @@ Recogniser = Annotated[str, AfterValidator(_recogniser)]
 RecogniserOrNothing = Annotated[str, _or_nothing(_recogniser)]  # empty: the model's own
 Place = Annotated[str, _or_nothing(_place)]  # a name in the workspace, or an absolute path
 AbsolutePath = Annotated[str, _or_nothing(_absolute)]
+Checkpoint = Annotated[str, _or_nothing(_checkpoint)]  # an absolute path, or `export:NAME`
 
 Scope = Literal["rows", "gated", "full"]
 AdapterKind = Literal["lora", "dora", "adalora"]
@@ -176,7 +182,7 @@ class DoctorOptions(Options):
 
     part: Literal["machine", "model"] = Field("machine", title="Part", description="`model` diagnoses a fine-tuned checkpoint, `machine` this machine.", json_schema_extra={"positional": True})
     base: Place = Field("", title="Base", description="The base model of the checkpoint: a name in the workspace, or a file or folder of weights.", json_schema_extra={"positional": True})
-    checkpoint: AbsolutePath = Field("", title="Checkpoint", description="The fine-tuned weights: a .safetensors file, a .pt file of tensors only, or their folder.", json_schema_extra={"positional": True})
+    checkpoint: Checkpoint = Field("", title="Checkpoint", description="The fine-tuned weights: a .safetensors file, a .pt file of tensors only, their folder, or `export:NAME`.", json_schema_extra={"positional": True})
     tokenizer: AbsolutePath = Field("", title="Checkpoint tokenizer", description="Tokenizer file (JSON) of the checkpoint; empty uses the one in its folder.")
     measure: bool = Field(True, title="Measure", description="Also run base-language samples through both models, where the base is in the workspace. Takes the loading time and some seconds per language.")
     restore: NameOrNothing = Field("", title="Restore as", description="Where only embedding rows were damaged: name of an export with the base's rows and the new rows. No existing file is changed.")

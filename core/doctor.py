@@ -74,7 +74,7 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
         raise UserError("As a job the doctor examines models only.",
                         "For the machine: python -m scripts.doctor. For a model: scripts.doctor model BASE CHECKPOINT.")
     case = open_case(workspace, options)
-    tokenizer = _fit_tokenizer(case, options)
+    tokenizer = _fit_tokenizer(case, options, checkpoint_path(workspace, options))
     ids = tokenizer_fit.read_pieces(Path(tokenizer.path)) if tokenizer else {}
     if options.restore:  # refuse what cannot be done before anything is compared
         workspace.new_export(options.restore)
@@ -130,7 +130,7 @@ def open_case(workspace: Workspace, options: DoctorOptions) -> DoctorCase:
     if not options.base or not options.checkpoint:
         raise UserError("A base and a checkpoint are needed.", "Such as: python -m scripts.doctor model tiny it.pt")
     family, name, base, folder = _open_base(workspace, options.base)
-    other = _open_checkpoint(family, Path(options.checkpoint))
+    other = _open_checkpoint(family, checkpoint_path(workspace, options))
     matching = match_tensors(base, other, family.tensor_layout.text_tables)
     if not matching.found:
         adapters = " It holds adapters that were not merged into a model." if matching.adapters else ""
@@ -144,6 +144,12 @@ def open_case(workspace: Workspace, options: DoctorOptions) -> DoctorCase:
     with suppress(UserError):  # a bare file may lie without its tokenizer
         pieces = family.load_front_end(folder).base_vocabulary
     return DoctorCase(family, name, base, other, matching, pieces)
+
+
+def checkpoint_path(workspace: Workspace, options: DoctorOptions) -> Path:
+    """The file or folder of the checkpoint; of `export:NAME` its folder in the workspace."""
+    kind, _, name = options.checkpoint.partition(":")
+    return workspace.export(name) if kind == "export" else Path(options.checkpoint)
 
 
 def compare(case: DoctorCase, reporter: Reporter, used: Collection[int] | None = None) -> list[TensorFinding]:
@@ -226,13 +232,13 @@ def _open_checkpoint(family: Family, path: Path) -> WeightsFile:
                         "an earlier checkpoint of the same training.") from error
 
 
-def _fit_tokenizer(case: DoctorCase, options: DoctorOptions) -> TokenizerFit | None:
+def _fit_tokenizer(case: DoctorCase, options: DoctorOptions, checkpoint: Path) -> TokenizerFit | None:
     """How the checkpoint's tokenizer fits; None where there is none to examine."""
     table = case.family.tensor_layout.text_tables[0]
     there = case.matching.found.get(table)
     if there is None:
         return None
-    path = tokenizer_fit.find_tokenizer(options.tokenizer, Path(options.checkpoint), case.other.shape(there)[0])
+    path = tokenizer_fit.find_tokenizer(options.tokenizer, checkpoint, case.other.shape(there)[0])
     if path is None or not case.pieces:
         return None
     return tokenizer_fit.fit_tokenizer(path, case.pieces, case.base.tensor(table), case.other.tensor(there))

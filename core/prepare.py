@@ -32,7 +32,7 @@ from core.dataset.clip_index import ClipIndex, MeasureStore, build_index
 from core.dataset.languages import describe_language
 from core.dataset.model_limits import UNKNOWN_COVERAGE, TokenizerCoverage
 from core.jobs.events import Plan, Progress, Result, WarningRaised
-from core.jobs.reporter import Reporter, check_stop, stage
+from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.library import model_info
 from core.library.catalog import family_of
 from core.sources import dataset_source
@@ -263,7 +263,8 @@ def merge_rows(old: MergeTarget, rows: Sequence[CheckedRow], source: str,
                 message = f"the recording is in {name} as {there}, with a text that stays: {text[:80]!r}"
                 found.append(ValidationFinding("another text", row.row.where, message))
     repeated = len(rows) - len(new)
-    note = f"{len(new)} clips of {source} are added to the {len(old.dataset.clips)} of {name}"
+    verb = "is" if len(new) == 1 else "are"
+    note = f"{pluralize(len(new), 'clip')} of {source} {verb} added to the {len(old.dataset.clips)} of {name}"
     return new, tuple(found), f"{note}; {repeated} were there already." if repeated else f"{note}."
 
 
@@ -297,7 +298,7 @@ def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips
         there = manifest.load(target)
         if there.card.fingerprint != card.fingerprint:
             raise UserError(
-                f"There already is another dataset named {options.dataset!r}: {there.card.clips} clips in "
+                f"There already is another dataset named {options.dataset!r}: {pluralize(there.card.clips, 'clip')} in "
                 f"{there.card.language!r} from {there.card.source!r}, the new one has {card.clips}.",
                 f"Choose another dataset name; with --add-to {options.dataset} it will hold both.",
             )

@@ -25,7 +25,7 @@ from core.dataset.clip_index import ClipIndex, MeasureStore, build_index
 from core.dataset.model_limits import UNKNOWN_COVERAGE
 from core.dataset.review import ReviewDecision
 from core.jobs.events import Progress, Result, WarningRaised
-from core.jobs.reporter import Reporter, check_stop, stage
+from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.library import model_info
 from core.library.catalog import family_of
 from core.prepare import extract_features
@@ -282,9 +282,9 @@ def _report(dataset: PreparedDataset, version: DatasetVersion, clips: tuple[Mani
     values |= foreign.read_json(path) if path.is_file() else {}
     errors = [one for one in values["errors"] if one["kind"] != "excluded"]
     errors += [{"kind": "excluded", "where": clip.id, "message": f"excluded: {reason}"} for clip, reason in excluded]
-    note = (f"Reviewed from {dataset.card.name}: {len(version.excluded)} clips excluded, {len(version.included)} "
-            f"included again, {len(version.changed)} texts edited, {len(version.repaired)} recordings repaired; "
-            f"{len(excluded)} are excluded in all.")
+    note = (f"Reviewed from {dataset.card.name}: {pluralize(len(version.excluded), 'clip')} excluded, "
+            f"{len(version.included)} included again, {len(version.changed)} texts edited, "
+            f"{len(version.repaired)} recordings repaired; {len(excluded)} are excluded in all.")
     characters = Counter(character for clip in clips for character in reading.normal(clip.text))
     return {**values, "kept": len(clips), "errors": errors, "notes": [*values.get("notes", ()), note],
             "duration_s": round(sum(clip.duration_s for clip in clips), 3),

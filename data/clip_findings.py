@@ -297,8 +297,8 @@ class DatasetSurvey:
         if abs(score) <= self._limits.pace_z or times <= self._limits.pace_times:
             return []
         level = ERROR if times > self._limits.pace_error_times else WARNING
-        message = (f"{rate:.1f} letters a second, the others {usual:.1f} (robust z {score:+.1f}): "
-                   "is the text of this recording?")
+        message = (f"{rate:.1f} letters a second, the others {usual:.1f}, {times:.1f} times as "
+                   f"{'many' if rate > usual else 'few'}: is the text of this recording?")
         return [ClipFinding("pace", level, message, 3 + min(5.0, times))]
 
     def _same_sound(self, clip: AnalysedClip) -> list[ClipFinding]:

@@ -152,12 +152,21 @@ def json_line(state: JobState) -> str:
     }, ensure_ascii=False, allow_nan=False)
 
 
+class _Help(argparse.HelpFormatter):
+    """Each paragraph of a text is wrapped by itself; an example is one line, to be copied."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(part if part.startswith("Example") else super(_Help, self)._fill_text(part, width, indent)
+                           for part in text.split("\n\n"))
+
+
 def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
     """The parser of `verb`: common arguments, then one flag for each of its options."""
     model = VERBS[verb].options
+    example = f"Example: python -m scripts.{verb} {VERBS[verb].example}"
     codes = f"Exit code: {CODES.format(graded=f' or {graded}' if graded else '')}"
     parser = script_parser(verb, model.__doc__, "end with the outcome as one line of JSON")
-    parser.epilog, parser.formatter_class = codes, argparse.HelpFormatter
+    parser.epilog, parser.formatter_class = f"{codes}\n\n{example}", _Help
     parser.add_argument("--config", metavar="FILE", help="options from a YAML file; flags win over it")
     if VERBS[verb].resumes:
         parser.add_argument("--resume", metavar="ID", help="resume a run that was stopped, failed or crashed")
@@ -168,7 +177,7 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
                                  "win over it (default: none, the options' own defaults)")
         parser.add_argument("--memory", choices=get_args(model_info.Memory), default="auto",
                             help="the preset for a GPU of so many GB; auto takes the one found (default: %(default)s)")
-    add_arguments(parser.add_argument_group("options"), model)
+    add_arguments(parser, model)
     return parser
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from core.dataset.clip_index import LEARNABLE, DatasetPlots, Histogram
+from core.jobs.reporter import pluralize
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span
 
 Point = tuple[float, float]
@@ -201,8 +202,8 @@ def histogram(one: Histogram) -> Html:
         return div("chart", div("chart-head", element("h4", one.title)),
                    paragraph(f"None of {one.among:,} clips.", class_="small"))
     step = (one.high - one.low) / len(one.counts)
-    titles = [f"{_short(one.low + at * step)} to {_short(one.low + (at + 1) * step)} {one.unit}: {count:,} clips"
-              for at, count in enumerate(one.counts)]
+    titles = [f"{_short(one.low + at * step)} to {_short(one.low + (at + 1) * step)} {one.unit}: "
+              f"{pluralize(count, 'clip')}" for at, count in enumerate(one.counts)]
     across = (one.median - one.low) / (one.high - one.low)
     median = element("line", x1=f"{_WIDTH * across:.1f}", x2=f"{_WIDTH * across:.1f}", y1="0", y2=f"{_HEIGHT:g}",
                      class_="median")

@@ -18,6 +18,7 @@ from config.schema import ReviseOptions
 from core.dataset import review
 from core.dataset.clip_index import ClipIndex, FindingSummary, IndexedClip, SpeakerSummary
 from core.dataset.review import ReviewDecision, ReviewDecisions
+from core.jobs.reporter import pluralize
 from ui import charts, job_views, media, verb_form
 from ui.live import View, choice_update
 from ui.markup import NOTHING, Html, div, element, join, paragraph, player, span, table
@@ -133,7 +134,7 @@ def _table(page: Page, view: View) -> Html:
         ("Edited transcripts", made.texts),
         ("To fix", made.clips_to_fix),
     ])
-    where = paragraph(f"Page {number:,} of {pages:,}; {total:,} clips.", class_="small")
+    where = paragraph(f"Page {number:,} of {pages:,}; {pluralize(total, 'clip')}.", class_="small")
     keys = div("keys", *(span("key-of", element("kbd", key), " ", does) for key, does in _KEYS))
     return join((facts, where, keys,
                  div("clips", *(clip_row(name, one, made.get(one.clip.id)) for one in shown), data_dataset=name)))
@@ -159,13 +160,13 @@ def handle_command(page: Page, chosen: object, command: object) -> Sequence[obje
             return [_decide(page, name, clip, text=given.get("text", "")), *stay]
         case "exclude-kind" | "exclude-errors" as do:
             count = review.exclude_kind(page.workspace, name, kind, errors_only=do == "exclude-errors")
-            return [_noted(f"{count:,} more clips with the finding {kind!r} excluded"), *stay]
+            return [_noted(f"{pluralize(count, 'more clip')} with the finding {kind!r} excluded"), *stay]
         case "fix":
             count = review.fix_kind(page.workspace, name, kind)
-            return [_noted(f"{count:,} more clips with the finding {kind!r} will be fixed"), *stay]
+            return [_noted(f"{pluralize(count, 'more clip')} with the finding {kind!r} will be fixed"), *stay]
         case "undo-kind":
             count = review.undo_kind(page.workspace, name, kind)
-            return [_noted(f"{count:,} clips restored"), *stay]
+            return [_noted(f"{pluralize(count, 'clip')} restored"), *stay]
     raise UserError(f"Unknown command from the table: {given.get('do')!r}.", "Reload the page.")
 
 

@@ -9,6 +9,7 @@ import gradio as gr
 
 from config.errors import UserError
 from core.dataset.review import index_of
+from core.jobs.reporter import pluralize
 from core.jobs.state import JobState
 from core.sources import source_preview
 from core.sources.source_preview import ValidationReport
@@ -100,7 +101,7 @@ def report(page: Page, state: JobState) -> Html:
 def report_view(report: ValidationReport) -> Html:
     """Counts as tiles, then each error and warning with its place."""
     parts = [*(paragraph(line, class_="small") for line in report.notes), job_views.facts([
-        ("Found", f"{report.found} clips"), ("Usable", f"{report.kept} clips"),
+        ("Found", pluralize(report.found, "clip")), ("Usable", pluralize(report.kept, "clip")),
         ("Speech", job_views.duration(report.duration_s)), ("Characters", len(report.characters)),
     ])]
     if report.dropped:

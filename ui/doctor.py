@@ -50,7 +50,8 @@ def build(page: Page) -> None:
 
 def _build_form(page: Page) -> None:
     """The checkpoint and its base, the button and the equal command."""
-    form = build_form(DoctorOptions, first=_FIRST, leave_out=("part", "restore", "language"), choices={"base": ()})
+    form = build_form(DoctorOptions, first=_FIRST, leave_out=("part", "restore", "language"),
+                      choices={"base": (), "checkpoint": ()})
     start = gr.Button("Diagnose", variant="primary", size="lg", elem_id="run-doctor")
     notice = gr.HTML(elem_classes="notices")
     with gr.Accordion("Command line", open=False, elem_classes="fold"):
@@ -58,6 +59,8 @@ def _build_form(page: Page) -> None:
     for name, widget in zip(form.names, form.widgets, strict=True):
         page.live.watch(f"doctor.{name}", widget)
     page.live.panel(form.widget("base"), lambda view: _bases(page, view), "doctor")
+    page.live.panel(form.widget("checkpoint"), lambda view: gr.update(
+        choices=[f"export:{name}" for name in page.workspace.list_exports()]), "doctor")
     page.live.panel(command, lambda view: element("pre", command_line("doctor", form.options(
         [view.values[f"doctor.{name}"] for name in form.names], part="model"), page.workspace.path), class_="command"),
                     "doctor")

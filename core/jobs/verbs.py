@@ -56,6 +56,7 @@ class Verb:
     module: str  # imported by the worker alone
     options: type[Options]
     tab: str  # of the page
+    example: str  # of its command line
     takes_device: bool = True  # it waits in the queue of a device
     resumes: bool = False  # a second start goes on where the first ended
     model_server: bool = False  # the model server may run it
@@ -67,62 +68,83 @@ class Verb:
 
 VERBS: Mapping[str, Verb] = {
     "download": Verb(
-        "Download base model", "core.download", DownloadOptions, "model", takes_device=False, resumes=True,
+        "Download base model", "core.download", DownloadOptions, "model",
+        "--model chatterbox", takes_device=False, resumes=True,
         makes={"save_as": "model"}),
     "segment": Verb(
-        "Segment recordings", "core.segment", SegmentOptions, "data", takes_device=False, resumes=True, imports=True,
+        "Segment recordings", "core.segment", SegmentOptions, "data",
+        "--source talks --segments talks --language am", takes_device=False, resumes=True, imports=True,
         needs={"source": "source"}, makes={"segments": "segments"}),
     "transcribe": Verb(
-        "Transcribe segments", "core.transcribe", TranscribeOptions, "data", resumes=True,
+        "Transcribe segments", "core.transcribe", TranscribeOptions, "data",
+        "--segments talks --recogniser facebook/mms-1b-all", resumes=True,
         needs={"segments": "segments", "recogniser": "recogniser"}, makes={"segments": "transcripts"}),
     "align": Verb(
-        "Align text", "core.align", AlignOptions, "data", resumes=True, imports=True,
+        "Align text", "core.align", AlignOptions, "data",
+        "--source film.mkv --text film.srt --segments film --language am", resumes=True, imports=True,
         needs={"source": "source", "text": "file", "recogniser": "recogniser"}, makes={"segments": "transcripts"}),
     "prepare": Verb(
-        "Prepare dataset", "core.prepare", PrepareOptions, "data", resumes=True, imports=True,
+        "Prepare dataset", "core.prepare", PrepareOptions, "data",
+        "--source recordings.zip --dataset my-voice --language sw", resumes=True, imports=True,
         needs={"source": "source", "model": "model", "add_to": "dataset"}, makes={"dataset": "dataset"}),
     "revise": Verb(
-        "Save dataset version", "core.revise", ReviseOptions, "data", resumes=True,
+        "Save dataset version", "core.revise", ReviseOptions, "data",
+        "--dataset my-voice --save-as my-voice-2", resumes=True,
         needs={"model": "model", "dataset": "dataset"}, makes={"save_as": "dataset"}),
     "tokenizer": Verb(
-        "Build tokenizer", "core.tokenizer", TokenizerOptions, "tokenizer", takes_device=False,
+        "Build tokenizer", "core.tokenizer", TokenizerOptions, "tokenizer",
+        "--dataset my-voice --tokenizer tiny-sw", takes_device=False,
         needs={"tokenizer": "tokenizer", "model": "model", "dataset": "dataset", "tokenizer_file": "file"},
         makes={"tokenizer": "tokenizer"}),
     "compare_tokenizers": Verb(
-        "Compare tokenizers", "core.compare_tokenizers", CompareTokenizersOptions, "tokenizer", takes_device=False,
+        "Compare tokenizers", "core.compare_tokenizers", CompareTokenizersOptions, "tokenizer",
+        "--dataset my-voice", takes_device=False,
         needs={"model": "model", "dataset": "dataset", "text": "file", "tokenizer_file": "file"}),
     "extend": Verb(
         "Extend embeddings", "core.extend", ExtendOptions, "embeddings",
+        "--tokenizer tiny-sw --extension tiny-sw",
         needs={"model": "model", "tokenizer": "tokenizer"}, makes={"extension": "extension"}),
     "preflight": Verb(
-        "Preflight check", "core.preflight", PreflightOptions, "train", options_of="train",
+        "Preflight check", "core.preflight", PreflightOptions, "train",
+        "--extension tiny-sw --dataset my-voice", options_of="train",
         needs=_TRAINING_NEEDS),
     "train": Verb(
-        "Train", "core.train", TrainOptions, "train", resumes=True, needs=_TRAINING_NEEDS, makes={"job": "run"}),
+        "Train", "core.train", TrainOptions, "train",
+        "--extension tiny-sw --dataset my-voice --name first", resumes=True, needs=_TRAINING_NEEDS,
+        makes={"job": "run"}),
     "synthesize": Verb(
-        "Synthesize", "core.synthesize", SynthesizeOptions, "listen", model_server=True,
+        "Synthesize", "core.synthesize", SynthesizeOptions, "listen",
+        '--voice-model run:first --language sw --text "Habari yako."', model_server=True,
         needs={"voice_model": "reference", "file": "file"}),
     "compare": Verb(
-        "Compare", "core.compare", CompareOptions, "listen", model_server=True,
+        "Compare", "core.compare", CompareOptions, "listen",
+        '--finetuned run:first --texts sw "Habari yako."', model_server=True,
         needs={"base": "reference", "finetuned": "reference"}),
     "evaluate": Verb(
-        "Evaluate", "core.evaluate", EvaluateOptions, "listen", resumes=True,
+        "Evaluate", "core.evaluate", EvaluateOptions, "listen",
+        "--models base:tiny run:first recordings", resumes=True,
         needs={"dataset": "dataset", "recogniser": "recogniser"}),
     "listening_test": Verb(
-        "Make listening test", "core.listening_test", ListeningTestOptions, "listen", takes_device=False),
+        "Make listening test", "core.listening_test", ListeningTestOptions, "listen",
+        "--evaluation EVALUATION --kind rating", takes_device=False),
     "export": Verb(
-        "Export", "core.export", ExportOptions, "certificate", takes_device=False, resumes=True,
+        "Export", "core.export", ExportOptions, "certificate",
+        "--run run:first --export my-voice-1", takes_device=False, resumes=True,
         needs={"run": "reference"}, makes={"export": "export"}),
     "push": Verb(
-        "Push to the Hub", "core.push", PushOptions, "certificate", takes_device=False, resumes=True,
+        "Push to the Hub", "core.push", PushOptions, "certificate",
+        "my-voice-1 me/my-voice", takes_device=False, resumes=True,
         needs={"export": "export"}),
     "pack": Verb(
-        "Pack archive", "core.pack", PackOptions, "storage", takes_device=False, needs={"item": "reference"}),
+        "Pack archive", "core.pack", PackOptions, "storage",
+        "run:first", takes_device=False, needs={"item": "reference"}),
     "unpack": Verb(
-        "Import archive", "core.unpack", UnpackOptions, "storage", takes_device=False, imports=True,
+        "Import archive", "core.unpack", UnpackOptions, "storage",
+        "first.run.tar", takes_device=False, imports=True,
         needs={"archive": "file"}),
     "doctor": Verb(
-        "Diagnose checkpoint", "core.doctor", DoctorOptions, "doctor", takes_device=False,
+        "Diagnose checkpoint", "core.doctor", DoctorOptions, "doctor",
+        "model tiny finetuned.safetensors --tokenizer tokenizer.json", takes_device=False,
         needs={"base": "model", "checkpoint": "file", "tokenizer": "file"}, makes={"restore": "export"}),
 }
 SYNTHESIS_VERBS = tuple(name for name, verb in VERBS.items() if verb.model_server)

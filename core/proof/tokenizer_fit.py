@@ -15,6 +15,7 @@ import torch
 
 from config.errors import UserError
 from core.library.diagnosis import TokenizerFit
+from core.library.records import FRONT_END
 from data.front_end import read_segmenter
 from data.segmenters import highest_id
 
@@ -25,13 +26,17 @@ _ALIKE = 0.9  # cosine from which a row is the one that was there
 def find_tokenizer(given: str, checkpoint: Path, rows: int) -> Path | None:
     """The tokenizer file: the one given, else the one beside the checkpoint that fits its rows best; None for none.
 
+    An export of Lisan has one file for each language in its front-end.
+
     Raises `UserError` when the one given is no tokenizer.
     """
     if not given and not checkpoint.is_dir():
         return None  # a file beside a single checkpoint file is not known to belong to it
     path = Path(given) if given else checkpoint
     sizes = {}
-    for file in sorted((*path.glob("*.json"), *path.glob("*.model"))) if path.is_dir() else [path]:
+    beside = sorted(file for folder in (path, path / FRONT_END) for pattern in ("*.json", "*.model")
+                    for file in folder.glob(pattern))
+    for file in beside if path.is_dir() else [path]:
         with suppress(OSError, ValueError, UserError, TypeError):  # other JSON files
             content = file.read_bytes()
             if (file.suffix != ".json" or "model" in json.loads(content)) and (ids := read_pieces(file)):

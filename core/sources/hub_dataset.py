@@ -31,7 +31,7 @@ from urllib.parse import unquote, urlsplit
 
 from config.errors import UserError, join_names
 from core.jobs.events import WarningRaised
-from core.jobs.reporter import Reporter, check_stop, size_text
+from core.jobs.reporter import Reporter, check_stop, pluralize, size_text
 from core.sources.archives import SUFFIXES, unpack_archive
 from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, list_repository
 from core.sources.hub import ByteStream, Hub, Interrupted, NoRevision, RemoteFile, RepositoryFiles
@@ -312,8 +312,8 @@ def _fetch_tables(request: _Request, found: RepositoryFiles, tables: dict[str, l
     which = f", configuration {config}" if len(tables) > 1 else ""
     there = f", {before} of which were here already" if before else ""
     return FetchedDataset(home / "content", (
-        f"{found.repository} of {request.hub.host} at {found.commit[:12]}{which}: {clips} clips of {len(ordered)} "
-        f"Parquet tables{there}.",))
+        f"{found.repository} of {request.hub.host} at {found.commit[:12]}{which}: {pluralize(clips, 'clip')} of "
+        f"{len(ordered)} Parquet tables{there}.",))
 
 
 def _write_rows(request: _Request, found: RepositoryFiles, table: Path | RawIOBase, home: Path, split: str,
@@ -324,7 +324,7 @@ def _write_rows(request: _Request, found: RepositoryFiles, table: Path | RawIOBa
         check_stop(request.reporter, STOPPED)
         if shutil.disk_usage(content).free < size + SPARE_BYTES:
             clips = sum(1 for _ in (content / FOLDER).iterdir())
-            raise UserError(f"The disk of {content} is full after {clips} clips of {found.repository}.",
+            raise UserError(f"The disk of {content} is full after {pluralize(clips, 'clip')} of {found.repository}.",
                             "Free space, then continue; or take fewer clips: --max-clips.")
         yield size
 

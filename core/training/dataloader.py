@@ -19,6 +19,7 @@ import numpy as np
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.dataset import languages
+from core.jobs.reporter import pluralize
 from core.model.loading import TTSModel
 from core.speech.evaluation import HeldOutSentence
 from core.workspace import Workspace
@@ -227,7 +228,8 @@ class _UtteranceReader:
         """One line a reason, with the first names."""
         return tuple(
             (f"{len(ids)} variants are not used, because they {_VARIANTS[reason]}, of " if reason in _VARIANTS else
-             f"{len(ids)} clips left out ({reason}): ") + f"{', '.join(ids[:5])}{' ...' if len(ids) > 5 else ''}."
+             f"{pluralize(len(ids), 'clip')} left out ({reason}): ")
+            + f"{', '.join(ids[:5])}{' ...' if len(ids) > 5 else ''}."
             f"{self._characters() if reason == _CHARACTERS else ''}" for reason, ids in self._left_out.items()
         )
 

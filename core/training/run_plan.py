@@ -20,7 +20,7 @@ import torch
 from config.schema import TrainOptions
 from core import compute
 from core.jobs.events import Plan
-from core.jobs.reporter import size_text
+from core.jobs.reporter import pluralize, size_text
 from core.library import model_info
 from core.training import memory_plan, parameter_groups
 from core.training.memory_plan import MicrobatchPlan
@@ -159,8 +159,9 @@ def plan_event(trainer: Trainer, estimate: Estimate) -> Plan:
     lines = [
         f"Trains {counts.new_rows} new embedding rows and {trained}; {_amount(counts.base_parameters)} parameters "
         "frozen.",
-        f"{len(data.train)} clips in {data.language!r}, {len(data.held_out)} held out; steps {trainer.step} to "
-        f"{trainer.step_plan.steps} of {options.batch_size * options.gradient_accumulation * processes} clips"
+        f"{pluralize(len(data.train), 'clip')} in {data.language!r}, {len(data.held_out)} held out; steps "
+        f"{trainer.step} to {trainer.step_plan.steps} of "
+        f"{pluralize(options.batch_size * options.gradient_accumulation * processes, 'clip')}"
         f"{f' over {processes} processes' if processes > 1 else ''}; {trainer.precision}.",
     ]
     if trainer.step_plan.steps < trainer.most_steps:
@@ -195,7 +196,7 @@ def _memory_and_time(trainer: Trainer, estimate: Estimate) -> list[str]:
         return ["Each rank holds its part of the trained weights, their gradients and the optimizer state.",
                 *checkpointing,
                 f"{size}{taken} The longest clips were tried."]
-    splits = [f"To fit into memory: micro-batches of {plan.size(options.batch_size)} clips, "
+    splits = [f"To fit into memory: micro-batches of {pluralize(plan.size(options.batch_size), 'clip')}, "
               f"{plan.splits * options.gradient_accumulation} a step."] if plan.splits > 1 else []
     return [f"{needed[0].upper()}{needed[1:]}; {taken}", *splits, *checkpointing]
 
@@ -256,8 +257,9 @@ def _changed_options(options: TrainOptions, names: Iterable[str]) -> str:
 def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     data = trainer.data.full_data or trainer.data
     if 0 < data.train_speech_s < model_info.MIN_TRAIN_SPEECH_S:
-        yield (f"There is little to learn from: {duration(data.train_speech_s)} of speech in {len(data.train)} clips; "
-               f"{duration(model_info.MIN_TRAIN_SPEECH_S)} is the least that has worked, an hour or more is better.")
+        yield (f"There is little to learn from: {duration(data.train_speech_s)} of speech in "
+               f"{pluralize(len(data.train), 'clip')}; {duration(model_info.MIN_TRAIN_SPEECH_S)} is the least that has worked, an "
+               "hour or more is better.")
     processes = max(trainer.group.size, options.processes)  # a trial has one
     steps = min(options.steps, trainer.step_plan.steps) if trainer.options is options else options.steps
     uses = steps * options.batch_size * processes * options.gradient_accumulation / max(1, len(data.train))
@@ -269,8 +271,9 @@ def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
         yield (f"All {len(data.train)} clips have one speaker, {next(iter(speakers))!r}: the language is learnt in "
                "that voice, and may sound less well in others.")
     if len(data.held_out) < model_info.FEW_HELD_OUT:
-        yield (f"Only {len(data.held_out)} clips are held out: the best checkpoint is chosen by next to nothing. "
-               "Prepare the dataset with a larger held-out share.")
+        held_out = len(data.held_out)
+        yield (f"Only {pluralize(held_out, 'clip')} {'is' if held_out == 1 else 'are'} held out: the best checkpoint "
+               "is chosen by next to nothing. Prepare the dataset with a larger held-out share.")
 
 
 def _rates(trainer: Trainer, options: TrainOptions) -> Iterator[str]:

@@ -18,18 +18,20 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from config.errors import UserError
-from config.schema import ExportOptions, SamplingOptions
-from core import export
+from config.schema import DoctorOptions, ExportOptions, PackOptions, SamplingOptions, UnpackOptions
+from core import doctor, export, pack, unpack
 from core.export import EXAMPLE, plain_tensors, same_logits
 from core.jobs.reporter import StopRequested
-from core.library import certificate, records
+from core.library import certificate, diagnosis, records
 from core.model import loading
 from core.model.loading import TTSModel, load
 from core.model.prefix import new_rows
 from core.proof import certify
 from core.speech.synthesis import Synthesizer, join_chunks
+from core.submission.requirements import check_requirements
 from core.training import replay
 from core.workspace import Workspace
+from data.durable_files import hash_tree
 from models.speech_lm import SpeechLM
 from models.tiny.family import _language_model_config
 from models.tiny.model_folder import load_module
@@ -316,3 +318,26 @@ def test_rows_alone_are_exported_without_adapters(tmp_path: Path) -> None:
     written = load_file(folder / "t3.safetensors")
     assert torch.equal(written["text_emb.weight"][model.front_end.prefix_size:], rows["text_emb"])
     assert set(plain_tensors(model)) == set(written)
+
+
+def test_the_doctor_finds_an_export_by_its_name_and_its_tokenizer(world: Workspace, exported: Path,
+                                                                tmp_path: Path) -> None:
+    options = DoctorOptions(part="model", base="tiny", checkpoint=f"export:{exported.name}", measure=False)
+    assert check_requirements(world, "doctor", options) == ()
+    doctor.run(options, world, Listener(tmp_path / "job"))
+    found = diagnosis.read(tmp_path / "job")
+    assert found.assessment.level != "bad"
+    assert found.tokenizer is not None
+    assert Path(found.tokenizer.path).parent == exported / records.FRONT_END
+    assert (found.tokenizer.moved_count, found.tokenizer.lost_count, found.tokenizer.beyond) == (0, 0, 0)
+    assert found.tokenizer.added == found.tokenizer.rows - found.tokenizer.base_size > 0
+
+
+def test_an_export_is_packed_and_arrives_whole_under_another_name(world: Workspace, exported: Path,
+                                                                 tmp_path: Path) -> None:
+    packed = pack.run(PackOptions(item=f"export:{exported.name}"), world, Listener(tmp_path / "packing"))
+    elsewhere = Workspace.open(tmp_path / "elsewhere")
+    made = unpack.run(UnpackOptions(archive=str(packed["path"]), save_as="mine"), elsewhere, Listener(tmp_path / "job"))
+    assert (made["item"], made["missing"]) == ("export:mine", "")
+    assert hash_tree(elsewhere.exports / "mine") == hash_tree(exported)
+    assert loading.assemble_export(elsewhere.exports / "mine", CPU).front_end.languages

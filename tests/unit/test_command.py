@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from core.jobs.directory import create_job, load_job
 from core.jobs.state import JobBoard
 from core.jobs.verbs import VERBS
 from core.workspace import Workspace
+from scripts import __main__ as listing
 from scripts import command
 from scripts import jobs as scripts_jobs
 from scripts.exit_codes import USAGE_ERROR
@@ -224,6 +227,28 @@ def test_an_interrupt_lets_the_run_save_and_exits_with_130(workspace: Workspace)
     assert "Saved at step 7.\nTo resume: python -m scripts.train " in said
     assert said.endswith("--resume mine\n")
     assert control.read_state(job).status == "stopped"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_ends_with_an_example_that_works(verb: str):
+    parser = command.build_parser(verb)
+    [line] = [line for line in parser.format_help().splitlines() if line.startswith("Example: ")]
+    words = shlex.split(line.removeprefix(f"Example: python -m scripts.{verb} "))
+    parse_options(VERBS[verb].options, given_values(parser.parse_args(words), VERBS[verb].options))
+
+
+def test_all_commands_are_listed_by_task(capsys: pytest.CaptureFixture[str]):
+    listing.main()
+    listed = set(re.findall(r"python -m scripts\.(\w+)", capsys.readouterr().out))
+    programs = {path.stem for path in (ROOT / "scripts").glob("*.py") if "__main__" in path.read_text("utf-8")}
+    assert listed == programs - {"__main__", "install", "lightning"}  # these two prepare a machine
+
+
+def test_options_are_in_the_groups_of_the_form():
+    text = command.build_parser("train").format_help()
+    places = [text.index(f"\n{group.lower()}:\n") for group in schema.GROUPS]
+    assert places == sorted(places)
+    assert text.index("--adapter-rank", places[2]) < places[3]
 
 
 def test_every_verb_has_its_script():
