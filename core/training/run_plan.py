@@ -258,8 +258,8 @@ def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     data = trainer.data.full_data or trainer.data
     if 0 < data.train_speech_s < model_info.MIN_TRAIN_SPEECH_S:
         yield (f"There is little to learn from: {duration(data.train_speech_s)} of speech in "
-               f"{pluralize(len(data.train), 'clip')}; {duration(model_info.MIN_TRAIN_SPEECH_S)} is the least that has worked, an "
-               "hour or more is better.")
+               f"{pluralize(len(data.train), 'clip')}; {duration(model_info.MIN_TRAIN_SPEECH_S)} is the least that has "
+               "worked, an hour or more is better.")
     processes = max(trainer.group.size, options.processes)  # a trial has one
     steps = min(options.steps, trainer.step_plan.steps) if trainer.options is options else options.steps
     uses = steps * options.batch_size * processes * options.gradient_accumulation / max(1, len(data.train))
