@@ -58,6 +58,10 @@ class Listener:
     def of(self, kind: str) -> list:
         return [event for event in self.events if event.kind == kind]
 
+    def clips(self) -> list:
+        """The clips with their scores; each was there before without."""
+        return [event for event in self.of("audio") if not event.scoring]
+
 
 def losses(listeners: Sequence[Listener]) -> list[tuple[float, float, float]]:
     """Speech, text and the gradient's norm of the steps, in their order."""

@@ -60,7 +60,7 @@ def _scored_throughout(world: World, recogniser: Path) -> None:
     heard = Listener(world.workspace.runs / "compared")
     compare.run(CompareOptions(base=f"base:{world.case.model}", finetuned=f"run:{run.name}@2",
                                texts=(("am", "ሀለመ ሰረቀ"),), device="cpu"), world.workspace, heard)
-    assert [event.error is not None for event in heard.of("audio")] == [True, True]
+    assert [event.error is not None for event in heard.clips()] == [True, True]
 
 
 def test_a_recogniser_that_is_none_ends_the_run_before_it_begins(small_world: World, tmp_path: Path) -> None:

@@ -136,6 +136,6 @@ def test_both_models_are_compared_in_one_voice_and_english_is_identical(world: W
     result = compare.run(CompareOptions(base="base:indextts2", finetuned=f"run:{RUN}",
                                         texts=(("en", ENGLISH[0]), ("am", TEXT))), world, listener)
     assert result["texts"] == 2
-    english = [event for event in listener.of("audio") if event.language == "en"]
+    english = [event for event in listener.clips() if event.language == "en"]
     assert len(english) == 2
     assert any("dentical" in event.note for event in english)

@@ -97,7 +97,7 @@ def test_synthesis_continues_without_it(world: Workspace, model: str, break_it: 
     listener, result = speak(world, model)
     assert result["error"] is result["recordings_cer"] is None
     assert_told(warnings(listener), of_export=model == "export:scored")
-    (clip,) = listener.of("audio")
+    (clip,) = listener.clips()
     assert (clip.error, clip.transcript) == (None, "")
     assert clip.unmeasured.startswith(f"the recogniser {HUB} of its training ")
     listener, result = speak(world, model, "en", "the cat sees a dog")
@@ -106,14 +106,14 @@ def test_synthesis_continues_without_it(world: Workspace, model: str, break_it: 
 
 
 def test_an_export_is_scored_by_the_recogniser_of_its_run(world: Workspace) -> None:
-    of_run, of_export = speak(world, f"run:{RUN}")[0].of("audio")[0], speak(world, "export:scored")[0].of("audio")[0]
+    of_run, of_export = speak(world, f"run:{RUN}")[0].clips()[0], speak(world, "export:scored")[0].clips()[0]
     assert of_run.transcript
     assert set(of_run.transcript) <= {*tiny_recognisers.ETHIOPIC, *"<unk>"}  # the model's own writes Latin letters
     assert (of_export.error, of_export.transcript) == (of_run.error, of_run.transcript)
     compared = Listener(world.runs / "compared")
     compare.run(CompareOptions(base="base:tiny", finetuned="export:scored", texts=(("am", TEXT),), device="cpu"), world,
                 compared)
-    assert [clip.error for clip in compared.of("audio") if clip.side == "finetuned"] == [of_run.error]
+    assert [clip.error for clip in compared.clips() if clip.side == "finetuned"] == [of_run.error]
 
 
 def test_no_path_of_the_machine_leaves_with_an_export(world: Workspace, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_no_path_of_the_machine_leaves_with_an_export(world: Workspace, tmp_path
     options = yaml.safe_load((folder / records.TRAINING_OPTIONS).read_text(encoding="utf-8"))["options"]
     assert (records.read_export_record(folder).recogniser, options["recogniser"], options["dataset"]) == ("ear", "ear",
                                                                                                        "demo-am")
-    (clip,) = speak(world, "export:theirs")[0].of("audio")
+    (clip,) = speak(world, "export:theirs")[0].clips()
     assert clip.transcript
     shutil.rmtree(world.runs / "other")  # as on another machine
     listener, result = speak(world, "export:theirs")
@@ -138,7 +138,7 @@ def test_no_path_of_the_machine_leaves_with_an_export(world: Workspace, tmp_path
     assert told.endswith(f"ear of its training is on the machine that it was trained on. Copy it into "
                          f"{world.recognisers / 'ear'}, then do this again.")
     shutil.copytree(ear, world.recognisers / "ear")
-    assert speak(world, "export:theirs")[0].of("audio")[0].transcript == clip.transcript
+    assert speak(world, "export:theirs")[0].clips()[0].transcript == clip.transcript
 
 
 @pytest.mark.parametrize(("recogniser", "here", "wanted"), [
@@ -162,7 +162,7 @@ def test_a_comparison_continues_without_the_recogniser(world: Workspace) -> None
                              texts=(("am", TEXT), ("en", "the cat sees a dog")))
     result = compare.run(options, world, listener)
     assert_told(warnings(listener), of_export=True)
-    clips = {(clip.language, clip.side): clip for clip in listener.of("audio")}
+    clips = {(clip.language, clip.side): clip for clip in listener.clips()}
     assert result["error_am_finetuned"] is None
     assert clips["am", "base"].error is None
     assert "cannot be loaded" in clips["am", "finetuned"].unmeasured

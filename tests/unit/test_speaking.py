@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
+import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,16 +20,19 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from config.errors import UserError
-from config.schema import CompareOptions, SamplingOptions, SynthesizeOptions
+from config.schema import CompareOptions, SamplingOptions, SoundOptions, SynthesizeOptions
 from core import compare, synthesize
 from core.jobs.events import Progress
 from core.jobs.reporter import StopRequested
+from core.library import reference_voices
 from core.model.loading import load
 from core.speech import clips, evaluation
+from core.speech.model_cache import ModelCache
 from core.speech.synthesis import Synthesizer, join_chunks
 from core.workspace import Workspace
+from data import manifest
 from data.acoustics import audio
-from models.base import Generated
+from models.base import Generated, RecognitionScore
 from models.language_model import LanguageModel
 from tests.trained import RUN, trained_world
 from tests.worlds import RATE, CodesAsSound, Listener, tone
@@ -234,7 +241,7 @@ def test_a_text_that_cannot_be_spoken_is_refused(speaker: Synthesizer, text: str
 def test_synthesis_streams_segments_and_joins_them(world: Workspace, listener: Listener) -> None:
     options = SynthesizeOptions(text=TEXT, sampling=LIVELY, device="cpu")
     result = synthesize.run(options, world, listener)
-    pieces, (whole,) = listener.of("audio_chunk"), listener.of("audio")
+    pieces, (whole,) = listener.of("audio_chunk"), listener.clips()
     parts = [audio.read(listener.directory / piece.path)[0] for piece in pieces]
     spoken, rate = audio.read(listener.directory / whole.path)
     assert torch.equal(torch.cat(parts), spoken)
@@ -261,7 +268,7 @@ def test_a_comparison_is_equal_to_the_bit_where_nothing_changed(world: Workspace
     assert result["identical_en"] is True
     assert result["identical_fr"] is True
     assert "identical_am" not in result
-    made = listener.of("audio")
+    made = listener.clips()
     assert [(event.side, event.index) for event in made] == list(itertools.chain.from_iterable(
         (("base", index), ("finetuned", index)) for index in range(3)))
     assert all((listener.directory / event.path).is_file() for event in made)
@@ -285,7 +292,7 @@ def test_what_both_models_read_alike_is_computed_in_batches_of_the_same_shape(
     assert base_old == finetuned_old
     assert [len(batch) for batch in batches] == [2, 2, 2, 2]
     assert base_new != finetuned_new
-    assert [event.index for event in listener.of("audio")] == [0, 0, 2, 2, 1, 1, 3, 3]
+    assert [event.index for event in listener.clips()] == [0, 0, 2, 2, 1, 1, 3, 3]
     told = listener.of("progress")
     assert {event.total for event in told} == {8}
     assert [event.done for event in told] == [0, 2, 2, 4, 4, 6, 6, 8]  # both sides of two groups, in one count
@@ -306,7 +313,7 @@ def watched(batches: list[list[list[int]]], generate):
 def test_the_base_reads_a_new_language_romanised_and_says_so(world: Workspace, listener: Listener) -> None:
     options = CompareOptions(finetuned=f"run:{RUN}", texts=(("am", "ሀለመ ሰረቀ"),), device="cpu")
     compare.run(options, world, listener)
-    base, finetuned = listener.of("audio")
+    base, finetuned = listener.clips()
     wanted = "The base model has no 'am': it reads the romanised spelling \"haleme serek'e\" as 'en'."
     assert base.note == wanted
     assert finetuned.note == ""
@@ -320,9 +327,67 @@ def test_a_full_adapter_is_not_called_identical(tmp_path: Path) -> None:
     assert compare.run(options, world, listener)["identical_en"] is False
 
 
-def test_without_texts_a_held_out_sentence_of_each_language_is_compared(world: Workspace, listener: Listener) -> None:
+def test_without_texts_six_sentences_of_the_new_language_and_one_of_the_others_are_compared(
+    world: Workspace, listener: Listener,
+) -> None:
     compare.run(CompareOptions(finetuned=f"run:{RUN}", device="cpu"), world, listener)
-    assert [event.language for event in listener.of("audio")][::2] == ["am", "en", "fr"]
+    texts = {event.text: event.language for event in listener.clips()}
+    there = len(manifest.load(world.dataset("demo-am")).split(manifest.HELD_OUT))
+    assert list(texts.values()) == ["am"] * min(6, there) + ["en", "fr"]
+
+
+def test_each_line_of_a_file_is_a_clip_and_all_are_in_the_archive(
+    world: Workspace, listener: Listener, tmp_path: Path,
+) -> None:
+    lines = ["ሀለመ ሰረቀ", "ሀለ", "ሰረቀ"]
+    (tmp_path / "lines.txt").write_text("\ufeff" + "\n\n".join(lines) + "\n", encoding="utf-8")
+    options = SynthesizeOptions(voice_model=f"run:{RUN}", language="am", file=str(tmp_path / "lines.txt"),
+                                archive=str(tmp_path / "all.zip"), device="cpu")
+    result = synthesize.run(options, world, listener)
+    kinds = [(event.scoring, event.index) for event in listener.of("audio")]
+    assert kinds == [(True, 0), (True, 1), (True, 2), (False, 0), (False, 1), (False, 2)]  # heard, then scored
+    assert result["clips"] == 3
+    with zipfile.ZipFile(tmp_path / "all.zip") as archive:
+        rows = list(csv.DictReader(archive.read("clips.csv").decode("utf-8-sig").splitlines()))
+        assert [row["text"] for row in rows] == lines
+        for row, clip in zip(rows, listener.clips(), strict=True):
+            assert archive.read(row["file"]) == (listener.directory / clip.path).read_bytes()
+            assert float(row["cer"]) == pytest.approx(clip.error, abs=1e-4)
+    assert (listener.directory / "clips.zip").read_bytes() == (tmp_path / "all.zip").read_bytes()
+    (tmp_path / "lines.txt").write_text("ሀለመ\n3\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"Clip 2 of 2 \(3\): .*outside the vocabulary"):
+        synthesize.run(options, world, listener)
+
+
+def test_the_voice_of_a_speaker_is_that_of_a_training_clip(world: Workspace) -> None:
+    dataset = world.dataset("demo-am")
+    speakers = reference_voices.list_speakers(dataset)
+    clips = [clip for clip in manifest.load(dataset).clips if clip.split == manifest.TRAIN]
+    assert set(speakers) == {clip.speaker for clip in clips}
+    spoken = Counter[str]()
+    for clip in clips:
+        spoken[clip.speaker] += round(1000 * clip.duration_s)
+    assert list(speakers) == sorted(speakers, key=lambda name: -spoken[name])
+    name, recording = next(iter(speakers.items()))
+    assert recording in [dataset / clip.audio for clip in clips if clip.speaker == name]
+    cache, device = ModelCache(), torch.device("cpu")
+    voices = [cache.synthesizer(f"run:{RUN}", world, device, "auto", voice, SoundOptions()).synthesizer.voice
+              for voice in (f"speaker:{name}", str(recording), "low")]
+    same = [all(np.array_equal(voices[0].conditioning[key], other.conditioning[key]) for key in other.conditioning)
+            for other in voices[1:]]
+    assert same == [True, False]
+    with pytest.raises(UserError, match=r"'nobody' is no speaker of the data of run:.*"):
+        cache.synthesizer(f"run:{RUN}", world, device, "auto", "speaker:nobody", SoundOptions())
+
+
+@pytest.mark.parametrize(("reference", "transcript", "wanted"), [
+    ("thecatsees", "thecatsees", "the cat sees"), ("thecatsees", "tecatses", "te cat ses"),
+    ("thecatsees", "thehcat", "the hcat"), ("thecatsees", "", ""), ("otherletters", "thecat", "thecat"),
+])
+def test_a_transcript_has_the_spaces_of_the_text(reference: str, transcript: str, wanted: str) -> None:
+    score = RecognitionScore.of(reference, transcript)
+    letters = SimpleNamespace(normalise=lambda word, language: word.casefold().strip("."))
+    assert evaluation.spaced_transcript(letters, score, "The cat sees.", "en") == wanted  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("changes", "message"), [

@@ -68,11 +68,14 @@ class PageClient:
     session: str
     values: dict[int, Any] = field(default_factory=dict)
     events: list[Mapping[str, Any]] = field(default_factory=list)
+    ticker: int | None = None
 
     def __post_init__(self) -> None:
         with urllib.request.urlopen(f"{self.url}config", timeout=_PATIENCE_S) as answer:
             config = json.load(answer)
         self.events = config["dependencies"]
+        self.ticker = next((one["id"] for one in config["components"] if one["props"].get("elem_id") == "live-tick"),
+                           None)  # a button that the page's script clicks; the bare page has a timer
         self.values = {one["id"]: None if one["type"] == "state" else one["props"].get("value")
                        for one in config["components"]}
         place = urlsplit(self.url)
@@ -82,6 +85,11 @@ class PageClient:
         """The first event of this `kind`, of the component `of` where it is given."""
         return next(one for one in self.events for target, name in one["targets"]
                     if name == kind and (of is None or of == target) and one["backend_fn"])
+
+    @property
+    def tick_event(self) -> Mapping[str, Any]:
+        """The event that asks whether something changed."""
+        return self.event("tick") if self.ticker is None else self.event("click", self.ticker)
 
     def send(self, event: Mapping[str, Any], data: object = None) -> tuple[float, list[int]]:
         """Send `event` and take its outputs; milliseconds to the last byte, and the components that changed."""
@@ -106,13 +114,13 @@ class PageClient:
 
     def tick(self) -> dict[str, float]:
         """Milliseconds of a tick and, where it asks for one, of the refresh."""
-        passed, changed = self.send(self.event("tick"))
+        passed, changed = self.send(self.tick_event)
         found = {"tick": passed}
         for number in changed:
             if any([number, "change"] in one["targets"] for one in self.events):  # a flag, the bare page's has none
                 event = self.event("change", number)
                 passed, _ = self.send(event)
-                if event["inputs"] == self.event("tick")["inputs"]:  # else it fills in fields, which is rare
+                if event["inputs"] == self.tick_event["inputs"]:  # else it fills in fields, which is rare
                     found["refresh"] = passed
         return found
 
