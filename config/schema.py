@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -30,6 +30,7 @@ AS_IS = "as-is"
 """The source of a dataset that is there, and is to stay as it stands."""
 NO_RULES = "none"
 """Text rules where others would be taken by themselves, and texts are to stay as they stand."""
+_DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d{1,2}|[+-]?0?,\d+")
 _CODE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8}){0,3}|x(-[a-z0-9]{1,8}){1,3}")  # of BCP 47, without its rarer parts
 
 
@@ -161,9 +162,20 @@ Device = Literal["auto", "cpu", "cuda"]
 
 
 class Options(BaseModel):
-    """Base of all options: frozen, and an unknown key is an error."""
+    """Base of all options: frozen, and an unknown key is an error. A number may have a decimal comma."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _decimal_comma(cls, values: object) -> object:
+        """`0,3` as `0.3`, where a number with a fraction is wanted; `1,000` stays as it is and is refused."""
+        if not isinstance(values, dict):
+            return values
+        wanted = [name for name, field in cls.model_fields.items()
+                  if float in (field.annotation, *get_args(field.annotation)) and isinstance(values.get(name), str)]
+        return {**values, **{name: values[name].replace(",", ".") for name in wanted
+                             if _DECIMAL_COMMA.fullmatch(values[name].strip())}}
 
 
 class DownloadOptions(Options):

@@ -139,3 +139,10 @@ document.addEventListener("mousedown", (event) => {
   };
   new MutationObserver(look).observe(document, {childList: true, subtree: true, attributeFilter: ["class"]});
 })();
+
+/* A decimal comma in a number box, where it would be dropped or refused, is written as a point. */
+document.addEventListener("beforeinput", (event) => {
+  if (event.target.type !== "number" || !event.data || !event.data.includes(",")) return;
+  event.preventDefault();
+  document.execCommand("insertText", false, event.data.replace(",", "."));
+}, true);

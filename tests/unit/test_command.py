@@ -27,6 +27,7 @@ from scripts import jobs as scripts_jobs
 from scripts.exit_codes import USAGE_ERROR
 from tests.unit import fake_verbs
 from tests.unit.live_jobs import PATIENCE_S, running, train, until
+from ui import form
 
 ROOT = Path(__file__).parents[2]
 CHANGED = [
@@ -62,6 +63,19 @@ def test_the_command_shown_gives_the_same_options(options: Options):
 
 def test_the_arguments_are_those_that_differ_from_the_defaults():
     assert to_arguments(CHANGED[2]) == ["--text", "it's 5% off", "--temperature", "0.0", "--seed", "7"]
+
+
+@pytest.mark.parametrize(("given", "value"), [("0,3", 0.3), (",25", 0.25), ("0,125", 0.125), ("0.3", 0.3)])
+def test_a_decimal_comma_is_a_point(given: str, value: float):
+    assert parse(["--held-out", given], schema.PrepareOptions).held_out == value  # type: ignore[attr-defined]
+    assert form.parse(schema.PrepareOptions, {"held_out": given}).held_out == value
+    sampling = parse(["--text", "one, two", "--temperature", given], schema.SynthesizeOptions)
+    assert (sampling.sampling.temperature, sampling.text) == (value, "one, two")  # type: ignore[attr-defined]
+
+
+def test_a_thousands_comma_is_no_point():
+    with pytest.raises(UserError, match="'1,500'"):
+        parse(["--max-minutes", "1,500"], TrainOptions)
 
 
 @pytest.fixture

@@ -186,7 +186,7 @@ def test_a_dataset_without_tables_comes_converted_or_as_files(tmp_path: Path) ->
         made = {"default/train/0000.parquet": table(tmp_path, AMHARIC[:1])}
         hub.repositories["me/script"].refs[CONVERTED] = hub.add("me/script", made, kind="dataset")
         hub.add("me/script", {"loader.py": b"import os"}, kind="dataset")
-        assert "1 clips" in taken(hub.url, tmp_path / "converted", "hub:me/script")
+        assert "1 clip" in taken(hub.url, tmp_path / "converted", "hub:me/script")
         hub.add("me/broken", {"data/train.parquet": b"PAR1 and nothing"}, kind="dataset")
         with pytest.raises(UserError, match=r"train\.parquet could not be read as a Parquet table"):
             taken(hub.url, tmp_path / "broken", "hub:me/broken")

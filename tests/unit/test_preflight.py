@@ -212,7 +212,7 @@ def test_a_single_speaker_and_few_held_out_clips_are_told(world: Workspace) -> N
     manifest.save(world.datasets / "one", manifest.make_card("one", "am", "changed", clips), clips)
     said = advised(world, dataset="one")
     assert "All 6 clips have one speaker, 's0'" in said
-    assert "Only 1 clips are held out" in said
+    assert "Only 1 clip is held out" in said
 
 
 def test_a_disk_that_will_not_hold_the_checkpoints_is_told(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

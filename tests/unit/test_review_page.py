@@ -66,7 +66,7 @@ def test_pages_stay_within_what_there_is(page: Any) -> None:
         assert f"Page {number} of 3; 25 clips." in shown
         assert shown.count("data-clip=") == count
     shown = clip_review._table(page, view(kind="clipping"))
-    assert "Page 1 of 1; 1 clips." in shown
+    assert "Page 1 of 1; 1 clip." in shown
     assert re.findall('data-clip="([^"]*)"', shown) == ["c24"]
 
 

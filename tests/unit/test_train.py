@@ -189,7 +189,7 @@ def test_clips_that_cannot_be_used_are_counted_and_named(world: Workspace) -> No
     victim.unlink()
     listener = started(world, stop_after=1)
     message = listener.of("warning")[0].message
-    assert message.startswith("1 clips left out (no features in the cache")
+    assert message.startswith("1 clip left out (no features in the cache")
 
 
 def test_a_language_no_judge_knows_is_chosen_by_loss_and_said(

@@ -128,7 +128,7 @@ def test_a_clip_that_cannot_be_used_is_named(world: Workspace, tts: TTSModel, na
     changed(world, name, **changes)
     data = dataloader.load_training_data(world, name, tts)
     assert len(data.train) == 11
-    assert data.notes[0].startswith("1 clips left out (" + reason)
+    assert data.notes[0].startswith("1 clip left out (" + reason)
     assert "000." in data.notes[0]
     assert ("'ጨ' in 1" in data.notes[0]) == (name == "unknown")
 
