@@ -6,7 +6,7 @@ A field marked `json_schema_extra={"positional": True}` is given as a word inste
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
@@ -93,15 +93,19 @@ def merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str
     return result
 
 
-def to_arguments(options: Options) -> list[str]:
-    """The flags that give `options`: those that differ from the defaults, for showing the equal command."""
+def to_arguments(options: Options, always: Collection[str] = ()) -> list[str]:
+    """The flags that give `options`: those that differ from the defaults, for showing the equal command.
+
+    `always`: names of fields that are given even so, unless they are empty.
+    """
     words: list[str] = []
     arguments: list[str] = []
     for flag in flags(type(options)):
         value: object = options
         for part in flag.path:
             value = getattr(value, part)
-        if value == flag.field.get_default(call_default_factory=True):
+        is_default = value == flag.field.get_default(call_default_factory=True)
+        if is_default and not (value and flag.path[-1] in always):
             continue
         if isinstance(value, bool):
             arguments.append(flag.name if value else "--no-" + flag.name[2:])

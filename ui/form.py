@@ -17,6 +17,7 @@ from config.arguments import flags, to_arguments
 from config.errors import UserError
 from config.loading import plain_fault
 from config.schema import GROUPS, Options
+from core.jobs.verbs import VERBS
 
 SomeOptions = TypeVar("SomeOptions", bound=Options)
 Value = str | int | float | bool | None
@@ -199,4 +200,5 @@ def parse(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions
 
 def command_line(verb: str, options: Options, workspace: Path) -> str:
     """The equal command on the command line, ready to paste into a shell."""
-    return shlex.join(["python", "-m", f"scripts.{verb}", "--workspace", str(workspace), *to_arguments(options)])
+    given = to_arguments(options, VERBS[verb].makes)
+    return shlex.join(["python", "-m", f"scripts.{verb}", "--workspace", str(workspace), *given])

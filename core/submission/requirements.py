@@ -19,6 +19,7 @@ from config.schema import (
     CompareTokenizersOptions,
     DoctorOptions,
     ExportOptions,
+    ExtendOptions,
     ListeningTestOptions,
     Options,
     PrepareOptions,
@@ -90,6 +91,7 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             own = options.voice.startswith(SPEAKER)  # of the data of the finetuned model; the base borrows it
             _check_speaks(workspace, options.base, (), "" if own else options.voice)
             _check_speaks(workspace, options.finetuned, (language for language, _ in options.texts), options.voice)
+    _check_named(options)
     missing: list[tuple[Need, UserError]] = []
     for need in sorted(needs(verb, options), key=lambda need: need.kind not in _NEVER_MADE):
         try:
@@ -104,6 +106,17 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             raise fault
         makers.append(found[-1])
     return tuple(dict.fromkeys(makers))
+
+
+def _check_named(options: Options) -> None:
+    """What is made of other things than the demo's is given its own name, not the demo's."""
+    for kind, of, name in ((TokenizerOptions, "dataset", "tokenizer"), (ExtendOptions, "tokenizer", "extension")):
+        if not isinstance(options, kind) or name in options.model_fields_set:
+            continue
+        value = getattr(options, of)
+        if value != kind.model_fields[of].default:
+            raise UserError(f"The {name} made of the {of} {value!r} has no name.",
+                            f"Give one, such as --{name} {value}.")
 
 
 @dataclass(frozen=True)

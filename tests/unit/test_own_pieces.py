@@ -157,4 +157,5 @@ def test_the_lab_and_the_tokenizer_take_it(ready: Workspace, tmp_path: Path) -> 
     assert made["tokens_per_character"] == round(candidate.tokens_per_character, 4)
     assert made["base_unchanged"] is True or report.proven == ("en", "fr")
     with pytest.raises(UserError, match="There is no tokenizer /nope"):
-        requirements.check_requirements(ready, "tokenizer", TokenizerOptions(dataset="am", tokenizer_file="/nope"))
+        requirements.check_requirements(ready, "tokenizer", TokenizerOptions(
+            dataset="am", tokenizer="new", tokenizer_file="/nope"))

@@ -42,9 +42,11 @@ def check(workspace: Workspace, options: Options) -> tuple[str, ...]:
 @pytest.mark.parametrize(("options", "message"), [
     (PrepareOptions(source="/nope/x", dataset="x", language="am"), "There is no source /nope/x"),
     (PrepareOptions(source="demo", model="nosuch"), "There is no base model named 'nosuch'"),
-    (TokenizerOptions(dataset="nosuch"), "There is no dataset named 'nosuch'"),
+    (TokenizerOptions(dataset="nosuch", tokenizer="new"), "There is no dataset named 'nosuch'"),
     (TokenizerOptions(part="report", tokenizer="nosuch", dataset="neither"), "There is no tokenizer named 'nosuch'"),
-    (ExtendOptions(tokenizer="nosuch"), "There is no tokenizer named 'nosuch'"),
+    (TokenizerOptions(dataset="mine"), "The tokenizer made of the dataset 'mine' has no name"),
+    (ExtendOptions(tokenizer="mine"), "The extension made of the tokenizer 'mine' has no name"),
+    (ExtendOptions(tokenizer="nosuch", extension="new"), "There is no tokenizer named 'nosuch'"),
     (TrainOptions(extension="nosuch"), "There is no extension named 'nosuch'"),
     (SynthesizeOptions(voice_model="run:nosuch", text="hello"), "There is no run named 'nosuch'"),
     (SynthesizeOptions(voice_model="nosuch", text="hello"), "'nosuch' is no reference to a model"),
