@@ -27,6 +27,20 @@ _ROUND = (1100, 1900, 1967, 1999, 2000, 2001, 2013, 10_000, 10_001, 11_000, 20_0
           10**6, 10**6 + 1, 2 * 10**6, 3 * 10**6, 5 * 10**6, 11 * 10**6, 21 * 10**6, 10**8, 10**9, 2 * 10**9, 10**10)
 
 
+OWN = {
+    "am": ("am_num2word 1.0.2", 0, "", "23751bd249a2ca5164255c40bc7b3f96d53e3c0a67fe20ce3e6e77ecbe319004"),
+    "om": ("am_num2word 1.0.2", 1915, "spelling (duwwaa, afuri, shani, saddeeti, sagali, digdami, jahatami, kitila, "
+           "biliyoonii), tokko after dhibba and kuma, commas and a second fi",
+           "6910c7edf47a958296ed7099e659afaf10f5b043c27c37ed0d1f715132c7a4f6"),
+    "ti": ("tigrinya-numbers 0.2.0", 853, "spelling (ዜሮ, ሱሳ, ቴስዓ, ሚእት ሽሕ), and ሓደ before ሚእቲ and ሽሕ",
+           "9452cca72297cef7496bd6e636e149be7cefba07e173fb465442586530865fe8"),
+}
+"""Grammars of ours: the package that each was compared with, how many of the 2,000 values it says otherwise and why.
+
+Last, sha256 of the package's words, a line a value, in our spelling: equal to that of ours.
+"""
+
+
 def values(count: int = 2000) -> list[int]:
     """0 to 1000, round numbers, then others up to 100 billion, evenly by their logarithm."""
     chosen = dict.fromkeys((*range(1001), *_ROUND))
@@ -76,6 +90,7 @@ def document(names: tuple[str, ...], count: int = 2000) -> str:
     reasons = {code: entry["why"] for code, entry in entries["icu"].items()} | entries["num2words"]
     numbers = values(count)
     rows = "\n".join(row(name, numbers, reasons) for name in names)
+    own = "\n".join(f"| {name} | {package} | {differ} | {why} |" for name, (package, differ, why, _) in OWN.items())
     return f"""# Numbers
 
 Which library says the numbers of each language that has no grammar of ours (`am`, `om`, `ti`), compared over
@@ -88,6 +103,13 @@ Written by `python -m scripts.dev.numbers` ({library_version("icu")}, {library_v
 | language | engine | no words | alike | differ | the other library | why |
 |---|---|---|---|---|---|---|
 {rows}
+
+The grammars of ours over the same values, against packages that are no requirement. With what the last column
+names replaced, none differs.
+
+| language | compared with | differ | why |
+|---|---|---|---|
+{own}
 """
 
 

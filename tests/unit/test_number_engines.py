@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 from data.languages import verbalizer
@@ -25,6 +27,13 @@ def test_every_value_has_words_of_its_own(name: str) -> None:
     assert None not in words
     assert len(set(words)) == len(values)
     assert not any(map(str.isdigit, "".join(map(str, words))))
+
+
+@pytest.mark.parametrize("name", numbers.OWN)
+def test_grammars_of_ours_say_what_other_packages_say(name: str) -> None:
+    """2,000 values of am_num2word and tigrinya-numbers by their hash, in our spelling; see docs/numbers.md."""
+    words = "\n".join(" ".join(str(speller(name).cardinal(value)).split()) for value in numbers.values())
+    assert hashlib.sha256(words.encode()).hexdigest() == numbers.OWN[name][-1]
 
 
 @pytest.mark.slow
