@@ -145,7 +145,8 @@ def label(view: View, model: ModelReference) -> str:
     names = [name for name, step in pinned_names(state.job.directory).items() if step == model.step]
     why = ["your choice" if CHOICE in names else "best"] * ("@" not in model.reference)
     why += [f"“{name}”" for name in names if name != CHOICE]
-    return ", ".join((job_views.run_name(state), f"step {model.step}", *why))
+    name, step = job_views.run_name(state), f"step {model.step}"
+    return ", ".join((step, *why, name) if "@" in model.reference else (name, step, *why))
 
 
 def pair_title(view: View, state: JobState) -> str:

@@ -231,7 +231,7 @@ def test_listen_offers_the_speakers_of_the_data_first_and_every_checkpoint(scene
     expect(box).to_have_value(re.compile("step 200, best"))
     expect(page.locator("#listen-use")).to_be_hidden()
     box.click()
-    page.get_by_role("option", name=re.compile("step 100$")).last.click()  # of the run that has finished
+    page.get_by_role("option", name=re.compile("^step 100")).last.click()  # of the run that has finished
     expect(page.locator("#listen-use")).to_be_visible()
     expect(page.locator("#speak")).to_have_text("Compare")
     page.locator("#listen-both input").uncheck()
