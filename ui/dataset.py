@@ -19,7 +19,7 @@ from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, table
 from ui.page import Page
 
-_MOST_FINDINGS = 80
+_SHOWN_FINDINGS, _MOST_FINDINGS = 5, 80  # in the open, and with those in a fold
 
 
 def build(page: Page) -> None:
@@ -29,7 +29,7 @@ def build(page: Page) -> None:
         "LJSpeech, Common Voice, Kaldi, an archive or a dataset on the Hub. The format is detected, and unusable clips "
         "are listed. For hours of speech without text or timestamps, open Long recordings below.")
     with gr.Row(elem_classes="two"):
-        with gr.Column(scale=2, min_width=300):
+        with gr.Column(scale=3, min_width=300):
             choices = {"model": lambda view: page.workspace.list_models(),
                        "add_to": lambda view: ["", *page.workspace.list_datasets()],
                        "rules": lambda view: ["", *text_rules.choices(
@@ -41,6 +41,9 @@ def build(page: Page) -> None:
             form, start = verb_form.build_verb_form(
                 page, "prepare", "Prepare dataset", choices=choices, defaults={"source": ""},
                 first=("source", "dataset", "language", "model", "held_out", "add_to", "rules", "licence"))
+            last = gr.HTML(elem_id="prepare-result")
+            page.live.panel(last, verb_form.last_job_view("prepare", "The report appears here.",
+                                                          lambda state: report(page, state)), "data")
             long_audio.build(page, form, notice)
             source, language = form.widget("source"), form.widget("language")
             page.on(upload.upload, lambda files, code: save_upload(page, files, code), [upload, language],
@@ -48,10 +51,7 @@ def build(page: Page) -> None:
             for event in (source.submit, source.blur, language.submit, language.blur):
                 page.on(event, lambda text, code: [preview(text, code)], [source, language], [notice])
             page.on(start.click, lambda text, code: [_keep_preview(text, code)], [source, language], [notice])
-        with gr.Column(scale=3, min_width=300):
-            last = gr.HTML(elem_id="prepare-result")
-            page.live.panel(last, verb_form.last_job_view("prepare", "The report appears here.",
-                                                          lambda state: report(page, state)), "data")
+        with gr.Column(scale=2, min_width=300):
             long_audio.build_results(page, form, notice)
             listing = gr.HTML()
             page.live.panel(listing, lambda view: dataset_list(page, view), "data")
@@ -111,7 +111,10 @@ def report_view(report: ValidationReport) -> Html:
              for level, listed in (("error", report.errors), ("warning", report.warnings)) for one in listed]
     if not found:
         return join((*parts, job_views.notice("No problems found.", "good")))
-    parts.append(table(("", "Where", "Problem"), found[:_MOST_FINDINGS]))
+    head = ("", "Where", "Problem")
+    parts.append(table(head, found[:_SHOWN_FINDINGS]))
+    if folded := found[_SHOWN_FINDINGS:_MOST_FINDINGS]:
+        parts.append(element("details", element("summary", f"{len(folded)} more"), table(head, folded)))
     if (rest := len(found) - _MOST_FINDINGS) > 0:
         parts.append(paragraph(f"{rest} more are in the dataset's report.json.", class_="small"))
     return join(parts)
@@ -128,5 +131,5 @@ def dataset_list(page: Page, view: View) -> Html:
          f"damaged: {one.damage}" if one.damage else one.licence or "not given")
         for one in found
     ]
-    return join((element("h3", "Datasets in the workspace"),
-                 table(("Dataset", "Language", "Clips", "Held out", "Speech", "Licence"), rows)))
+    return element("details", element("summary", f"{pluralize(len(found), 'dataset')} in the workspace"),
+                   table(("Dataset", "Language", "Clips", "Held out", "Speech", "Licence"), rows))

@@ -332,3 +332,37 @@ def test_an_app_that_was_restarted_shows_the_same(tmp_path: Path, open_page: Vis
             page = open_page(app.url + "?tab=train")
             expect(page.locator("#run-status")).to_contain_text(made[-1].id)
             expect(page.locator("#run-samples .hear")).to_have_count(len(scenes.SPOKEN))
+
+
+def test_what_is_deleted_comes_back_and_what_a_job_needs_stays(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url + "?tab=storage")
+    expect(page.locator("#storage-summary")).to_contain_text("Datasets")
+    expect(page.locator("#storage-items")).to_contain_text("amharic-demo")
+
+    def delete(kind: str, name: str) -> None:
+        page.locator("#storage-kind input").click()
+        page.get_by_role("option", name=kind, exact=True).click()
+        page.locator("#storage-item input").click()
+        page.get_by_role("option", name=re.compile(rf"^\W*{name} ")).click()
+        page.keyboard.press("Escape")
+        expect(page.locator("#storage-detail")).to_contain_text("once the bin is emptied")
+        page.locator("#storage-delete").click()
+
+    delete("Datasets", "amharic-demo")
+    expect(page.locator("#storage-notice")).to_contain_text(f"the job {scene.training.id} runs or waits and needs it")
+    assert (scene.workspace.datasets / "amharic-demo").is_dir()
+    page.reload()
+    delete("Tokenizers", "tiny-am")
+    expect(page.locator("#bin")).to_contain_text("tiny-am")
+    assert scene.workspace.list_tokenizers() == []
+    page.locator("#bin-restore").click()
+    expect(page.locator("#bin")).to_contain_text("The bin is empty")
+    assert scene.workspace.list_tokenizers() == ["tiny-am"]
+
+
+def test_a_run_is_named_on_the_page(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url + "?tab=jobs")
+    page.locator("#job-rename .label-wrap").click()
+    page.locator("#job-title input, #job-title textarea").fill("studio voice")
+    page.locator("#job-rename-button").click()
+    expect(page.locator("#history")).to_contain_text("studio voice")
