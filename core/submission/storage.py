@@ -166,12 +166,12 @@ def _measure(path: Path, seen: set[tuple[int, int]]) -> tuple[Usage, int]:
         return Usage(), 0
     files, size, changed = [], 0, about.st_mtime
     if stat.S_ISDIR(about.st_mode):
-        for entry, found in _walk(path):
+        for folder, found in _walk(str(path)):
             if stat.S_ISDIR(found.st_mode):
                 size += found.st_blocks * _BLOCK
             else:
                 files.append(found)
-            if entry.parent == path:
+            if folder == str(path):
                 changed = max(changed, found.st_mtime)
         size += about.st_blocks * _BLOCK
     else:
@@ -191,21 +191,21 @@ def _measure(path: Path, seen: set[tuple[int, int]]) -> tuple[Usage, int]:
     return Usage(size, freed, changed), unseen
 
 
-def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Everything below `folder`, links not followed; what vanishes meanwhile or may not be read is left out."""
-    waiting = [folder]
+def _walk(top: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Everything below `top`, with its folder, links not followed; what vanishes or may not be read is left out."""
+    waiting = [top]
     while waiting:
+        folder = waiting.pop()
         try:
-            with os.scandir(waiting.pop()) as entries:
+            with os.scandir(folder) as entries:
                 found = list(entries)
         except OSError:
             continue
         for entry in found:
             with suppress(OSError):
-                path = Path(entry.path)
-                yield path, entry.stat(follow_symlinks=False)
+                yield folder, entry.stat(follow_symlinks=False)
                 if entry.is_dir(follow_symlinks=False):
-                    waiting.append(path)
+                    waiting.append(entry.path)
 
 
 def find_dependencies(workspace: Workspace, states: Sequence[JobState]) -> list[Dependency]:
