@@ -208,9 +208,10 @@ def test_an_upload_is_removed_when_its_import_has_finished(workspace: Workspace,
     folder = workspace.uploads / "20261123-1"
     fill(workspace, "upload:20261123-1", **{"clips.zip": b"PK"})
     other = fill(workspace, "upload:20261123-2")
-    job = create_job(workspace, "prepare", PrepareOptions(source=str(folder / "clips.zip"), dataset="mine"))
+    options = PrepareOptions(source=str(folder / "clips.zip"), dataset="mine", language="sw")
+    job = create_job(workspace, "prepare", options)
     if named_by_another:
-        create_job(workspace, "prepare", PrepareOptions(source=str(folder), dataset="again"))
+        create_job(workspace, "prepare", PrepareOptions(source=str(folder), dataset="again", language="sw"))
 
     def prepare(_options: object, _workspace: Workspace, _reporter: object) -> dict[str, object]:
         assert folder.is_dir()
