@@ -69,10 +69,10 @@ def build(page: Page) -> None:
             with gr.Row(elem_classes="controls"):
                 stop = gr.Button("Stop", size="md", visible=False, elem_id="start-stop", min_width=90)
                 resume = gr.Button("Resume", variant="primary", size="md", visible=False, elem_id="start-resume",
-                                   min_width=90)
+                                   min_width=260)
                 listen = gr.Button("Listen", variant="primary", size="md", visible=False, elem_id="start-listen",
                                    min_width=120)
-                further = gr.Button("Train further", size="md", visible=False, elem_id="start-further", min_width=120)
+                further = gr.Button("Train further", size="md", visible=False, elem_id="start-further", min_width=180)
                 details = gr.Button("Details", size="md", visible=False, elem_id="start-details", min_width=90)
             curve = gr.HTML(elem_id="start-curve")
     followed = gr.State("")  # the training whose end opens Listen
@@ -189,7 +189,7 @@ def chain_title(states: Sequence[JobState]) -> str:
     language = next((str(state.job.settings["language"]) for state in states if state.verb == "prepare"), "")
     if not language:
         return dataset
-    return f"{job_views.language_name(language)} from {DEMO_LABEL if dataset == DEMO_DATASET else dataset}"
+    return f"{job_views.language_name(language)} from {'the built-in demo' if dataset == DEMO_DATASET else dataset}"
 
 
 def resume_button(states: Sequence[JobState]) -> object:
@@ -349,7 +349,7 @@ def _resume(page: Page) -> Sequence[object]:
 def further_button(states: Sequence[JobState]) -> object:
     """Train further, named by what it goes on from; shown when a training has ended."""
     ended = bool(states) and not any(state.alive for state in states) and not _resumable(states)
-    return gr.update(visible=ended, value=f"Train {chain_title(states)} further")
+    return gr.update(visible=ended, value=f"Train {chain_title(states).partition(' from ')[0]} further")
 
 
 def further_options(workspace: Workspace, states: Sequence[JobState], length: str,

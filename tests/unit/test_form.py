@@ -78,14 +78,14 @@ def test_a_yes_or_no_is_a_box_to_tick() -> None:
 
 
 def test_what_is_not_first_is_folded_by_the_group_of_its_field() -> None:
+    first = ("extension", "dataset", "scope", "steps", "max_epochs", "max_minutes", "device")
     with gr.Blocks():
-        made = form.build_form(TrainOptions, first=("extension", "dataset", "scope", "steps", "max_minutes", "device"))
+        made = form.build_form(TrainOptions, first=first)
     titles = [fold.title for fold in made.groups]
     assert set(titles) == {"Adapters", "Optimizer", "Data", "Losses and regularization",
                            "Checkpoints and evaluation", "Hardware and tracking"}
     folded = [entry.name for fold in made.groups for entry in fold.fields]
-    assert sorted(folded) == sorted(set(made.names) - {"extension", "dataset", "scope", "steps", "max_minutes",
-                                                       "device"})
+    assert sorted(folded) == sorted(set(made.names) - set(first))
     assert made.widget("adapter_rank").parent.parent.parent is made.groups[titles.index("Adapters")].block
 
 
