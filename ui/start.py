@@ -529,11 +529,14 @@ def length_title(name: str, options: TrainOptions, step_s: float | None) -> str:
 
 
 def step_seconds(workspace: Workspace, view: View, options: TrainOptions, gpus: Sequence[Gpu]) -> float | None:
-    """Seconds of a step with this batch of the chosen model on this machine, by its last training or preflight."""
+    """Seconds of a step with this batch of the chosen model on this machine, by the last training or preflight.
+
+    One that is alive does not count: each of its steps would change the labels.
+    """
     device, batch = "cuda" if gpus else "cpu", options.batch_size * options.gradient_accumulation
     for state in view.jobs:
         settings = state.job.settings
-        if state.verb not in ("train", "preflight") or state.job.device != device:
+        if state.verb not in ("train", "preflight") or state.alive or state.job.device != device:
             continue
         with suppress(UserError):  # it was deleted since
             made = parse_options(TrainOptions, settings)

@@ -222,6 +222,8 @@ def test_lengths_are_minutes_and_the_steps_that_fit_into_them(workspace: Workspa
     state = replace(state, steps=state.steps * 5)
     assert start.step_seconds(workspace, View("start", CHOICES, (state,)), five, ()) == 0.5
     assert start.step_seconds(workspace, View("start", CHOICES, (state,)), TrainOptions(batch_size=8), ()) is None
+    running = View("start", CHOICES, (replace(state, status="running"),))
+    assert start.step_seconds(workspace, running, five, ()) is None  # or each step would redraw the list
 
 
 def test_an_ended_chain_is_trained_further_on_its_weights(workspace: Workspace) -> None:
