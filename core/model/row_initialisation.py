@@ -20,7 +20,7 @@ from core.model.loading import TTSModel, extend_model
 from core.model.prefix import new_rows, parameter_name
 from core.text.row_sources import AROUND_THE_MEAN, source_ids
 from data.front_end import FrontEnd, NewToken
-from data.languages.latin import romanise
+from data.languages.latin import romanise_by_order
 from models.base import Sample
 
 _SYLLABLE = re.compile("([^aeiou]+)([aeiou]+)")
@@ -79,7 +79,7 @@ def initial_rows(tables: Mapping[str, torch.Tensor], base: FrontEnd, extended: F
 
 def _factors(token: NewToken, base: FrontEnd) -> tuple[list[int], list[int]] | None:
     """Old ids of the consonant and of the vowel of a syllable's one letter; None for all else."""
-    if token.kind == "tag" or len(token.text) != 1 or not (found := _SYLLABLE.fullmatch(romanise(token.text))):
+    if token.kind == "tag" or len(token.text) != 1 or not (found := _SYLLABLE.fullmatch(romanise_by_order(token.text))):
         return None
     consonant, vowel = ([one for one in base.spell_piece(base.cased(part))[0] if one != base.unknown_id]
                         for part in found.groups())

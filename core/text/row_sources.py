@@ -11,7 +11,7 @@ from typing import get_args
 from config.schema import Initialisation
 from core.workspace import Workspace
 from data.front_end import SETTINGS_FILE, FrontEnd, NewToken
-from data.languages.latin import romanise
+from data.languages.latin import romanise_by_order
 
 AROUND_THE_MEAN: tuple[Initialisation, ...] = ("mean", "random")  # strategies that use no token's spelling
 
@@ -40,7 +40,8 @@ def source_ids(token: NewToken, base: FrontEnd, strategy: Initialisation, varian
         return []
     start = base.word_start if token.text.startswith(base.word_start) else ""
     letters = token.text.removeprefix(start)
-    ids, unknown = base.spell_piece(start + (letters if strategy == "neighbours" else base.cased(romanise(letters))))
+    spelled = letters if strategy == "neighbours" else base.cased(romanise_by_order(letters))
+    ids, unknown = base.spell_piece(start + spelled)
     if strategy == "neighbours" and unknown:
         return []
     return [token_id for token_id in ids if token_id != base.unknown_id]

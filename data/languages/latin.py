@@ -6,6 +6,7 @@ The sound follows the table of the rules, not the spelling of one language. The 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Set
 from functools import lru_cache
 
@@ -89,3 +90,25 @@ def romanise(text: str) -> str:
     The table merges Amharic homophones (ሀ, ሐ and ኀ are "ha") and writes ejectives with an apostrophe (ቀ is "k'e").
     """
     return anyascii(text).lower().replace("`", "'")
+
+
+def romanise_by_order(text: str) -> str:
+    """`romanise`, with the vowel of each Ethiopic syllable as its order has it, for the rows of new tokens.
+
+    The table writes the orders 1 and 5 alike (ለ and ሌ are "le"), እ and ዕ as a bare apostrophe, and ኧ as "'wa". Here ሌ
+    is "lie", እ and ዕ are "'i" as in BGN/PCGN, and ኧ is "'e". The order is that of the character's name in Unicode.
+    Recognisers that were trained on the spelling of the table keep it.
+    """
+    return "".join(map(_syllable_by_order, text))
+
+
+@lru_cache(maxsize=4096)
+def _syllable_by_order(character: str) -> str:
+    spelled, name = romanise(character), unicodedata.name(character, "")
+    if not name.startswith("ETHIOPIC SYLLABLE "):
+        return spelled
+    if name.endswith("EE"):
+        return spelled[:-1] + "ie"
+    if name.endswith(" GLOTTAL WA"):  # ኧ is the first order of አ, which is said as its fourth
+        return "'e"
+    return spelled + "i" if spelled == "'" else spelled
