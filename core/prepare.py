@@ -36,7 +36,8 @@ from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.library import model_info
 from core.library.catalog import family_of
 from core.sources import dataset_source
-from core.sources.source_preview import REPORT_FILE, public_name
+from core.sources.downloader import public_name
+from core.sources.source_preview import REPORT_FILE
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
 from data import augmentation, manifest

@@ -11,7 +11,7 @@ from core.dataset.cutting import FoundClip, LongRecording, RecordingClips, Recor
 from core.jobs.events import Plan, Result
 from core.jobs.reporter import Reporter, pluralize, stage
 from core.sources import dataset_source
-from core.sources.source_preview import public_name
+from core.sources.downloader import public_name
 from core.workspace import Workspace
 from data import segmentation
 from data.acoustics.voice_activity import FRAME_S, detect_voice

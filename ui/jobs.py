@@ -11,7 +11,7 @@ from core.jobs import control
 from core.jobs.directory import NO_DEVICE
 from core.jobs.queue import Direction, move_in_queue
 from core.jobs.state import JobState, queue_order
-from core.sources.source_preview import public_name
+from core.sources.downloader import public_name
 from core.submission.job_subjects import subject
 from ui import job_views, verb_form
 from ui.live import View

@@ -27,11 +27,10 @@ from core.library.segments import PREFIX as PREFIX_SEGMENTS
 from core.library.segments import find_segments
 from core.sources import allowed
 from core.sources.archives import is_archive, packed_files, unpack_archive
-from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, call_with_retries
+from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, call_with_retries, public_name
 from core.sources.hub import ByteStream, Hub, Interrupted, RemoteFile, is_passing, part_of
 from core.sources.hub_dataset import PREFIX, DatasetAddress, ensure_downloaded
 from core.sources.partial_downloads import SPARE_BYTES, check_disk, temporary_folder
-from core.sources.source_preview import public_name
 from core.workspace import Workspace
 from data import ffmpeg_audio
 from data.disk_collections import DiskDict

@@ -55,12 +55,6 @@ def store_upload(workspace: Workspace, paths: Sequence[Path]) -> Path:
     return folder / name if len(paths) == 1 else folder
 
 
-def public_name(source: str) -> str:
-    """`source` as others may read it: an address without user, password and query, which may hold a signature."""
-    found = re.match(r"(?i)(https?)://([^/?#]*)([^?#]*)", source.strip())
-    return f"{found[1]}://{found[2].rpartition('@')[2]}{found[3]}" if found else source
-
-
 def preview(source: str, language: str) -> tuple[str, ...]:
     """The form of `source` and a summary of its first entries, a line each; `UserError` where it is no dataset."""
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from config import foreign
 from config.languages import language_name
 from core.jobs.state import JobState
-from core.sources.source_preview import public_name
+from core.sources.downloader import public_name
 
 _SHOWN = 60  # letters of a text or a source
 _REMEMBERED_S = 5.0  # how long the language of a dataset is not read again

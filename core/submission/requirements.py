@@ -37,7 +37,7 @@ from core.library.records import ExtensionRecord
 from core.library.reference_voices import SPEAKER
 from core.library.segments import PREFIX
 from core.sources import recognisers
-from core.sources.source_preview import public_name
+from core.sources.downloader import public_name
 from core.workspace import Workspace
 from data import augmentation, manifest
 

@@ -29,8 +29,8 @@ from core.jobs import events
 from core.sources import allowed
 from core.sources.archives import unpack_archive
 from core.sources.dataset_source import WebAddress
+from core.sources.downloader import public_name
 from core.sources.hub_dataset import DatasetAddress
-from core.sources.source_preview import public_name
 from core.workspace import Workspace
 from data import manifest
 from data.importers import import_source
