@@ -139,7 +139,7 @@ def test_two_listeners_on_the_page_lose_nothing(world: Workspace, app: App, open
                                                 enter: Enter, take: Take) -> None:
     page = open_page(f"{app.url}?tab=listen", NARROW)
     page.get_by_role("button", name="Evaluate: error").click()
-    page.locator("#listening > button.label-wrap").click()
+    page.locator("#listening button.label-wrap").first.click()
     page.locator("#listening-kind input").click()
     page.get_by_role("option", name="Preference, A or B").click()
     page.locator("#listening-count input").fill("4")
