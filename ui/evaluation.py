@@ -104,7 +104,7 @@ def _build_listening(page: Page) -> None:
         with gr.Accordion("Command line", open=False, elem_classes="fold"):
             command = gr.HTML(elem_id="command-listening")
         shown = gr.HTML(elem_id="listening-tests")
-        answers = gr.File(file_count="multiple", type="filepath", height=120, elem_id="listening-answers",
+        answers = gr.File(file_count="multiple", type="filepath", height=160, elem_id="listening-answers",
                           label="Import answers of listeners elsewhere (.json)")
     inputs = [kind, models, language, count]
 
