@@ -27,10 +27,12 @@ from core.model import loading
 from core.model.loading import TTSModel, load
 from core.model.prefix import new_rows
 from core.proof import certify
+from core.speech import evaluation
 from core.speech.synthesis import Synthesizer, join_chunks
 from core.submission.requirements import check_requirements
 from core.training import replay
 from core.workspace import Workspace
+from data.acoustics import audio
 from data.durable_files import hash_tree
 from models.speech_lm import SpeechLM
 from models.tiny.family import _language_model_config
@@ -143,7 +145,7 @@ def test_an_export_that_speaks_the_new_language_otherwise_is_refused(world: Work
         export.run(ExportOptions(run=f"run:{RUN}", export="stronger"), world, Listener(world.runs / "export-stronger"))
 
 
-def test_it_carries_certificate_card_and_samples(exported: Path) -> None:
+def test_it_carries_certificate_card_and_samples(exported: Path, world: Workspace) -> None:
     proof = certificate.read(exported / "certificate.json")
     assert not proof.failed()
     assert proof.check("export_reloads").result == "passed"
@@ -152,6 +154,13 @@ def test_it_carries_certificate_card_and_samples(exported: Path) -> None:
         assert part in card
     for language in ("am", "en", "fr"):
         assert (exported / "samples" / f"{language}.wav").is_file()
+    model = loading.load_export(exported, CPU)  # the samples are in a voice of the data, not in one of the base's
+    recording = evaluation.recording_of(world, load(world, f"run:{RUN}", CPU))
+    speaker = Synthesizer(model, recording, loading.export_record(model).longest_texts)
+    texts = export._sample_texts(world, load(world, f"run:{RUN}", CPU))
+    for (language, _), chunks in zip(texts, speaker.synthesize_batch(texts, SamplingOptions()), strict=True):
+        written, _ = audio.read(exported / "samples" / f"{language}.wav")
+        torch.testing.assert_close(written, join_chunks(list(chunks)), atol=1e-3, rtol=0)
     sums = json.loads((exported / "SHA256SUMS.json").read_text(encoding="utf-8"))
     there = {path.relative_to(exported).as_posix() for path in exported.rglob("*") if path.is_file()}
     assert set(sums) == there - {"SHA256SUMS.json"}
