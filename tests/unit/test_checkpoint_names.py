@@ -112,7 +112,7 @@ def test_a_run_stands_for_the_checkpoint_of_ones_choice(run: Path, workspace: Wo
 
 
 def test_an_unknown_run_is_answered_with_those_that_speak(run: Path, workspace: Workspace) -> None:
-    create_job(workspace, "prepare", PrepareOptions(dataset="d", source="/somewhere"), name="no-voice")
+    create_job(workspace, "prepare", PrepareOptions(dataset="d", language="am", source="/somewhere"), name="no-voice")
     with pytest.raises(UserError, match=r"no run named 'nope' that speaks \(there: one\)"):
         catalog.resolve(workspace, "run:nope")
 
