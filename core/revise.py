@@ -283,8 +283,8 @@ def _report(dataset: PreparedDataset, version: DatasetVersion, clips: tuple[Mani
     errors = [one for one in values["errors"] if one["kind"] != "excluded"]
     errors += [{"kind": "excluded", "where": clip.id, "message": f"excluded: {reason}"} for clip, reason in excluded]
     note = (f"Reviewed from {dataset.card.name}: {pluralize(len(version.excluded), 'clip')} excluded, "
-            f"{len(version.included)} included again, {len(version.changed)} texts edited, "
-            f"{len(version.repaired)} recordings repaired; {len(excluded)} are excluded in all.")
+            f"{len(version.included)} included again, {pluralize(len(version.changed), 'text')} edited, "
+            f"{pluralize(len(version.repaired), 'recording')} repaired; {len(excluded)} excluded in all.")
     characters = Counter(character for clip in clips for character in reading.normal(clip.text))
     return {**values, "kept": len(clips), "errors": errors, "notes": [*values.get("notes", ()), note],
             "duration_s": round(sum(clip.duration_s for clip in clips), 3),

@@ -105,7 +105,7 @@ def test_a_version_leaves_out_and_names_what_was_excluded(ready: Workspace) -> N
     report = json.loads((new.folder / "report.json").read_text("utf-8"))
     assert {"kind": "excluded", "where": "clip3", "message": "excluded: pace"} in report["errors"]
     assert report["kept"] == 11
-    assert "1 clips excluded, 0 included again, 1 texts edited" in report["notes"][-1]
+    assert "1 clip excluded, 0 included again, 1 text edited" in report["notes"][-1]
     assert all(path.read_bytes() == content for path, content in before.items())  # the old one is as it was
     index = review.index_of(ready, "d-2")
     assert index.count() == 11
