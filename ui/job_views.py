@@ -443,7 +443,7 @@ def job_card(state: JobState, title: object = None, note: str = "") -> Html:
 
 def about(state: JobState) -> Html:
     """What a job is about: its language, and the names of what it reads and makes."""
-    text = readable(subject(state))
+    text = subject(state)
     return paragraph(text, class_="small about") if text else NOTHING
 
 
@@ -501,7 +501,7 @@ def queue_view(states: Sequence[JobState]) -> Html:
         waiting = [state for state in states if state.job.device == device]
         cards.append(div("card", element("h4", title), table(
             ("Position", "Job", "About", "Status", "Progress", "Id"),
-            [(position, job_title(state), readable(subject(state)), badge(state), status_line(state),
+            [(position, job_title(state), subject(state), badge(state), status_line(state),
               span("id", state.id))
              for position, state in enumerate(waiting, 1)])))
     return join(cards)
@@ -522,7 +522,7 @@ def history_view(states: Sequence[JobState], most: int = 60) -> Html:
     rows = []
     for state in states[:most]:
         plain = state.alive or (state.status == "finished" and not ended_by_time_limit(state))
-        rows.append((VERB_TITLES[state.verb], readable(subject(state)), badge(state), clock(state.job.created),
+        rows.append((VERB_TITLES[state.verb], subject(state), badge(state), clock(state.job.created),
                      duration(state.seconds) if state.started_at else "–", "" if plain else status_line(state),
                      span("id", state.id)))
     more = paragraph(f"{len(states) - most} older jobs are not shown.") if len(states) > most else NOTHING

@@ -60,7 +60,7 @@ def build(page: Page) -> None:
 def job_choices(view: View) -> object:
     """All jobs; when none is chosen, a living one, else the newest."""
     titles = {job.id: f"{job_views.clock(job.job.created)} {job_views.VERB_TITLES[job.verb]} "
-              f"{shortened(job_views.readable(subject(job)), 60)} ({job_views.short_id(job.id)})" for job in view.jobs}
+              f"{shortened(subject(job), 60)} ({job_views.short_id(job.id)})" for job in view.jobs}
     return gr.update(**view.choices("job", titles, view.selected_job("job")))
 
 

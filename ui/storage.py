@@ -255,7 +255,7 @@ def about(workspace: Workspace, item: Item, states: dict[str, JobState]) -> str:
         return "unfinished, or left by a job that was killed"
     if item.kind == "run" and item.name in states:
         state = states[item.name]
-        return (f"{job_views.VERB_TITLES[state.verb]}, {job_views.readable(subject(state))} "
+        return (f"{job_views.VERB_TITLES[state.verb]}, {subject(state)} "
                 f"({job_views.STATUS_TITLES[state.status]})")
     if item.kind == "dataset":
         found = records.dataset(workspace, item.name)

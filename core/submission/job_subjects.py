@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,13 +14,15 @@ from config.languages import language_name
 from core.jobs.state import JobState
 from core.sources.downloader import public_name
 
+_GENERATED = re.compile(r"\b[a-z_]+-\d{8}-\d{6}-([0-9a-f]{4})\b")
 _SHOWN = 60  # letters of a text or a source
 _REMEMBERED_S = 5.0  # how long the language of a dataset is not read again
 
 
 def subject(state: JobState) -> str:
     """Such as "Swahili, tiny-sw on my-voice"; a name that a person gave the job comes first."""
-    what = ", ".join(part for part in (_language(state), _names(state.verb, state.job.settings)) if part)
+    names = _GENERATED.sub(r"\1", _names(state.verb, state.job.settings))  # of an id its last four digits
+    what = ", ".join(part for part in (_language(state), names) if part)
     return f"{state.title}: {what}" if state.title and what else state.title or what
 
 

@@ -33,6 +33,7 @@ def state(verb: str, title: str = "", **options: object) -> JobState:
     (state("train", "best so far", extension="tiny-sw", dataset="mine"), "best so far: tiny-sw on mine"),
     (state("compare", base="base:tiny", finetuned="run:first@400"), "base:tiny and run:first@400"),
     (state("export", run="run:first", export="voice"), "run:first as voice"),
+    (state("export", run="run:train-20261123-084835-04ef", export="voice"), "run:04ef as voice"),
     (state("doctor", checkpoint="/else/t3.safetensors", language="am"), "t3.safetensors"),
     (state("synthesize", language="en", voice_model="base:tiny", text="a" * 99), f"English, base:tiny: {'a' * 60}..."),
     (state("extend", extension="tiny-sw"), "tiny-sw"),
