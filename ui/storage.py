@@ -16,7 +16,7 @@ from core.library import catalog
 from core.sources import source_preview
 from core.submission import storage
 from core.submission.job_subjects import subject
-from core.submission.storage import Inventory, Item, Usage
+from core.submission.storage import BinEntry, Inventory, Item, Usage
 from core.workspace import KINDS, Workspace
 from ui import job_views, media, records, verb_form
 from ui.job_views import size
@@ -125,7 +125,8 @@ def build(page: Page) -> None:
 def _build_bin(page: Page, sizes: Measurements) -> None:
     gr.HTML(element("h3", "Bin"))
     bin_list = gr.HTML(elem_id="bin")
-    page.live.panel(bin_list, lambda _view: bin_view(sizes.latest()), "storage")
+    page.live.panel(bin_list, lambda _view: bin_view(storage.list_deleted(page.workspace), sizes.latest()),
+                    "storage")
     with gr.Row(elem_classes="controls"):
         entry = gr.Dropdown([], label="Deleted", elem_id="bin-entry", scale=4)
         restore = gr.Button("Restore", size="md", scale=0, min_width=110, elem_id="bin-restore")
@@ -296,14 +297,13 @@ def detail_view(found: Inventory | None, items: Sequence[Item]) -> Html:
                                f"{size(sum(one.freed for one in usages))} are free."), shown, more)
 
 
-def bin_view(found: Inventory | None) -> Html:
-    """What was deleted, the last first."""
-    if found is None:
-        return NOTHING
-    if not found.deleted:
+def bin_view(entries: Sequence[BinEntry], found: Inventory | None) -> Html:
+    """What was deleted, the last first; a size that was not measured yet is a dash."""
+    if not entries:
         return job_views.empty("The bin is empty.")
-    rows = [(entry.item.name, TITLES[entry.item.kind], size(usage.size), job_views.clock(entry.deleted))
-            for entry, usage in list(found.deleted.items())[:MOST_LISTED]]
-    rest = len(found.deleted) - MOST_LISTED
+    sizes = found.deleted if found else {}
+    rows = [(entry.item.name, TITLES[entry.item.kind], size(sizes[entry].size) if entry in sizes else "–",
+             job_views.clock(entry.deleted)) for entry in entries[:MOST_LISTED]]
+    rest = len(entries) - MOST_LISTED
     more = paragraph(f"and {rest} more", class_="small") if rest > 0 else NOTHING
     return join((table(("Name", "Kind", "Size", "Deleted"), rows), more))
