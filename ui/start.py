@@ -185,8 +185,8 @@ def _resumable(states: Sequence[JobState]) -> bool:
 
 def chain_title(states: Sequence[JobState]) -> str:
     """The language and the dataset of a chain, such as `Swahili from my-voice`."""
-    dataset = next((str(state.job.settings["dataset"]) for state in states if state.verb == "train"), "")
-    language = next((str(state.job.settings["language"]) for state in states if state.verb == "prepare"), "")
+    dataset = next((str(state.job.settings.get("dataset", "")) for state in states if state.verb == "train"), "")
+    language = next((str(state.job.settings.get("language", "")) for state in states if state.verb == "prepare"), "")
     if not language:
         return dataset
     return f"{job_views.language_name(language)} from {'the built-in demo' if dataset == DEMO_DATASET else dataset}"
@@ -305,7 +305,7 @@ def _code_of(language: str) -> str:
 
 
 def _is_own(view: View) -> bool:
-    return view.values["start_dataset"] == OWN
+    return view.values.get("start_dataset") == OWN
 
 
 def _start(page: Page, model: str, language: str, dataset: str, length: str, source: str, name: str,
@@ -427,7 +427,7 @@ def resolved_selection(workspace: Workspace, view: View, states: Sequence[JobSta
     elif dataset in workspace.list_datasets():
         chosen |= {"start_dataset": dataset, "start_language": records.dataset(workspace, dataset).language}
     elif made := [state for state in states if state.alive and _makes(state, dataset)]:
-        chosen |= {"start_dataset": dataset, "start_language": str(made[0].job.settings["language"])}
+        chosen |= {"start_dataset": dataset, "start_language": str(made[0].job.settings.get("language", ""))}
     return replace(view, values={**view.values, **chosen})
 
 
@@ -473,10 +473,10 @@ def language_choices(workspace: Workspace, view: View) -> Mapping[str, object]:
     chosen = view.values.get("start_model", "")
     if ":" in chosen:  # what it was taught is not taught again
         everywhere |= set(model_info.spoken_languages(workspace, chosen))
-    preparing = {str(state.job.settings["language"]) for state in view.jobs
+    preparing = {str(state.job.settings.get("language", "")) for state in view.jobs
                  if state.verb == "prepare" and state.alive}
     prepared = {found.language for found in records.datasets(workspace) if found.language}
-    codes = ({"am"} | preparing | prepared) - everywhere
+    codes = ({"am"} | preparing | prepared) - everywhere - {""}
     made = [(job_views.language_name(code), code) for code in sorted(codes)]
     return {**choice_update(made, view.values["start_language"]), "visible": not _is_own(view)}
 
@@ -490,9 +490,10 @@ def dataset_choices(workspace: Workspace, view: View) -> object:
         (found.name if found.clips is None else f"{found.name} ({pluralize(found.clips, 'clip')})", found.name)
         for found in records.datasets(workspace) if found.language == language and found.name != DEMO_DATASET
     ]
-    preparing = [state for state in view.jobs if state.verb == "prepare" and state.job.settings["language"] == language]
+    preparing = [state for state in view.jobs
+                 if state.verb == "prepare" and state.job.settings.get("language") == language]
     offered += [(f"{name} (being prepared)", name) for state in preparing if state.alive
-                and (name := str(state.job.settings["dataset"])) not in (*there, DEMO_DATASET)]
+                and (name := str(state.job.settings.get("dataset", ""))) not in (*there, DEMO_DATASET)]
     if current not in [name for _, name in offered] and not any(_makes(state, current) for state in view.jobs):
         current = offered[0][1] if offered and current != OWN else OWN
     return choice_update([(OWN_LABEL, OWN), *offered], current)
