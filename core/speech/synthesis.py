@@ -104,7 +104,7 @@ class Synthesizer:
             fate = "left out" if self._unknown == "leave_out" else "sent to the model as [UNK]"
             notes.append(f"Outside the vocabulary of {language!r} and {fate}: {name_characters(unknown)}.")
         reading = {HEBREW: "Hebrew is read without added vowel points, as the published package reads it "
-                           "(--hebrew pointed adds them).",
+                           "(`pointed`, a sound setting, adds them).",
                    POINTED_HEBREW: "Hebrew is read with vowel points by dicta-onnx, as the published package does not "
                                    "read it."}
         name = self.front_end.normaliser_for(language)

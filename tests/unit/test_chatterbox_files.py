@@ -257,7 +257,7 @@ def test_hebrew_is_read_as_chosen_and_said(model: TTSModel, monkeypatch: pytest.
                       for choice in ("unpointed", "pointed"))
     assert plain.split("שלום", "he")
     assert plain.reading_notes("שלום", "he") == ["Hebrew is read without added vowel points, as the published package "
-                                                "reads it (--hebrew pointed adds them)."]
+                                                "reads it (`pointed`, a sound setting, adds them)."]
     assert "with vowel points by dicta-onnx" in pointed.reading_notes("שלום", "he")[0]
     with pytest.raises(UserError, match="needs the package dicta-onnx"):
         pointed.split("שלום", "he")
