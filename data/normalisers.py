@@ -42,6 +42,12 @@ _ENGLISH = "chatterbox-english"
 HEBREW, POINTED_HEBREW = "chatterbox-he", f"chatterbox-{chatterbox_normaliser.POINTED_HEBREW}"
 INDEXTTS2 = "indextts2"  # of both its base languages: the text decides which rules read it
 INDEXTTS25 = {f"indextts25-{code}": code for code in ("zh", "en", "es", "ar")}  # of 2.5, by language
+SPANISH25 = "indextts25-es"
+_LIBRARIES: Mapping[str, Callable[[], str]] = {
+    INDEXTTS2: lambda: indextts2_normaliser.rules_version(),
+    **{f"indextts25-{code}": lambda: indextts2_normaliser.rules_version() for code in ("zh", "en")},
+    SPANISH25: lambda: indextts2_normaliser.spanish_rules_version(),
+}  # the package that writes out numbers, by normaliser
 NORMALISERS = (*KINDS, *_NEW, *_BASE, _ENGLISH, *_NEW_UPPER, INDEXTTS2, *_NEW_COMPOSED, *INDEXTTS25)
 DATA_FILES = (CODES_FILE,)  # of a model, which a normaliser may need
 _NO_FILES: Mapping[str, bytes] = {}
@@ -94,12 +100,18 @@ def text_library(names: Iterable[str]) -> str:
 
     Empty where none of them uses one, or it is not installed.
     """
-    return indextts2_normaliser.rules_version() if any(map(is_written_out, names)) else ""
+    versions = [_LIBRARIES[name]() for name in names if name in _LIBRARIES]
+    return ", ".join(dict.fromkeys(filter(None, versions)))
 
 
 def is_written_out(name: str) -> bool:
     """Whether a package writes out the numbers of text for the normaliser `name`, so that its version matters."""
-    return name == INDEXTTS2 or INDEXTTS25.get(name) in ("zh", "en")
+    return name in _LIBRARIES
+
+
+def leaves_digits(text: str, name: str) -> bool:
+    """Whether the normaliser `name` leaves the digits of `text`, for want of the package that would write them out."""
+    return name == SPANISH25 and any(map(str.isdigit, text)) and not indextts2_normaliser.spanish_rules_version()
 
 
 def normalise_without_packages(text: str, name: str) -> str:

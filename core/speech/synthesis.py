@@ -24,7 +24,7 @@ from core.model.adapters import Adapters
 from core.model.loading import TTSModel
 from data.front_end import name_characters
 from data.loudness import OUTPUT_PEAK
-from data.normalisers import HEBREW, POINTED_HEBREW, is_written_out
+from data.normalisers import HEBREW, POINTED_HEBREW, is_written_out, leaves_digits
 from data.text_chunking import Boundary, TextChunk, halve, split_for_model
 from models.base import (
     Emotion,
@@ -107,6 +107,9 @@ class Synthesizer:
                            "(`pointed`, a sound setting, adds them).",
                    POINTED_HEBREW: "Hebrew is read with vowel points by dicta-onnx, as the published package does not "
                                    "read it."}
+        if leaves_digits(text, self.front_end.normaliser_for(language)):
+            notes.append("The digits stay digits, as in the published package without nemo-text-processing, which "
+                         "would write them out (it is in requirements-languages.txt).")
         name = self.front_end.normaliser_for(language)
         other_library = self.model.text_library_note() if is_written_out(name) else ""
         return [*notes, *filter(None, (reading.get(name, ""), other_library))]

@@ -14,6 +14,7 @@ IndexTTS 2.5 prepares its languages much alike: `normalise_for_2_5`.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from functools import cache, lru_cache
@@ -63,10 +64,13 @@ def normalise_for_2_5(text: str, language: str, verbalize: Verbalize | None = No
     """`text` of a base language as the tokenizer of IndexTTS 2.5 reads it; `verbalize` as in `normalise`.
 
     After indextts25-inference 0.2.0, `infer_v2_5.py`: Chinese and English are verbalized and in lower case, Spanish is
-    in upper case. `<word|reading>` gives a reading, as in `<行|XING2>`. Spanish and Arabic are not verbalized, as there
-    without NeMo: digits stay.
+    in upper case. `<word|reading>` gives a reading, as in `<行|XING2>`. Spanish is verbalized by nemo-text-processing
+    where that is installed, which is among that package's requirements on Linux; else digits stay, as there. In Arabic
+    they always stay, as there.
     """
     verbalized = language in ("zh", "en")
+    if language == "es" and verbalize is None and (spanish := _spanish_rules()):
+        text = spanish(text)
     if language != "es":
         text = _with_marks(text, ":：" if verbalized else "")
     if verbalized:
@@ -154,6 +158,14 @@ def rules_version() -> str:
         return ""
 
 
+def spanish_rules_version() -> str:
+    """Name and version of the package that verbalizes Spanish; empty where it is not installed."""
+    try:
+        return f"nemo-text-processing {metadata.version('nemo_text_processing')}"
+    except metadata.PackageNotFoundError:
+        return ""
+
+
 def _longest_first(pattern: re.Pattern[str], text: str) -> list[str]:
     """Distinct matches, the longest first, so that none is replaced within another."""
     return sorted(dict.fromkeys(pattern.findall(text)), key=len, reverse=True)
@@ -187,3 +199,22 @@ def _rules(chinese: bool) -> Callable[[str], str]:
     rules = Normalizer(lang="zh" if chinese else "en", operator="tn", remove_erhua=False, traditional_to_simple=True,
                        full_to_half=True)
     return lru_cache(maxsize=1024)(rules.normalize)  # 150 microseconds a character
+
+
+@cache
+def _spanish_rules() -> Callable[[str], str] | None:
+    """Spanish by NeMo's grammar, which takes half a minute to build; None where the package is not installed."""
+    try:
+        from nemo_text_processing.text_normalization.normalize import Normalizer
+    except ImportError:
+        return None
+    logging.getLogger("NeMo-text-processing").setLevel(logging.WARNING)
+    rules = Normalizer(input_case="cased", lang="es")
+
+    def read(text: str) -> str:
+        try:
+            return str(rules.normalize(text, verbose=False)) if text else text
+        except (ValueError, RuntimeError, AssertionError, IndexError):  # as it stands, as there
+            return text
+
+    return lru_cache(maxsize=1024)(read)

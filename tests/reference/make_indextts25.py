@@ -5,6 +5,8 @@ indextts2-inference 2.1.1 with `downsample_scale` 2. Run this in their environme
 
     make reference && .reference/bin/python tests/reference/make_indextts25.py
 
+`make_indextts25.py spanish` writes `spanish.json` alone, for which nemo-text-processing 1.2.0 must be installed there.
+
 The models are filled from a seed by `scripts.dev.random_weights`, so that only inputs, outputs and the shapes of the
 published tensors are stored. The package has no text head: text logits are products of its states with one from the
 seed. The tokenizer's file is made here: byte-level BPE over `udhr.jsonl`.
@@ -190,8 +192,37 @@ def text() -> None:
     print(len(found), (TARGET / "text.json").stat().st_size)
 
 
+SPANISH = (
+    "Son las 14:30 del 3 de mayo de 2024.", "Cuesta 25,50 € y pesa 3,5 kg.", "El 15% de 1.234.567 personas vino.",
+    "Capítulo IV, página 12.", "Llame al 91 123 45 67.", "Felipe II murió en 1598.", "El Sr. López vive en la calle 5.",
+    "Suba al 2º piso y a la 3ª planta.", "Añada 2/3 de taza: basta.", "¿Cuántos? ¡1.000.000!", "Hace -5 °C.",
+    "El 21 de enero hubo 31 accidentes.", "<going|G OW1> 7 veces", "GPT-5-mini cuesta $20.", "Mide 1,80 m.",
+    "Escriba a ana@correo.com.", "Ni un número “hoy”…", "Los años 90 y 101.", "12/10/1492", "1ª",
+)
+
+
+def spanish() -> None:
+    """Spanish with numbers, by NeMo's grammar as the package calls it, and as the model gets it."""
+    from indextts25.utils.nemo_tn import normalize_text
+
+    encoding = get_encoding(NAME, model_dir=str(TARGET))
+    reader = object.__new__(IndexTTS2)
+    reader.text_process = TextNormalizer(enable_glossary=True)
+    found = []
+    for one in SPANISH:
+        normal = reader._prepare_text(one, "es")
+        found.append({"text": one, "written_out": normalize_text(one, "es"), "normal": normal,
+                      "ids": encoding.encode(f"<|es|> {normal}", allowed_special="all")})
+    assert any(one["written_out"] != one["text"] for one in found), "nemo-text-processing is not installed"
+    content = ",\n".join(json.dumps(one, ensure_ascii=False, separators=(",", ":")) for one in found)
+    (TARGET / "spanish.json").write_text(f"[\n{content}\n]\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
     TARGET.mkdir(exist_ok=True)
+    if sys.argv[1:] == ["spanish"]:
+        spanish()
+        sys.exit()
     with torch.inference_mode():
         gpt()
         codec_and_s2mel()

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from safetensors import safe_open
 
 from config.errors import UserError
+from data import normalisers
 from data.languages import indextts2_normaliser
 from data.segmenters import LANGUAGE_CODES, ByteLevelBpe
 from models import generate
@@ -91,6 +92,31 @@ def test_texts_and_ids_are_those_of_the_published_package() -> None:
         assert normal == one["normal"], one["text"]
         made = [segmenter.ids[f"<|{one['language'] or 'en'}|>"], *segmenter.encode(normal)[0]]
         assert made == [number for number in one["ids"] if number != segmenter.stop_id], one["text"]
+
+
+def test_spanish_numbers_are_written_out_as_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By nemo-text-processing where it is installed, else by what it wrote when the reference was made."""
+    held = json.loads((REFERENCE / "spanish.json").read_text("utf-8"))
+    if not indextts2_normaliser.spanish_rules_version():
+        written_out = {one["text"]: one["written_out"] for one in held}
+        monkeypatch.setattr(indextts2_normaliser, "_spanish_rules", lambda: written_out.__getitem__)
+    path = REFERENCE / ByteLevelBpe.base_file
+    segmenter = ByteLevelBpe(path.read_bytes(), path.name)
+    assert sum(one["written_out"] != one["text"] for one in held) > 15
+    for one in held:
+        normal = normalisers.normalise(one["text"], normalisers.SPANISH25)
+        assert normal == one["normal"].strip()
+        made = [segmenter.ids["<|es|>"], *segmenter.encode(normal)[0]]
+        assert made == [number for number in one["ids"] if number != segmenter.stop_id], one["text"]
+
+
+def test_without_the_package_spanish_digits_stay_and_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indextts2_normaliser, "_spanish_rules", lambda: None)
+    monkeypatch.setattr(indextts2_normaliser, "spanish_rules_version", str)
+    assert normalisers.normalise("Son las 14:30.", normalisers.SPANISH25) == "SON LAS 14,30."
+    assert normalisers.leaves_digits("Son las 14:30.", normalisers.SPANISH25)
+    assert not normalisers.leaves_digits("Hoy.", normalisers.SPANISH25)
+    assert not normalisers.leaves_digits("14", "indextts25-ar")
 
 
 @torch.inference_mode()
