@@ -585,12 +585,20 @@ class ListeningTestOptions(Options):
     count: int = Field(20, ge=1, le=200, title="Sentences per listener", description="A listener hears each sentence once. Rounded down to a multiple of what is compared.")
 
 
+class CertifyOptions(Options):
+    """Compute the certificate of a run; a step or a name chooses that checkpoint as the one that the run stands for."""
+
+    run: str = Field("", title="Run", description="`run:ID` (its chosen checkpoint, else the best); `run:ID@STEP` or `run:ID@NAME` chooses that one, `run:ID@best` none.")
+    device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+
+
 class ExportOptions(Options):
     """Export a fine-tuned model in its original format, with its certificate."""
 
-    run: str = Field("", title="Run", description="`run:ID` (its best checkpoint) or `run:ID@STEP`.")
+    run: str = Field("", title="Run", description="`run:ID` (its chosen checkpoint, else the best) or `run:ID@STEP`.")
     export: Name = Field("tiny-am", title="Export name", description="Name of the export.")
     override: tuple[str, ...] = Field((), title="Override", description="Names of failed certificate checks to ignore.")
+    unproven: bool = Field(False, title="Before the certificate", description="Do not wait for error rates that are not known yet: tensors, ids and logits are checked, and card and certificate say that the rest is not proven yet.")
 
 
 class PackOptions(Options):

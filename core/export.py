@@ -76,7 +76,7 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
     device = compute.setup_device("cpu")  # bit equality is claimed for it
 
     with stage(reporter, "certificate"):
-        proof, model, count = _certificate(workspace, folder, device, reporter)
+        proof, model, count = _certificate(workspace, folder, device, reporter, speak=not options.unproven)
         known, overridden = [check.name for check in proof.checks], _overridden(proof, options)
         if unknown := [name for name in options.override if name not in known]:
             raise UserError(f"There is no check named {', '.join(unknown)}.", f"The checks are: {', '.join(known)}.")
@@ -128,24 +128,30 @@ def _overridden(proof: Certificate, options: ExportOptions) -> tuple[str, ...]:
     return tuple(name for name in proof.failed() if name in options.override)
 
 
-def _certificate(workspace: Workspace, folder: Path, device: torch.device,
-                 reporter: Reporter) -> tuple[Certificate, TTSModel, CombinedProgress]:
-    """The certificate, computed only where none has the same inputs; the model; and the count of the work to do."""
+def _certificate(workspace: Workspace, folder: Path, device: torch.device, reporter: Reporter,
+                 speak: bool) -> tuple[Certificate, TTSModel, CombinedProgress]:
+    """The certificate, computed only where none has the same inputs; the model; and the count of the work to do.
+
+    Without `speak` it has the checks of the files alone, and says that the error rates are not proven yet.
+    """
     input_hash = certify.compute_input_hash(workspace, folder, device.type, certify.SENTENCES)
     known = certify.find_certificate(workspace, folder.parent.parent, input_hash)
     inputs = None if known else certify.load_certificate_inputs(
         workspace, folder, device, certify.SENTENCES, input_hash, lambda message: reporter.emit(WarningRaised(message)))
     model = inputs.finetuned if inputs else load_checkpoint(workspace, folder, device)
-    size = inputs.size if inputs else 0
     probes = _probes(workspace, model)
     remaining = len(probes) + len(_sample_texts(workspace, model))
-    count = CombinedProgress(progress_callback(reporter, _STOPPED), size + remaining, certify.COUNTED)
+    count = CombinedProgress(progress_callback(reporter, _STOPPED), remaining, certify.COUNTED)
     if known:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(known.created))
         reporter.emit(Plan((f"The certificate of {made} was computed from the same files: it is used as it is.",)))
         return known, model, count
     assert inputs is not None
-    proof = certify.compute_certificate(inputs, count.part(size))
+    if not speak:
+        inputs = certify.without_sentences(inputs)
+        reporter.emit(WarningRaised("It is exported before its certificate is complete: the error rates are "
+                                    f"{certificate.NOT_PROVEN_YET}. Export it again when they are."))
+    proof = certify.compute_certificate(inputs, progress_callback(reporter, _STOPPED))
     certify.store_certificate(workspace, proof)
     return proof, model, count
 
@@ -248,6 +254,7 @@ def _result(target: Path, record: ExportRecord, proof: Certificate, overridden: 
         "export": record.name, "path": f"exports/{record.name}", "ref": f"export:{record.name}",
         "run": record.run, "step": record.step, "scope": record.scope, "files": len(files),
         "megabytes": round(sum(path.stat().st_size for path in files) / 1e6, 2),
+        **({} if proof.complete else {"certificate": certificate.NOT_PROVEN_YET}),
         "overridden": json.dumps(list(overridden)) if overridden else "",
         **{f"error_{item.language}": item.after for item in proof.errors},
         **{check.name: check.result for check in proof.checks},
@@ -264,9 +271,11 @@ _SCOPES = {
 
 
 def _not_proven(certificate: Certificate) -> str:
-    """What the card adds where no base-language results could be compared."""
+    """What the card adds where no base-language results could be compared, or the sentences were not spoken yet."""
     check = certificate.check("base_logits")
-    return f" **Not proven for the base languages**: {check.actual}." if check.result == "not proven" else ""
+    base = f" **Not proven for the base languages**: {check.actual}." if check.result == "not proven" else ""
+    return base if certificate.complete else (
+        f"{base} **Not proven yet**: it was exported before its certificate was complete; no error rate is known.")
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hu
 
 
 def check_certificate(folder: Path) -> None:
-    """Raise `UserError` when the certificate has a failed check, no passed check, or belongs to another model."""
+    """Raise `UserError` for a certificate with a failed check or none that passed, an incomplete one, or another."""
     proof = certificate.read(folder / CERTIFICATE)
     record = records.read_export_record(folder)
     if failed := proof.failed():
@@ -82,6 +82,9 @@ def check_certificate(folder: Path) -> None:
             f"The certificate of {folder.name} has failed checks: {', '.join(failed)}. It is not pushed.",
             "Train again, and push a voice whose certificate has no failed check.",
         )
+    if not proof.complete:
+        raise UserError(f"The error rates of {folder.name} are {certificate.NOT_PROVEN_YET}: it was exported before "
+                        "its certificate was complete. It is not pushed.", EXPORT_AGAIN_HINT)
     if not any(check.result == "passed" for check in proof.checks):
         raise UserError(f"The certificate of {folder.name} has no check that passed.", EXPORT_AGAIN_HINT)
     mine = (record.run, record.step, record.origin.base_hash, record.origin.fingerprint)

@@ -1,8 +1,8 @@
 """Train the new rows, and adapters beside them, of an extended model: the story of one run, top to bottom.
 
-The same function starts a run and resumes it, as `checkpoints/` says. Every rank runs the same loop;
-rank 0 also emits events, writes checkpoints, evaluates them, and certifies the best one. The others
-are started by rank 0 as `python -m core.train WORKSPACE`, or by torchrun (`scripts.train`).
+The same function starts a run and resumes it, as `checkpoints/` says. Every rank runs the same loop; rank 0 also emits
+events, writes checkpoints and evaluates them. The others are started by rank 0 as `python -m core.train WORKSPACE`, or
+by torchrun (`scripts.train`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from config import sharding_checks
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute
-from core.jobs.checkpoint_names import CHOICE, checkpoint_steps, pinned_names
+from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Event, Result, Step, WarningRaised, read_events
 from core.jobs.process_watchdog import exit_with
-from core.jobs.reporter import Reporter, check_stop, progress_callback, stage
-from core.library import certificate, records
-from core.proof import certify
+from core.jobs.reporter import Reporter, check_stop, stage
+from core.library import certificate
 from core.training import checkpoint, distributed, memory_plan, parameter_groups, run_plan, trackers
 from core.training.checkpoint_evaluation import TrainingRun
 from core.training.distributed import ONE_PROCESS, AbortedByRank0, Ranks
@@ -45,7 +44,7 @@ _RISEN, _FALLEN = 1.5, 0.99  # times the lowest loss, and the first one
 
 
 def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    """Train to the last step or the time limit, then certify the best checkpoint."""
+    """Train to the last step or the time limit; the certificate is a job of its own (`core.certify`)."""
     sharding_checks.check(options, sharding_checks.number_of_processes(options.processes))
     device = compute.setup_device(options.device)
     with trackers.tracked(reporter, options.tracker, options.model_dump(mode="json")) as tracked:
@@ -53,7 +52,7 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
             group.broadcast((tracked.directory.name, options.model_dump(mode="json")))  # to `run_other_rank`
             training_run, _ = prepare_run(options, workspace, tracked, group)
             train_loop(training_run)
-        return certify_best(training_run.trainer, workspace, tracked)
+        return run_result(training_run.trainer, tracked)
 
 
 def run_other_rank(workspace: Workspace) -> None:
@@ -76,7 +75,10 @@ def run_other_rank(workspace: Workspace) -> None:
 
 def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, group: Ranks = ONE_PROCESS,
                 max_clips: int | None = None) -> tuple[TrainingRun, Estimate]:
-    """Setup and memory plan: load everything, find what fits, and announce it; `max_clips` of the data, for a trial."""
+    """Setup and memory plan: load everything, find what fits, and announce it; `max_clips` of the data, for a trial.
+
+    A run whose steps are all done needs no plan.
+    """
     device = compute.setup_device(options.device)
     with stage(reporter, "load"), group.rank0_first():
         run = setup_run(options, workspace, reporter, device, group, max_clips)
@@ -84,6 +86,8 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
             _write_environment(reporter.directory, device, str(run.trainer.precision))
 
     trainer = run.trainer
+    if trainer.step and (_finished(trainer) or run.should_stop()):
+        return run, Estimate(trainer.microbatch_plan, None, None)
     with stage(reporter, "memory plan"):
         if trainer.sharded:
             estimate = run_plan.estimate(trainer)
@@ -206,51 +210,16 @@ class LossWatch:
         return ""
 
 
-def certify_best(trainer: Trainer, workspace: Workspace, reporter: Reporter) -> Result:
-    """Certify the best of the intact checkpoints, or the one that a person chose; the run's result."""
+def run_result(trainer: Trainer, reporter: Reporter) -> Result:
+    """What a finished training says of itself; what its certificate says is not known yet."""
     run_dir = reporter.directory
-    ranking, steps = checkpoint.read_ranking(run_dir), checkpoint_steps(run_dir)
-    damage = {step: fault for step in steps
-              if (fault := records.find_damage(checkpoint.folder_of(run_dir, step))) is not None}
-    intact = [step for step in steps if step not in damage]
-    if ranking.best in damage:
-        reporter.emit(WarningRaised(f"{damage[ranking.best]} The best checkpoint cannot be used; the next best is "
-                                    f"certified."))
-    ranking = ranking.with_best_of(intact)
-    choice = pinned_names(run_dir).get(CHOICE)
-    if choice is not None and choice not in intact:
-        reporter.emit(WarningRaised(f"{damage.get(choice, 'It is not there.')} The checkpoint of step {choice} was "
-                                    "chosen and cannot be used; the best one is certified."))
-        choice = None
-    best = choice or ranking.best
-    if best is None:
-        hint = (f"resume the run: it resumes from the checkpoint of step {intact[-1]}, which was not evaluated and "
-                   "is intact" if intact else "start a new run")
-        raise UserError(f"All {trainer.step} steps of {run_dir.name} are done, but every checkpoint of it that was "
-                        "evaluated is damaged: there is none to certify.",
-                        f"Put the files back if you have a copy, or {hint}.")
-
-    with stage(reporter, "certificate"):
-        progress = progress_callback(reporter, f"All {trainer.step} steps of the training are done and saved. Only its "
-                                     "certificate is missing; resume the run to make it.")
-        new_certificate = certify.certify_folder(workspace, checkpoint.folder_of(run_dir, best), trainer.tts.device,
-                                      progress=progress, warn=lambda message: reporter.emit(WarningRaised(message)))
-        certificate.write(run_dir / certificate.CERTIFICATE, new_certificate)
-    failed = ", ".join(new_certificate.failed())
-    if failed:
-        reporter.emit(WarningRaised(f"The certificate has failed checks: {failed}."))
-
-    result: Result = {
-        "run": run_dir.name, "steps": trainer.step, "best_step": best,
-        "chosen_by": "person" if choice else ranking.metric,
-        "best_value": round(ranking.values[best], 4) if best in ranking.values else None,
-        "train_seconds": round(trainer.seconds, 1),
-        "certificate": f"failed: {failed}" if failed else "passed",
+    best = checkpoint.best_intact(run_dir, lambda message: reporter.emit(WarningRaised(message)))
+    ranking = checkpoint.read_ranking(run_dir)
+    return {
+        "run": run_dir.name, "steps": trainer.step, "best_step": best, "chosen_by": ranking.metric,
+        "best_value": round(ranking.values[best], 4), "train_seconds": round(trainer.seconds, 1),
+        "certificate": certificate.NOT_PROVEN_YET,
     }
-    for error in new_certificate.errors:
-        for when, value in (("before", error.before), ("after", error.after), ("recordings", error.recordings_cer)):
-            result[f"error_{error.language}_{when}"] = None if value is None else round(value, 4)
-    return result
 
 
 def _finished(trainer: Trainer) -> bool:

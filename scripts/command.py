@@ -15,6 +15,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn, get_args
 
 from config.arguments import add_arguments, given_values, merged
@@ -23,12 +24,12 @@ from config.loading import parse_options
 from config.schema import Options, TrainOptions
 from core.jobs import control, gpus, worker
 from core.jobs.directory import Job, create_job, load_job
-from core.jobs.events import Event, Failed, Progress
-from core.jobs.locks import FileLock
+from core.jobs.events import Event, Failed, Progress, Result
 from core.jobs.reporter import describe
-from core.jobs.state import JobState
+from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import VERBS, read_preset
 from core.library import model_info
+from core.submission.demo_chain import create_proof
 from core.submission.requirements import check_requirements
 from core.workspace import Workspace
 from scripts.exit_codes import ALREADY_RUNNING, CODES, USAGE_ERROR, discard_output, exit_with
@@ -62,6 +63,8 @@ def run_verb(verb: str, arguments: Sequence[str] | None = None, *, grade: Callab
         else:
             job = create_job(workspace, verb, options, after=check_requirements(workspace, verb, options),
                              name=given.name if VERBS[verb].resumes else None)
+        if verb == "train" and not given.no_certificate:
+            return _train_and_certify(job, resuming=resuming, as_json=given.json)
         return run_job(job, resuming=resuming, as_json=given.json) or grade(control.read_state(job))
     except UserError as error:
         return _refuse(error, given.json)
@@ -105,20 +108,36 @@ def _replace_unknown_letters() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def run_job(job: Job, lock: FileLock | None = None, *, resuming: bool = False, as_json: bool = False) -> int:
-    """Run `job` in this process, with a line for each event; the exit code. `lock`: it is queued already.
+def run_job(job: Job, *, resuming: bool = False, as_json: bool = False) -> int:
+    """Run `job` in this process, with a line for each event; the exit code.
 
     The last line says how to resume it, where that may help.
     """
     console = Console()
     console.say(f"{job.id} in {job.workspace.path}")
-    code = worker.run_job(job, lock or control.enqueue(job, resuming=resuming), listener=console.show)
+    code = worker.run_job(job, control.enqueue(job, resuming=resuming), listener=console.show)
     console.end_line()
     state = control.read_state(job)
     if is_worth_resuming(state):
         console.say(f"To resume: {resume_command(job)}")
     if as_json:
         console.say(json_line(state))
+    return code
+
+
+def _train_and_certify(training: Job, *, resuming: bool, as_json: bool) -> int:
+    """Run a training and its certificate, which another job may be making already; the exit code."""
+    code, result = run_job(training, resuming=resuming), Result()
+    if code == 0:
+        earlier = next((state for state in JobBoard(training.workspace).states()
+                        if state.verb == "certify" and training.id in state.job.after), None)
+        if earlier is None or not (earlier.alive or earlier.status == "finished"):
+            proof = earlier.job if earlier else create_proof(training)
+            code = run_job(proof, resuming=earlier is not None and earlier.resumable)
+            result = control.read_state(proof).result or {}
+    state = control.read_state(training)
+    if as_json:
+        Console().say(json_line(replace(state, result={**(state.result or {}), **result})))
     return code
 
 
@@ -171,6 +190,9 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
     if VERBS[verb].resumes:
         parser.add_argument("--resume", metavar="ID", help="resume a run that was stopped, failed or crashed")
         parser.add_argument("--name", help="name of the run (default: verb and time)")
+    if verb == "train":
+        parser.add_argument("--no-certificate", action="store_true",
+                            help="end when the steps are done; python -m scripts.certify proves the run later")
     if issubclass(model, TrainOptions):
         parser.add_argument("--preset", choices=("auto", *model_info.NAMES),
                             help="options for so much speech; auto chooses by the dataset's hours; --config and flags "

@@ -1,6 +1,6 @@
 """The whole main job without a browser, on the built-in model and the demo dataset.
 
-Runs download, prepare, tokenizer, extend, train, compare and export one after the other,
+Runs download, prepare, tokenizer, extend, train, compare, certify and export one after the other,
 and writes WORKSPACE/demo/report.json.
 """
 
@@ -14,7 +14,7 @@ from config.schema import CompareOptions, ExportOptions
 from core.jobs import control
 from core.jobs.directory import create_job
 from core.library import certificate
-from core.submission.demo_chain import create_chain, demo_options
+from core.submission.demo_chain import create_chain, create_proof, demo_options
 from core.workspace import Workspace
 from scripts.command import run_in_workspace, run_job, script_parser
 from scripts.exit_codes import exit_with
@@ -33,19 +33,20 @@ def run(workspace: Workspace, *, as_json: bool = False) -> int:
     comparing = demo_options("compare", CompareOptions).model_copy(update={"finetuned": f"run:{training.id}"})
     exporting = demo_options("export", ExportOptions).model_copy(
         update={"run": f"run:{training.id}", "export": f"demo-{training.id}"[:64]})
+    proof = create_proof(training)
     made.append(create_job(workspace, "compare", comparing, after=(training.id,)))
-    made.append(create_job(workspace, "export", exporting, after=(training.id,)))
+    made += [proof, create_job(workspace, "export", exporting, after=(proof.id,))]
     for job in made:
         code = run_job(job)
         if code != 0:
             return code
 
-    proof = certificate.read(training.directory / certificate.CERTIFICATE)
+    made_proof = certificate.read(training.directory / certificate.CERTIFICATE)
     seconds = {job.verb: round(control.read_state(job).seconds, 1) for job in made}
     report: dict[str, Any] = {
-        "run": proof.run, "step": proof.step, "scope": proof.scope,
-        "errors": [dataclasses.asdict(error) for error in proof.errors],
-        "checks": {check.name: check.result for check in proof.checks},
+        "run": made_proof.run, "step": made_proof.step, "scope": made_proof.scope,
+        "errors": [dataclasses.asdict(error) for error in made_proof.errors],
+        "checks": {check.name: check.result for check in made_proof.checks},
         "seconds": seconds, "total_seconds": round(sum(seconds.values()), 1),
     }
     path = workspace.path / "demo" / "report.json"

@@ -9,8 +9,9 @@ import argparse
 import json
 from collections.abc import Sequence
 
+from config.schema import CertifyOptions
 from core.jobs import checkpoint_names, control
-from core.jobs.directory import load_job
+from core.jobs.directory import create_job, load_job
 from core.workspace import Workspace
 from scripts.command import run_in_workspace, run_job, script_parser
 from scripts.exit_codes import DONE, exit_with
@@ -40,8 +41,8 @@ def _do(workspace: Workspace, given: argparse.Namespace) -> int:
         checkpoint_names.pin(run, given.step, given.name)
         print(f"The checkpoint of step {given.step} is pinned as {given.name}: run:{given.run}@{given.name}")
     elif given.use:
-        job = load_job(workspace, given.run)
-        code = run_job(job, control.use_checkpoint(job, "" if given.use == "best" else given.use))
+        control.use_checkpoint(load_job(workspace, given.run), "" if given.use == "best" else given.use)
+        code = run_job(create_job(workspace, "certify", CertifyOptions(run=f"run:{given.run}")))
     steps, names = checkpoint_names.checkpoint_steps(run), checkpoint_names.pinned_names(run)
     if given.json:
         print(json.dumps({"run": run.name, "steps": steps, "names": names}, ensure_ascii=False))

@@ -16,9 +16,9 @@ import numpy as np
 import soundfile
 import torch
 
-from config.schema import ExtendOptions, TrainOptions
-from core import extend
-from core.jobs.events import Event, Step
+from config.schema import CertifyOptions, ExtendOptions, TrainOptions
+from core import certify, extend, train
+from core.jobs.events import Event, Result, Step
 from core.workspace import Workspace
 from data import manifest, normalisers
 from data.acoustics import audio
@@ -174,6 +174,12 @@ def extend_world(workspace: Workspace, model: str) -> Workspace:
     options = ExtendOptions(model=model, tokenizer="tiny-am", extension="tiny-am")
     extend.run(options, workspace, Listener(workspace.runs / "extend"))
     return workspace
+
+
+def train_and_certify(options: TrainOptions, workspace: Workspace, listener: Listener) -> Result:
+    """A training and its certificate, as one result."""
+    trained = train.run(options, workspace, listener)
+    return {**trained, **certify.run(CertifyOptions(run=f"run:{listener.directory.name}"), workspace, listener)}
 
 
 def train_options(**changes: object) -> TrainOptions:

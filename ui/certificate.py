@@ -8,9 +8,12 @@ from collections.abc import Sequence
 import gradio as gr
 
 from config.errors import UserError
-from config.schema import ExportOptions, PushOptions
+from config.schema import CertifyOptions, ExportOptions, PushOptions
 from core.jobs import control
 from core.jobs.events import Result
+from core.jobs.reporter import pluralize
+from core.jobs.state import JobState
+from core.library.catalog import run_checkpoint
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER, read
 from ui import job_views, records, verb_form
 from ui.form import parse
@@ -30,10 +33,15 @@ def build(page: Page) -> None:
     """Lay out the tab."""
     live = page.live
     verb_form.tab_header(
-        "Certificate", "Each run ends with checks of what must not change: frozen tensors, base-language token ids and "
-        "logits. A run with a failed check is exported only if you override that check.")
+        "Certificate", "Each run is followed by checks of what must not change: frozen tensors, base-language token "
+        "ids and logits. A run with a failed check is exported only if you override that check.")
     subject = gr.Dropdown([], label="Run or export", elem_id="proof-choice")
     proof = gr.HTML(elem_id="proof")
+    with gr.Row(elem_classes="controls"):
+        compute = gr.Button("Compute certificate", variant="primary", size="md", visible=False, elem_id="certify",
+                            min_width=160)
+        stop = gr.Button("Stop", size="md", visible=False, elem_id="stop-certify", min_width=90)
+    proof_notice = gr.HTML(elem_classes="notices")
     with gr.Accordion("Export", open=True, elem_classes="fold"):
         gr.HTML(paragraph("Writes the weights in the model's original format, with this certificate.", class_="small"))
         with gr.Row(elem_classes="grid"):
@@ -41,6 +49,8 @@ def build(page: Page) -> None:
                               elem_id="export-name", min_width=200)
             override = gr.CheckboxGroup([], label="Override failed checks", visible=False,
                                         elem_id="override", min_width=200)
+        unproven = gr.Checkbox(False, label="Export before the certificate is complete", visible=False,
+                               elem_id="unproven", info="The export says that it is not proven yet.")
         export = gr.Button("Export", variant="primary", size="lg", elem_id="export")
         notice = gr.HTML(elem_classes="notices")
         last = gr.HTML(elem_id="export-result")
@@ -54,7 +64,23 @@ def build(page: Page) -> None:
     live.panel(last, _last_export, "certificate")
     live.watch("export.name", name)
     live.panel(name, lambda view: _suggested_name(page, view), "certificate")
-    page.on(export.click, lambda *values: _export(page, *values), [subject, name, override], [notice])
+    page.on(export.click, lambda *values: _export(page, *values), [subject, name, override, unproven], [notice])
+
+    def unproven_run(view: View) -> JobState | None:
+        reference = _chosen(page, view)
+        state = view.job(reference.partition(":")[2]) if reference.startswith("run:") else None
+        return state if state is not None and records.unproven_note(state) else None
+
+    def living_proof(view: View) -> JobState | None:
+        job = _proof_job(view, _chosen(page, view))
+        return job if job is not None and job.alive else None
+
+    live.panel(compute, lambda view: gr.update(visible=unproven_run(view) is not None and living_proof(view) is None),
+               "certificate")
+    live.panel(unproven, lambda view: gr.update(visible=unproven_run(view) is not None), "certificate")
+    live.show_when(stop, living_proof, lambda job: job.status != "stopping", "certificate")
+    page.on(compute.click, lambda reference: _compute(page, reference), [subject], [proof_notice])
+    page.on(stop.click, lambda reference: _stop(page, reference), [subject], [proof_notice])
 
 
 def _subjects(page: Page, view: View) -> object:
@@ -69,9 +95,9 @@ def _subjects(page: Page, view: View) -> object:
 
 
 def _references(page: Page, view: View) -> list[tuple[str, str]]:
-    """Runs and exports with a certificate, newest first, as label and reference."""
-    found = [(f"Run {job_views.run_name(state)}", f"run:{state.id}") for state in view.jobs
-             if state.verb == "train" and records.certificate_path(page.workspace, f"run:{state.id}").is_file()]
+    """Runs with a checkpoint, and exports, newest first, as label and reference."""
+    found = [(f"Run {job_views.run_name(state)}{records.unproven_note(state)}", f"run:{state.id}")
+             for state in view.jobs if state.verb == "train" and run_checkpoint(state)]
     found += [(f"Export {name}", f"export:{name}") for name in page.workspace.list_exports()]
     return found
 
@@ -93,18 +119,39 @@ def _proof(page: Page, view: View) -> Html:
     reference = _chosen(page, view)
     if not reference:
         return job_views.empty("No certificate yet. Each finished run has one.")
-    return certificate_view(read(records.certificate_path(page.workspace, reference)))
+    state = view.job(reference.partition(":")[2]) if reference.startswith("run:") else None
+    unproven = state is not None and records.unproven_note(state)
+    proof = None if unproven else read(records.certificate_path(page.workspace, reference))
+    job = _proof_job(view, reference)
+    if proof is None:
+        return join((not_proven_view(reference, job), job_views.job_card(job) if job else NOTHING))
+    return join((job_views.job_card(job) if job and job.alive else NOTHING, certificate_view(proof)))
+
+
+def _proof_job(view: View, reference: str) -> JobState | None:
+    """The newest job that certifies a run."""
+    return next((state for state in view.jobs if state.verb == "certify"
+                 and str(state.job.settings.get("run", "")).partition("@")[0] == reference), None)
+
+
+def not_proven_view(reference: str, job: JobState | None) -> Html:
+    """What stands in the place of a certificate that is not complete."""
+    how = ("Its certificate is being computed." if job and job.alive else
+           f"Press Compute certificate, or python -m scripts.certify --run {reference}.")
+    return div("verdict unsure", element("strong", "Not proven yet"),
+               paragraph(f"This run can be used: listen to it, export it. {how}"))
 
 
 def certificate_view(proof: Certificate) -> Html:
     """Result, error rates by language, checks with hashes, and the run."""
     failed = proof.failed()
     counted = [check for check in proof.checks if check.result in ("passed", "failed")]
+    new, measured = _new_language_line(proof)
     if not counted:
         banner = job_views.fault("No checks were made.", "A certificate without checks proves nothing. Train again.")
     elif failed:
         banner = div("verdict bad", element("strong", f"{len(failed)} of {len(counted)} checks failed"),
-                     paragraph("The failed checks are marked red."))
+                     paragraph("The failed checks are marked red."), paragraph(new))
     else:
         # in scope `full` the drift of base languages is measured, not excluded
         logits = next((check.result for check in proof.checks if check.name == "base_logits"), "not proven")
@@ -113,12 +160,33 @@ def certificate_view(proof: Certificate) -> Html:
                 "measured": "Frozen tensors are unchanged. The drift of the base languages was measured; see below."}
         if logits not in told:
             tone, headline = "unsure", f"Not proven: base languages. The other {len(counted)} checks passed"
+        elif not proof.complete:
+            tone, headline = "unsure", f"Not proven yet: error rates. The other {len(counted)} checks passed"
+        elif not measured:
+            tone, headline = "unsure", f"{headline}, new language not measured"
         banner = div(f"verdict {tone}", element("strong", headline), paragraph(told.get(
-            logits, "Frozen tensors are unchanged, but no base-language results could be compared; see below.")))
+            logits, "Frozen tensors are unchanged, but no base-language results could be compared; see below.")),
+            paragraph(new))
     about = job_views.facts([("Run", proof.run), ("Step", proof.step), ("Scope", proof.scope),
                              ("Base model", proof.model), ("Created", job_views.clock(proof.created))])
     return join((banner, _errors(proof.errors), element("h3", "Checks"),
                  div("checks", *(_check(check) for check in proof.checks)), about))
+
+
+def _new_language_line(proof: Certificate) -> tuple[str, bool]:
+    """What is known of the new languages after how many steps, and whether all of them were measured."""
+    errors = {error.language: error for error in proof.errors if error.new}
+    facts, measured = list[str](), bool(errors)
+    for code in proof.new_languages or tuple(errors):
+        error, name = errors.get(code), job_views.language_name(code)
+        if error is None or error.after is None:
+            measured = False
+            facts.append(f"{name} was not measured")
+        else:
+            before = f", {error.before:.1%} before" if error.before is not None else ""
+            facts.append(f"{name}: CER {error.after:.1%} in {pluralize(error.sentences, 'sentence')}{before}")
+    said = "; ".join(facts) or "No new language was measured"
+    return f"{said}. Trained for {pluralize(proof.step, 'step')}.", measured
 
 
 def _check(check: CertificateCheck) -> Html:
@@ -149,19 +217,35 @@ def _errors(rows: Sequence[LanguageCER]) -> Html:
 
 
 def _failed(page: Page, reference: str) -> tuple[str, ...]:
-    if not reference:
-        return ()
-    return read(records.certificate_path(page.workspace, reference)).failed()
+    path = records.certificate_path(page.workspace, reference) if reference else None
+    return read(path).failed() if path and path.is_file() else ()
 
 
-def _export(page: Page, reference: str, name: str, override: Sequence[str] | None) -> Sequence[object]:
+def _compute(page: Page, reference: str) -> Sequence[object]:
+    """Start the job that certifies the chosen run."""
+    if not (reference or "").startswith("run:"):
+        raise UserError("No run is chosen.", "Choose a run; an export keeps the certificate it was made with.")
+    job = page.start("certify", parse(CertifyOptions, {"run": reference}))
+    return [page.started_notice(job)]
+
+
+def _stop(page: Page, reference: str) -> Sequence[object]:
+    """Stop the job that certifies the chosen run."""
+    for state in page.live.board.states():
+        if state.verb == "certify" and state.alive and str(state.job.settings["run"]).partition("@")[0] == reference:
+            control.stop(state.job)
+    return [job_views.notice("Stopping. The run can be used; Compute certificate goes on at the same sentence.")]
+
+
+def _export(page: Page, reference: str, name: str, override: Sequence[str] | None,
+            unproven: bool) -> Sequence[object]:
     if not (reference or "").startswith("run:"):
         raise UserError("No run is chosen.", "Choose a run to export, or train one first.")
     blocking = [check for check in _failed(page, reference) if check not in (override or ())]
     if blocking:
         raise UserError(f"These checks failed: {', '.join(blocking)}.",
                         "Select each of them under Override failed checks, or train again.")
-    settings = {"run": reference, "export": name, "override": tuple(override or ())}
+    settings = {"run": reference, "export": name, "override": tuple(override or ()), "unproven": bool(unproven)}
     job = page.start("export", parse(ExportOptions, settings))
     return [page.started_notice(job)]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 from config.arguments import flags
@@ -46,7 +45,6 @@ STAGE_TITLES: Mapping[str, str] = {
     "unpack": "Verifying and writing files", "verify": "Verifying files",
     "version": "Writing dataset version", "write": "Writing files",
 }
-CERTIFICATE_STAGE = "certificate"
 _STATUS_TONE = {"finished": "good", "failed": "bad", "crashed": "bad", "running": "busy", "stopping": "busy",
                 "queued": "busy", "waiting": "wait", "stopped": "wait", "created": "wait", "skipped": "wait"}
 _JOB_ID = re.compile(rf"\b({'|'.join(VERB_TITLES)})-\d{{8}}-\d{{6}}-[0-9a-f]{{4}}\b")
@@ -70,13 +68,12 @@ _RESULT_TITLES: Mapping[str, str] = {
     "features_alike": "Codes equal to the cache", "checkpoint": "Checkpoint size", "spoken_s": "Synthesized",
     "memory_bytes": "Memory", "training": "Estimated training time", "too_long": "Clips too long",
     "recordings_cer": "CER of original recordings",
-    "not_tried": "Not checked",
+    "not_tried": "Not checked", "certificate": "Certificate",
 }
 _WHEN = {"recordings": "original recordings"}
 _SHARES = ("unknown_rate_before", "unknown_rate", "features_alike")
 _UNITS = {"megabytes": "MB", "minutes": "min", "duration_s": "s", "seconds": "s", "seconds_a_step": "s",
           "train_seconds": "s", "level_db": "dB", "spoken_s": "s"}
-_MIN_CERTIFICATE_S = 10.0  # elapsed time before the rest of a certificate is estimated
 
 
 def duration(seconds: float | None) -> str:
@@ -151,9 +148,8 @@ def current_stage(state: JobState) -> str:
 
 
 def job_title(state: JobState) -> str:
-    """The verb's title; a training in its last stage is named by that."""
-    in_certificate = state.verb == "train" and current_stage(state) == CERTIFICATE_STAGE
-    return "Compute certificate" if in_certificate else VERB_TITLES[state.verb]
+    """The verb's title."""
+    return VERB_TITLES[state.verb]
 
 
 def ended_by_time_limit(state: JobState) -> tuple[int, int] | None:
@@ -213,66 +209,42 @@ def stop_message(state: JobState) -> str:
     """What a stop does to the job in its present state."""
     if state.status in ("created", "queued", "waiting"):
         return "Removed from the queue."
+    if state.verb == "certify":
+        return "Stopping. The run can be used; the certificate resumes at the same sentence."
     if state.verb != "train":
         return "Stopping."
     stage = current_stage(state)
     if stage in _BEFORE_STEPS:
         lost = "no step is lost" if state.steps else "nothing was trained yet"
         return f"Stopping when the model is loaded and measured; {lost}."
-    if stage == CERTIFICATE_STAGE:
-        return "Stopping. All steps are saved; Resume computes the certificate."
     return "Stopping after this step; progress is saved."
 
 
-@dataclass(frozen=True)
-class CertificateTime:
-    """Seconds that a finished training spent on its certificate, and in all."""
-
-    certificate_s: float
-    total_s: float
-
-
-def last_certificate_time(states: Iterable[JobState], comparable: Callable[[JobState], bool]) -> CertificateTime | None:
-    """Of `states`, newest first, that of the first training with a certificate that is `comparable`."""
-    return next((found for state in states
-                 if (found := certificate_time(state)) is not None and comparable(state)), None)
+def last_certificate_time(states: Sequence[JobState], comparable: Callable[[JobState], bool]) -> float | None:
+    """Seconds that the newest certificate of a `comparable` training took; `states` newest first."""
+    trainings = {f"run:{state.id}": state for state in states if state.verb == "train"}
+    for state in states:
+        training = trainings.get(str(state.job.settings.get("run", "")).partition("@")[0])
+        if state.verb == "certify" and state.status == "finished" and training is not None and comparable(training):
+            return sum(stage.seconds or 0.0 for stage in state.stages)
+    return None
 
 
-def certificate_time(state: JobState) -> CertificateTime | None:
-    """How long the certificate of a finished training took, where it was measured."""
-    certificate_s = next((stage.seconds for stage in state.stages
-                          if stage.name == CERTIFICATE_STAGE and stage.seconds), None)
-    if state.verb != "train" or state.status != "finished" or certificate_s is None or not state.steps:
-        return None
-    return CertificateTime(certificate_s, certificate_s + max(state.steps[-1].seconds, state.seconds - certificate_s))
+def certificate_preview(past: float | None) -> str:
+    """What the certificate after a training does, and how long it took the last time."""
+    took = f"The last one took {duration(past)}." if past else (
+        "Its duration does not depend on the number of steps; an estimate appears after some sentences.")
+    return ("After it, the certificate: base and trained model synthesize sentences, a recogniser (ASR) scores them, "
+            f"and frozen tensors are compared bit by bit. The run can be used meanwhile. {took}")
 
 
-def certificate_preview(past: CertificateTime | None) -> str:
-    """What the certificate at the end of a training does, and how long it took the last time."""
-    took = (f"The last one took {duration(past.certificate_s)}, {past.certificate_s / past.total_s:.0%} of the "
-            f"{duration(past.total_s)} of its training.") if past else (
-                "Its duration does not depend on the number of steps; an estimate appears when it has started.")
-    return ("At the end, the certificate: base and trained model synthesize the same sentences, a recogniser (ASR) "
-            f"scores them, and frozen tensors are compared bit by bit. {took}")
-
-
-def certificate_note(state: JobState, past: CertificateTime | None) -> str:
-    """A note on the certificate of a training that waits or runs; empty for all else."""
-    if state.verb != "train" or not state.alive or state.status == "stopping":
+def certificate_note(state: JobState, past: float | None) -> str:
+    """A note on the certificate of a training that waits or runs, or of one that is being computed."""
+    if not state.alive or state.status == "stopping":
         return ""
-    if current_stage(state) != CERTIFICATE_STAGE:
-        return certificate_preview(past)
-    note = ("Training is finished and saved. Computing the certificate: synthesis, recogniser (ASR) scores and a bit "
-            "by bit comparison of frozen tensors.")
-    started, progress = state.stages[-1].time, state.progress
-    if state.started_at is None or not state.steps or progress is None or progress.time < started:
-        return note
-    training_s, certificate_s = max(state.steps[-1].seconds, started - state.started_at), progress.time - started
-    note += f" Training took {duration(training_s)}"
-    if state.eta_s is None or certificate_s < _MIN_CERTIFICATE_S:
-        return f"{note}."
-    share = (certificate_s + state.eta_s) / (training_s + certificate_s + state.eta_s)
-    return f"{note}; the certificate will be about {share:.0%} of the total time."
+    if state.verb == "certify":
+        return "The run can be used: not proven yet. This lets listening and imports go first."
+    return certificate_preview(past) if state.verb == "train" else ""
 
 
 def result_fact(name: str, value: object) -> tuple[str, str]:
@@ -408,12 +380,12 @@ def badge(state: JobState) -> Html:
 
 
 def progress_share(state: JobState) -> float | None:
-    """0 to 1, or None where it is unknown. A training is measured by its steps until its certificate."""
+    """0 to 1, or None where it is unknown. A training is measured by its steps."""
     if limit := ended_by_time_limit(state):
         return limit[0] / limit[1]
     if state.status == "finished":
         return 1.0
-    if state.verb == "train" and state.steps and current_stage(state) != CERTIFICATE_STAGE:
+    if state.verb == "train" and state.steps:
         last = state.steps[-1]
         return min(1.0, last.step / max(1, time_limited_step(state) or last.total_steps))
     progress = state.progress

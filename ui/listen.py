@@ -10,7 +10,7 @@ from pathlib import Path
 import gradio as gr
 
 from config.errors import UserError
-from config.schema import CompareOptions, SynthesizeOptions
+from config.schema import CertifyOptions, CompareOptions, SynthesizeOptions
 from core.jobs import control
 from core.jobs.directory import load_job
 from core.jobs.reporter import pluralize
@@ -210,7 +210,8 @@ def _use(page: Page, reference: str) -> Sequence[object]:
     """Let the run of the checkpoint stand for it, and certify it."""
     name, _, wanted = (reference or "").removeprefix("run:").partition("@")
     step = resolve(page.workspace, reference).step
-    control.certify_checkpoint(load_job(page.workspace, name), wanted)
+    control.use_checkpoint(load_job(page.workspace, name), wanted)
+    page.start("certify", CertifyOptions(run=f"run:{name}"))
     return [job_views.notice(f"run:{name} stands for step {step} from now on. Its certificate is being computed."),
             gr.update(value=f"run:{name}")]
 

@@ -13,6 +13,7 @@ from core.jobs import checkpoint_names, control
 from core.jobs.directory import NO_DEVICE, Job, create_job, load_job
 from core.jobs.gpus import CachedGpus
 from core.submission import requirements
+from core.submission.demo_chain import create_proof
 from core.workspace import Workspace
 from ui import job_views
 from ui.live import QUIET, Live, guarded
@@ -60,11 +61,14 @@ class Page:
     def start(self, verb: str, options: Options, after: Sequence[str] = ()) -> Job:
         """Queue a job and start its worker; refused when a prerequisite neither exists nor is being made.
 
-        It also waits for the jobs `after`, and is skipped when one of them fails.
+        It also waits for the jobs `after`, and is skipped when one of them fails. A training is followed by its
+        certificate.
         """
         needed = requirements.check_requirements(self.workspace, verb, options)
         job = create_job(self.workspace, verb, options, after=tuple(dict.fromkeys([*needed, *after])))
         control.start(job)
+        if verb == "train":
+            control.start(create_proof(job))
         return job
 
     def stop(self, name: str) -> Sequence[object]:

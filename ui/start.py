@@ -34,7 +34,6 @@ from ui import dataset as dataset_tab
 from ui import job_views, records, verb_form
 from ui.charts import chart
 from ui.form import parse
-from ui.job_views import CertificateTime
 from ui.live import QUIET, View, choice_update
 from ui.markup import NOTHING, Html, div, element, paragraph, span
 from ui.page import Page
@@ -115,10 +114,10 @@ def build(page: Page) -> None:
         live.show_when(button, lambda view: chain_of(view.jobs), shown, "start")
 
     def watched_to_the_end(view: View) -> bool:
-        """Whether this browser watched the chain on Start until it had finished: Listen is opened then."""
+        """Whether this browser watched the chain on Start until it could be used: Listen is opened then."""
         states = chain_of(view.jobs)
         return bool(view.values["followed"] and view.tab == "start" and states
-                    and all(state.status == "finished" for state in states))
+                    and all(state.status == "finished" for state in usable(states)))
 
     live.panel(page.tabs, lambda view: gr.update(selected="listen") if watched_to_the_end(view) else gr.skip())
     live.panel(page.tab, lambda view: "listen" if watched_to_the_end(view) else gr.skip())
@@ -151,7 +150,12 @@ def chain_of(states: Sequence[JobState]) -> list[JobState]:
     return found
 
 
-def chain_view(states: Sequence[JobState], pace: str, past: CertificateTime | None) -> Html:
+def usable(states: Sequence[JobState]) -> list[JobState]:
+    """The jobs of a chain after which the run can be used: its certificate may come later."""
+    return [state for state in states if state.verb != "certify"]
+
+
+def chain_view(states: Sequence[JobState], pace: str, past: float | None) -> Html:
     """The steps of the chain, or before there is one, what will happen at which `pace`."""
     if states:
         notes = {state.id: job_views.certificate_note(state, past) for state in states}
@@ -200,7 +204,7 @@ def resume_button(states: Sequence[JobState]) -> object:
 def start_button(view: View) -> object:
     """`Train` and the language, `again` where its recordings were trained on before."""
     states = chain_of(view.jobs)
-    if any(state.alive for state in states):
+    if any(state.alive for state in usable(states)):
         return gr.update(value=f"Training {chain_title(states)}", interactive=False, variant="primary")
     chosen = {DEMO: DEMO_DATASET, OWN: view.values["start_own_name"]}.get(view.values["start_dataset"],
                                                                          view.values["start_dataset"])
@@ -310,9 +314,9 @@ def _is_own(view: View) -> bool:
 
 def _start(page: Page, model: str, language: str, dataset: str, length: str, source: str, name: str,
            own_language: str, any_script: object) -> Sequence[object]:
-    """Queue the chain and a comparison after it, and start all of it."""
+    """Queue the chain, a comparison and the certificate after it, and start all of it."""
     states = page.live.board.states()
-    if any(state.alive for state in chain_of(states)):
+    if any(state.alive for state in usable(chain_of(states))):
         raise UserError("A training is running already.", "Wait for it, or stop it first.")
     own = None
     if dataset == OWN:
@@ -323,7 +327,7 @@ def _start(page: Page, model: str, language: str, dataset: str, length: str, sou
     training = made[-1]
     compared = comparison_options(page.workspace, options, training.id)
     comparison = create_job(page.workspace, "compare", compared, after=(training.id,))
-    for job in (*made, comparison):
+    for job in (*made, comparison, demo_chain.create_proof(training)):
         control.start(job)
     return [job_views.notice("Training started. It continues when you close this page."), training.id,
             page.show(training.id), page.show(comparison.id)]
@@ -348,7 +352,7 @@ def _resume(page: Page) -> Sequence[object]:
 
 def further_button(states: Sequence[JobState]) -> object:
     """Train further, named by what it goes on from; shown when a training has ended."""
-    ended = bool(states) and not any(state.alive for state in states) and not _resumable(states)
+    ended = bool(states) and not any(state.alive for state in usable(states)) and not _resumable(states)
     return gr.update(visible=ended, value=f"Train {chain_title(states).partition(' from ')[0]} further")
 
 
@@ -373,7 +377,7 @@ def _further(page: Page, length: str) -> Sequence[object]:
     for compared in [state.job.settings for state in states if state.verb == "compare"][-1:]:
         again = parse_options(CompareOptions, {**compared, "finetuned": f"run:{made[0].id}"})
         made.append(create_job(page.workspace, "compare", again, after=(made[0].id,)))
-    for job in made:
+    for job in (*made, demo_chain.create_proof(made[0])):
         control.start(job)
     return [job_views.notice("Training started on the weights of the last one."), made[0].id, page.show(made[0].id),
             page.show(made[-1].id) if len(made) > 1 else gr.skip()]
@@ -385,7 +389,7 @@ def follow(view: View) -> str:
     On Start it stays: Listen is opened by it, in another answer than this one.
     """
     states = chain_of(view.jobs)
-    if view.tab != "start" and all(state.status == "finished" for state in states):
+    if view.tab != "start" and all(state.status == "finished" for state in usable(states)):
         return ""
     running = next((state.id for state in states if state.verb == "train" and state.alive), "")
     return running or view.values["followed"]
@@ -572,7 +576,7 @@ def pace(workspace: Workspace, view: View) -> str:
     return "Needs a GPU to be fast. The log shows the estimated time on this machine."
 
 
-def last_certificate_time(workspace: Workspace, view: View) -> CertificateTime | None:
+def last_certificate_time(workspace: Workspace, view: View) -> float | None:
     """How long the last certificate of the chosen model took."""
     def same_model(training: JobState) -> bool:
         try:

@@ -14,7 +14,7 @@ from core.jobs import checkpoint_names, control
 from core.jobs.directory import load_job
 from core.jobs.events import Step
 from core.jobs.state import JobState
-from ui import job_views, preset_selector, run_views, verb_form
+from ui import job_views, preset_selector, records, run_views, verb_form
 from ui.charts import Point, Series, chart, smooth
 from ui.live import QUIET, View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span, table
@@ -126,8 +126,13 @@ def status_view(view: View) -> Html:
     title = join((job_views.job_title(state), " ", span("id", state.id)))
     extension = state.job.settings.get("extension")
     past = job_views.last_certificate_time(view.jobs, lambda one: one.job.settings.get("extension") == extension)
-    card = job_views.job_card(state, title, job_views.certificate_note(state, past))
-    return join((card, job_views.plan(state.plan.lines) if state.plan else NOTHING, run_views.run_numbers(state)))
+    proof = next((one for one in view.jobs if one.verb == "certify" and one.alive and state.id in one.job.after), None)
+    note = job_views.certificate_note(state, past)
+    if state.status == "finished" and records.unproven_note(state):
+        note = f"Not proven yet. It can be used; {'its certificate comes next' if proof else 'see Certificate'}."
+    return join((job_views.job_card(state, title, note),
+                 job_views.job_card(proof) if proof and state.status == "finished" else NOTHING,
+                 job_views.plan(state.plan.lines) if state.plan else NOTHING, run_views.run_numbers(state)))
 
 
 def samples_view(view: View) -> Html:

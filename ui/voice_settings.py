@@ -16,7 +16,7 @@ from core.jobs.state import JobState
 from core.library import model_info, reference_voices
 from core.library.catalog import CATALOG, CatalogEntry, ModelReference, list_checkpoints, list_references
 from core.workspace import Workspace
-from ui import comparison_views, job_views
+from ui import comparison_views, job_views, records
 from ui.form import OptionsForm, Value, build_form
 from ui.live import View
 from ui.markup import NOTHING, Html, join, paragraph
@@ -145,7 +145,8 @@ def label(view: View, model: ModelReference) -> str:
     names = [name for name, step in pinned_names(state.job.directory).items() if step == model.step]
     why = ["your choice" if CHOICE in names else "best"] * ("@" not in model.reference)
     why += [f"“{name}”" for name in names if name != CHOICE]
-    name, step = job_views.run_name(state), f"step {model.step}"
+    why += [records.unproven_note(state).removeprefix(", ")] * ("@" not in model.reference)
+    name, step, why = job_views.run_name(state), f"step {model.step}", [*filter(None, why)]
     return ", ".join((step, *why, name) if "@" in model.reference else (name, step, *why))
 
 

@@ -49,22 +49,13 @@ def resume(job: Job, *, command: Sequence[str] = WORKER_COMMAND, restart: bool =
     _spawn(job, enqueue(job, resuming=True, restart=restart), command)
 
 
-def use_checkpoint(job: Job, wanted: str) -> FileLock:
-    """Let a finished training stand for its checkpoint `wanted` (a step, a name; empty: the best), and queue it.
-
-    All that is left of it is its certificate, which is computed for that checkpoint. The lock is for its worker.
-    """
+def use_checkpoint(job: Job, wanted: str) -> None:
+    """Let a finished training stand for its checkpoint `wanted` (a step, a name; empty: the best), not proven yet."""
     now = read_state(job)
     if job.verb != "train" or now.status != "finished":
         raise UserError(f"{job.id} is {now.status}: only a finished training stands for a checkpoint of your choice.",
                         f"Let it finish. Any checkpoint can be used as run:{job.id}@STEP meanwhile.")
     checkpoint_names.choose(job.directory, wanted)
-    return enqueue(job, resuming=True, finished_too=True)
-
-
-def certify_checkpoint(job: Job, wanted: str, *, command: Sequence[str] = WORKER_COMMAND) -> None:
-    """`use_checkpoint`, with a worker in the background."""
-    _spawn(job, use_checkpoint(job, wanted), command)
 
 
 def resume_with_dependents(job: Job, states: Sequence[JobState], *,
@@ -83,18 +74,17 @@ def resume_with_dependents(job: Job, states: Sequence[JobState], *,
     return resumed
 
 
-def enqueue(job: Job, *, resuming: bool = False, restart: bool = False, finished_too: bool = False) -> FileLock:
+def enqueue(job: Job, *, resuming: bool = False, restart: bool = False) -> FileLock:
     """Take the job's lock for a worker, and append `Queued` to the journal, with the device that is chosen now.
 
-    Raises `AlreadyRunning` when its worker lives, `UserError` when it has run and this is no resume. A finished job
-    is resumed only with `finished_too`: all that is left of a training is then its certificate.
+    Raises `AlreadyRunning` when its worker lives, `UserError` when it has run and this is no resume.
     """
     lock = FileLock.acquire(job.lock)
     if lock is None:
         raise AlreadyRunning(f"{job.id} is already running.", "Watch it in the list of jobs, or stop it first.")
     try:
         now = JobReader(job).state(worker_alive=False)
-        if resuming and not now.resumable and not (finished_too and now.status == "finished"):
+        if resuming and not now.resumable:
             raise UserError(
                 f"{job.id} cannot be resumed: it is {now.status}.",
                 "Only a run that was stopped, failed or crashed can be resumed; start a new one"

@@ -12,15 +12,17 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Literal
 
 from config.errors import UserError
 from core.jobs import locks
 from core.jobs.directory import NO_DEVICE, Job, load_job
-from core.jobs.events import Waiting
+from core.jobs.events import Event, Waiting
 from core.jobs.locks import FileLock
 from core.jobs.reporter import Reporter, StopRequested
 from core.jobs.state import POSITION_FILE, JobReader, JobState, queue_order, queue_position
+from core.jobs.verbs import VERBS
 from data.durable_files import write_text
 
 Direction = Literal["first", "earlier", "later", "last"]
@@ -163,6 +165,51 @@ class _Ticket:
             with suppress(FileNotFoundError):
                 (self._queue / name).unlink()
         return ""
+
+
+class GivingWay:
+    """The reporter of a job that gives way: it is asked to stop when a job that it lets pass is the next in the queue.
+
+    The worker then moves it behind that job (`step_back`) and lets it wait for its turn again.
+    """
+
+    def __init__(self, job: Job, reporter: Reporter) -> None:
+        self._job, self._reporter = job, reporter
+
+    @property
+    def directory(self) -> Path:
+        return self._reporter.directory
+
+    def emit(self, event: Event) -> None:
+        self._reporter.emit(event)
+
+    def stop_requested(self) -> bool:
+        return self._reporter.stop_requested() or bool(_let_pass(self._job))
+
+
+def step_back(job: Job) -> None:
+    """Move `job` behind the jobs that it lets pass, which are the next in the queue of its device."""
+    if passing := _let_pass(job):
+        write_text(job.directory / POSITION_FILE, f"{passing[-1] + 1e-6!r}\n", sync=False)
+
+
+def _let_pass(job: Job) -> list[float]:
+    """Positions of the living jobs at the head of the queue that `job` gives way to, up to the first other one.
+
+    It does not look behind that one: there it would wait for a job that itself waits for this one.
+    """
+    queue, found = job.workspace.devices / job.device, list[float]()
+    for name in sorted(entry for entry in os.listdir(queue) if entry[0].isdigit()) if queue.is_dir() else ():
+        position, _, other = name.partition(" ")
+        if not locks.is_held(queue / name):
+            continue
+        try:
+            if load_job(job.workspace, other).verb not in VERBS[job.verb].gives_way_to:
+                break
+        except UserError:  # it was deleted meanwhile
+            continue
+        found.append(float(position))
+    return found
 
 
 def move_in_queue(states: Sequence[JobState], name: str, direction: Direction) -> None:

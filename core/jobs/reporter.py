@@ -198,7 +198,7 @@ def describe_progress(event: Progress) -> str:
     form = "{:.1f}" if scale > 1 else "{:g}"
     counts = "/".join(form.format(value / scale) for value in (event.done, event.total) if value is not None)
     parts = [f"{counts} {unit} {event.note}".rstrip()]
-    if event.per_second is not None:
+    if event.per_second:
         parts.append(f"{form.format(event.per_second / scale)} {unit}/s")
     if event.seconds_left is not None:
         parts.append(f"{event.seconds_left:.0f} s left")

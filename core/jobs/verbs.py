@@ -15,6 +15,7 @@ from config import foreign
 from config.errors import UserError
 from config.schema import (
     AlignOptions,
+    CertifyOptions,
     CompareOptions,
     CompareTokenizersOptions,
     DoctorOptions,
@@ -61,6 +62,7 @@ class Verb:
     resumes: bool = False  # a second start goes on where the first ended
     model_server: bool = False  # the model server may run it
     imports: bool = False  # an upload that it read is removed when it has finished
+    gives_way_to: tuple[str, ...] = ()  # verbs that it lets have its device when they wait for it; it resumes
     options_of: str = ""  # the verb whose presets it takes too
     needs: Mapping[str, str] = field(default_factory=dict)
     makes: Mapping[str, str] = field(default_factory=dict)
@@ -127,6 +129,11 @@ VERBS: Mapping[str, Verb] = {
     "listening_test": Verb(
         "Make listening test", "core.listening_test", ListeningTestOptions, "listen",
         "--evaluation EVALUATION --kind rating", takes_device=False),
+    "certify": Verb(
+        "Compute certificate", "core.certify", CertifyOptions, "certificate",
+        "--run run:first", resumes=True,
+        gives_way_to=("synthesize", "compare", "transcribe", "align", "prepare", "revise", "extend", "preflight"),
+        needs={"run": "reference"}),
     "export": Verb(
         "Export", "core.export", ExportOptions, "certificate",
         "--run run:first --export my-voice-1", takes_device=False, resumes=True,

@@ -46,7 +46,7 @@ from core.jobs.gpus import GpuWait
 from core.jobs.locks import FileLock
 from core.jobs.model_server_client import ModelServerClient, ModelServerDied
 from core.jobs.process_watchdog import ABANDONED_EXIT_CODE
-from core.jobs.queue import DependencyFailed, wait_for_turn
+from core.jobs.queue import DependencyFailed, GivingWay, step_back, wait_for_turn
 from core.jobs.reporter import JournalReporter, Reporter, StopRequested
 from core.jobs.state import JobBoard, JobReader
 from core.jobs.verbs import VERBS
@@ -57,6 +57,7 @@ VerbFunction = Callable[[Any, Workspace, Reporter], Result]
 
 FINISHED, FAILED, ALREADY_RUNNING, STOPPED = 0, 1, 3, 130
 _NICENESS = 5  # the page answers before the training does
+_GIVES_WAY = 10  # more, of a job that gives way also to those that need no device
 _MEMORY_HINT = "Close other programs and resume it, or start it again with a smaller batch."
 _SIGNAL_HINT = {signal.SIGKILL: f"Most often the machine ran out of memory. {_MEMORY_HINT}"}
 _CRASH_HINT = "The log's last lines may say why; then resume it."
@@ -77,7 +78,7 @@ def main(arguments: list[str], verbs: Mapping[str, VerbFunction] | None = None,
     except UserError as error:
         sys.stderr.write(f"{error.message}\n{error.hint}\n")
         return ALREADY_RUNNING if isinstance(error, control.AlreadyRunning) else FAILED
-    os.nice(_NICENESS)
+    os.nice(_NICENESS + (_GIVES_WAY if VERBS[job.verb].gives_way_to else 0))
     extend_niceness_to_session()
     served = verbs is None and VERBS[job.verb].model_server and (
         app_instances.model_idle_timeout_s(app_instances.running_apps(job.workspace)) > 0)
@@ -183,6 +184,7 @@ def run_verb(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] | N
         client.stop()  # whose models would fill the GPU that this job needs
         return gpu_wait.try_reserve()
 
+    gives_way = bool(VERBS[job.verb].gives_way_to)
     device = wait_for_turn(job, reporter, gpu_wait_reason)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
@@ -192,16 +194,23 @@ def run_verb(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] | N
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         if model_server:
             return client.run(job, model_server)
-        return _verb(job.verb, verbs)(job.options(), job.workspace, reporter)
+        return _verb(job.verb, verbs)(job.options(), job.workspace, GivingWay(job, reporter) if gives_way else reporter)
     except ModelServerDied as death:
         return _death(death.code)
+    except StopRequested:
+        if not gives_way or reporter.stop_requested():
+            raise
+        step_back(job)
     finally:
         if visible is None:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         else:
             os.environ["CUDA_VISIBLE_DEVICES"] = visible
+        if gives_way and (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
+            torch.cuda.empty_cache()  # for the job that comes now
         if device:
             device.release()
+    return run_verb(job, reporter, verbs, model_server)  # it gave way, and resumes after its turn
 
 
 def _verb(name: str, verbs: Mapping[str, VerbFunction] | None) -> VerbFunction:

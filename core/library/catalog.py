@@ -308,7 +308,10 @@ class ModelReference:
 
 
 def resolve(workspace: Workspace, reference: str) -> ModelReference:
-    """The model behind `base:NAME`, `run:ID` (its best checkpoint), `run:ID@STEP` (or `@NAME`) or `export:NAME`."""
+    """The model behind `base:NAME`, `run:ID`, `run:ID@STEP` (or `@NAME`) or `export:NAME`.
+
+    A run stands for its chosen checkpoint, else for the best.
+    """
     kind, _, name = reference.partition(":")
     match kind:
         case "base":
@@ -343,7 +346,7 @@ def require_run(reference: str) -> str:
 
 
 def list_references(workspace: Workspace, runs: Sequence[JobState]) -> list[ModelReference]:
-    """All models for synthesis: bases, exports, and the best checkpoint of each of `runs` that has one."""
+    """All models for synthesis: bases, exports, and the chosen or best checkpoint of each of `runs` that has one."""
     found = [resolve(workspace, f"base:{name}") for name in workspace.list_models()]
     found += [resolve(workspace, f"export:{name}") for name in workspace.list_exports()]
     for state in runs:
@@ -357,6 +360,11 @@ def list_checkpoints(state: JobState) -> list[ModelReference]:
     names = {step: name for name, step in pinned_names(state.job.directory).items() if name != CHOICE}
     return [ModelReference(f"run:{state.id}@{names.get(step, step)}", "run", state.id, folder, step)
             for folder, step in sorted(_checkpoints(state), key=lambda one: -one[1])]
+
+
+def run_checkpoint(state: JobState) -> tuple[Path, int] | None:
+    """Folder and step of the checkpoint that a run stands for; None before there is one."""
+    return _best(state, _checkpoints(state))
 
 
 def _checkpoint(workspace: Workspace, reference: str, name: str) -> ModelReference:

@@ -17,6 +17,10 @@ from config.errors import UserError
 from data.durable_files import write_json
 
 CERTIFICATE = "certificate.json"
+NOT_PROVEN_YET = "not proven yet"
+"""What is said of a run that can be used before its certificate is complete."""
+ERROR_RATES = "character_error_rates"
+"""The check that names the error rate of each language, or why it was not measured."""
 CheckOutcome = Literal["passed", "failed", "measured", "not proven"]
 
 
@@ -60,6 +64,12 @@ class Certificate:
     checks: tuple[CertificateCheck, ...]
     errors: tuple[LanguageCER, ...]
     input_hash: str = ""  # of all it was computed from, see `core.proof.certify`
+    new_languages: tuple[str, ...] = ()  # that the training taught
+
+    @property
+    def complete(self) -> bool:
+        """Whether the sentences were spoken; an export that was made before has the checks of its files alone."""
+        return not any(check.name == ERROR_RATES and check.actual.endswith(NOT_PROVEN_YET) for check in self.checks)
 
     def failed(self) -> tuple[str, ...]:
         """Names of the checks that failed."""
@@ -82,5 +92,6 @@ def write(path: Path, certificate: Certificate) -> None:
 def read(path: Path) -> Certificate:
     """The certificate in `path`; `UserError` when there is none or it is damaged."""
     if not path.is_file():
-        raise UserError(f"There is no certificate at {path}.", "It is made when the training ends.")
+        raise UserError(f"There is no certificate at {path}.",
+                        "Compute it: python -m scripts.certify; on the page: Certificate.")
     return loading.read_record(path, Certificate, "It is damaged. Export the run again.")

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,11 +23,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from config import loading
 from config.errors import UserError
+from config.languages import language_name
 from core import compute
 from core.jobs.events import Progress
-from core.jobs.reporter import CombinedProgress, ProgressCallback, no_progress
+from core.jobs.reporter import ProgressCallback, no_progress
 from core.library import certificate, records
 from core.library.certificate import Certificate, CertificateCheck, CheckOutcome, LanguageCER
 from core.library.records import MODEL_RECORD, CheckpointRecord, ExtensionRecord
@@ -32,16 +35,16 @@ from core.model.loading import TTSModel, load_checkpoint, load_extension, model_
 from core.model.prefix import base_tensors, hash_tensors, is_taught, rows_name
 from core.sources import recognisers
 from core.speech import evaluation
-from core.speech.evaluation import CorpusScore, HeldOutSentence, SpeechEvaluator
+from core.speech.evaluation import CorpusScore, EvaluatedSentence, HeldOutSentence, PreparedVoices, SpeechEvaluator
 from core.speech.scoring import load_recogniser_or_warn, unmeasured_reason
 from core.training import replay
 from core.training.dataloader import Utterance, make_utterance
 from core.training.replay import ProbeSample
 from core.workspace import Workspace
 from data import manifest
-from data.durable_files import hash_file, hash_tree, write_json
+from data.durable_files import append_text, hash_file, hash_tree, write_bytes
 from data.manifest import HELD_OUT
-from models.base import Sample, SampleLogits
+from models.base import Generated, RecognitionScore, Sample, SampleLogits
 
 SENTENCES = 40  # synthesized and scored in each language
 _TAUGHT_SENTENCES = 16  # probed of each language that the base was taught before
@@ -64,35 +67,24 @@ class CertificateInputs:
     evaluator: SpeechEvaluator
     sentences: Mapping[str, tuple[TTSModel, list[HeldOutSentence]]]  # by language, with the model to compare with
     missing: Mapping[str, list[str]]  # languages that cannot be scored, by reason
+    kept: KeptScores
     input_hash: str = ""
-    base_scores: Path | None = None  # where those of the base are kept; None where they depend on more than it
-
-    @property
-    def spoken(self) -> int:
-        """Sentences that each model synthesizes."""
-        return sum(len(sentences) for _, sentences in self.sentences.values())
-
-    @property
-    def recordings(self) -> int:
-        """Recordings to score."""
-        return sum(one.original is not None for _, sentences in self.sentences.values() for one in sentences)
-
-    @property
-    def size(self) -> int:
-        """Sentences to synthesize, twice, recordings to score and probes to compare."""
-        return 2 * self.spoken + self.recordings + len(self.probes)
 
 
 def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = no_progress) -> Certificate:
-    """The certificate; `progress` gets one count over every sentence and probe."""
-    count = CombinedProgress(progress, inputs.size, COUNTED)
+    """The certificate; `progress` gets one count over every sentence and probe, and the time that is left."""
+    work = Work(progress)
+    probed = {item.language for item in inputs.probes} if inputs.finetuned.scope != "full" else set()
+    work.plan(compared=len(inputs.probes), **_amount(inputs, probed))
     record = inputs.record
     expected, actual = record.origin.fingerprint, inputs.finetuned.front_end.fingerprint
     with compute.deterministic():
-        logits_check = _logits_check(inputs, count.part(len(inputs.probes)))
+        logits_check = _logits_check(inputs, work)
     proofs = (*_tensor_checks(inputs), logits_check, _tokens_check(inputs))
-    unchanged = all(check.result == "passed" for check in proofs) and inputs.finetuned.scope != "full"
-    errors, reused = _language_errors(inputs, {item.language for item in inputs.probes} if unchanged else (), count)
+    if not all(check.result == "passed" for check in proofs):
+        work.plan(**_amount(inputs, probed, -1))
+        work.plan(**_amount(inputs, probed := set()))
+    errors, reused = _language_errors(inputs, probed, work)
     rates = [f"{item.language} {item.after:.1%}{SELECTION_NOTE if item.used_for_selection else ''}"
              for item in errors if item.after is not None]
     rates += [f"{', '.join(codes)}: {reason}" for reason, codes in inputs.missing.items()] + reused
@@ -100,12 +92,12 @@ def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = 
         *proofs,
         CertificateCheck("front_end", _passed(expected == actual), expected, actual,
                          "The tokenizer is the one of the new rows."),
-        CertificateCheck("character_error_rates", "measured" if errors else "not proven", "", "; ".join(rates),
+        CertificateCheck(certificate.ERROR_RATES, "measured" if errors else "not proven", "", "; ".join(rates),
                          "Character error rate of held-out sentences synthesized by the finetuned model."),
     )
     return Certificate(f"run:{record.run}@{record.step}", record.run, record.step, record.scope, record.origin.model,
                        record.extension, inputs.base.base_hash, actual, time.time(), checks, tuple(errors),
-                       inputs.input_hash)
+                       inputs.input_hash, inputs.finetuned.new_languages)
 
 
 def load_certificate_inputs(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
@@ -122,6 +114,12 @@ def load_certificate_inputs(workspace: Workspace, folder: Path, device: torch.de
     inputs = _load_inputs(workspace, base, finetuned, record, sentences, warn)
     complete = not any(unmeasured_reason(inputs.evaluator.recogniser, code) for code in finetuned.front_end.languages)
     return replace(inputs, input_hash=input_hash if complete else "")
+
+
+def without_sentences(inputs: CertificateInputs) -> CertificateInputs:
+    """The inputs of a certificate that is not complete: no sentence is spoken, and it is not used again."""
+    languages = list(inputs.finetuned.front_end.languages)
+    return replace(inputs, sentences={}, missing={certificate.NOT_PROVEN_YET: languages}, input_hash="")
 
 
 def certify_folder(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
@@ -192,7 +190,7 @@ def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, reco
     recording = ""
     if record.dataset in workspace.list_datasets():
         recording = evaluation.training_recording(manifest.load(workspace.dataset(record.dataset)))
-    evaluator = SpeechEvaluator.of(base, recogniser, remember=True, recording=recording)
+    evaluator = SpeechEvaluator.of(base, recogniser, recording)
     found: dict[str, tuple[TTSModel, list[HeldOutSentence]]] = {}
     missing: dict[str, list[str]] = {}
     for language in finetuned.front_end.languages:
@@ -208,15 +206,15 @@ def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, reco
             continue
         found[language] = before, evaluation.spread_evenly(sentences, count)
     probes = [*base_probes(base), *taught_probes(workspace, base)]
-    base_scores = None
-    if not base.taught and recogniser is not None and evaluation.RECORDED_VOICE not in evaluator.voices:
-        texts = {code: [one.text for one in sentences] for code, (_, sentences) in found.items()
-                 if code in base.front_end.languages}
-        values = [_VERSION, base.base_hash, hash_tree(base.base_folder), _recogniser(workspace, record.recogniser),
-                  texts, dataclasses.asdict(finetuned.sampling), compute.numeric_environment(base.device)]
-        key = hashlib.sha256(json.dumps(values, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
-        base_scores = workspace.cache / _FOLDER / f"base-{key}.json"
-    return CertificateInputs(base, finetuned, record, probes, evaluator, found, missing, base_scores=base_scores)
+    values = [_VERSION, hash_tree(base.base_folder), _recogniser(workspace, record.recogniser),
+              record.recogniser_language, hash_file(Path(recording)) if recording else "",
+              dataclasses.asdict(finetuned.sampling), compute.numeric_environment(base.device)]
+    kept = KeptScores(workspace.cache / _FOLDER, _hash(values))
+    return CertificateInputs(base, finetuned, record, probes, evaluator, found, missing, kept)
+
+
+def _hash(values: object) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
 def _held_out(workspace: Workspace, base: TTSModel, finetuned: TTSModel, record: CheckpointRecord,
@@ -287,7 +285,7 @@ def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
 
 
 @torch.inference_mode()
-def _logits_check(inputs: CertificateInputs, progress: ProgressCallback) -> CertificateCheck:
+def _logits_check(inputs: CertificateInputs, work: Work) -> CertificateCheck:
     """Whether all base-language logits are bit-identical, or their drift."""
     base, finetuned, count = inputs.base, inputs.finetuned, len(inputs.probes)
     if not count:
@@ -295,12 +293,12 @@ def _logits_check(inputs: CertificateInputs, progress: ProgressCallback) -> Cert
                                 "there were no base-language samples that the model could read",
                                 "Logits of base-language samples before and after.")
     equal, largest, divergence = 0, 0.0, 0.0
-    for done, item in enumerate(inputs.probes):
-        progress(Progress(done, count, "probes", "compared"))
-        with base.adapters_for(item.language):
-            before = base.lm.probe(item.sample)
-        with finetuned.adapters_for(item.language):
-            after = finetuned.lm.probe(item.sample)
+    for item in inputs.probes:
+        with work.doing("compared", 1, "(probes compared)"):
+            with base.adapters_for(item.language):
+                before = base.lm.probe(item.sample)
+            with finetuned.adapters_for(item.language):
+                after = finetuned.lm.probe(item.sample)
         old_text = after.text_logits[:, :before.text_logits.shape[1]]
         equal += equal_logits(before, after)
         largest = max(largest, (before.text_logits - old_text).abs().max().item(),
@@ -308,7 +306,6 @@ def _logits_check(inputs: CertificateInputs, progress: ProgressCallback) -> Cert
         divergence += F.kl_div(after.speech_logits.float().log_softmax(-1),
                                before.speech_logits.float().log_softmax(-1), log_target=True,
                                reduction="batchmean").item()
-    progress(Progress(count, count, "probes", "compared"))
     languages = {item.language for item in inputs.probes}
     actual = f"{equal} of {count} samples ({', '.join(sorted(languages))}) bit-identical"
     actual += probe_note(base)
@@ -335,7 +332,7 @@ def _tokens_check(inputs: CertificateInputs) -> CertificateCheck:
 
 
 def _language_errors(inputs: CertificateInputs, unchanged: Collection[str],
-                     count: CombinedProgress) -> tuple[list[LanguageCER], list[str]]:
+                     work: Work) -> tuple[list[LanguageCER], list[str]]:
     """The errors of every language, before, after, and on the original recordings; and what is said of those reused.
 
     Where the path of a base language is `unchanged` to the bit, the finetuned model speaks a few of its sentences, and
@@ -346,87 +343,252 @@ def _language_errors(inputs: CertificateInputs, unchanged: Collection[str],
     after = inputs.finetuned
     new_languages = [code for code in inputs.sentences if code in after.new_languages]
     reusable = [code for code in inputs.sentences if code not in new_languages and code in unchanged]
-    same_sound = bool(reusable) and _sound_the_same(inputs, reusable)
-    if not same_sound:
-        reusable = []
-    spoken_by_both = [code for code in inputs.sentences if code not in (*new_languages, *reusable)]
-    found: dict[str, LanguageCER] = {}
-    notes = []
-    if reusable:
-        scores = _base_scores(inputs, reusable, count)
-        for code in reusable:
-            spoken, recorded = (one.error if one.sentences else None for one in (scores.spoken[code],
-                                                                                 scores.recorded[code]))
-            found[code] = LanguageCER(code, False, scores.spoken[code].sentences, spoken, spoken, recorded)
-        kept = f", kept as {inputs.base_scores.stem[5:17]}" if inputs.base_scores else ""
-        notes.append(f"{', '.join(reusable)}: measured on the base {inputs.base.base_hash[:12]}{kept}, from which the "
-                     f"path does not differ by a bit; {_SPOT_CHECK} sentences of each, spoken by both, are the same "
-                     "sound")
-    groups = [(inputs.base, spoken_by_both)] if spoken_by_both else []
-    groups += [(inputs.sentences[code][0], [code]) for code in new_languages]
-    for before, languages in groups:
+    others = [code for code in inputs.sentences if code not in (*new_languages, *reusable)]
+    recordings = {code: _corpus_score(code, _score_recordings(inputs, code, sentences, work))
+                  for code, (_, sentences) in inputs.sentences.items()}  # first: it tells the time left
+    same_sound = bool(reusable) and _sound_the_same(inputs, reusable, work)
+    if reusable and not same_sound:
+        more = sum(len(inputs.sentences[code][1]) for code in reusable)
+        work.plan(spoken=more, generated=more)
+        others, reusable = [*reusable, *others], []
+
+    errors: dict[str, tuple[CorpusScore, CorpusScore]] = {}
+    for before, languages in ((inputs.base, reusable), (inputs.base, others),
+                              *((inputs.sentences[code][0], [code]) for code in new_languages)):
         sentences = {code: inputs.sentences[code][1] for code in languages}
-        size = sum(map(len, sentences.values()))
-        results = [evaluation.evaluate_languages(inputs.evaluator, model, sentences, after.sampling,
-                                                 count.part(size)) for model in (before, after)]
-        for language, some in sentences.items():
-            progress = count.part(sum(one.original is not None for one in some))
-            three = [*(result[language][0] for result in results),
-                     evaluation.evaluate_recordings(inputs.evaluator, language, some, progress)]
-            before_cer, after_cer, original_cer = (score.error if score.sentences else None for score in three)
-            new = language in new_languages
-            used_for_selection = new and any(one.text in inputs.record.scored for one in some)
-            found[language] = LanguageCER(language, new, three[1].sentences, before_cer, after_cer, original_cer,
-                                          used_for_selection)
-    return [found[language] for language in inputs.sentences], notes
+        scores = _speak(inputs, before, sentences, work) if languages else {}
+        scores_after = scores if languages == reusable else _speak(inputs, after, sentences, work)
+        errors |= {code: (_corpus_score(code, scores[code]), _corpus_score(code, scores_after[code]))
+                   for code in languages}
+    found, notes = [], list[str]()
+    for code, (_, held_out) in inputs.sentences.items():
+        before_cer, after_cer, original_cer = (score.error if score.sentences else None
+                                               for score in (*errors[code], recordings[code]))
+        used_for_selection = code in new_languages and any(one.text in inputs.record.scored for one in held_out)
+        found.append(LanguageCER(code, code in new_languages, errors[code][1].sentences, before_cer, after_cer,
+                                 original_cer, used_for_selection))
+    if reusable:
+        notes.append(f"{', '.join(reusable)}: measured on the base {inputs.base.base_hash[:12]}, kept as "
+                     f"{inputs.kept.key[:12]}, from which the path does not differ by a bit; {_SPOT_CHECK} sentences "
+                     "of each, spoken by both, are the same sound")
+    return found, notes
+
+
+def _amount(inputs: CertificateInputs, unchanged: Collection[str], sign: int = 1) -> dict[str, int]:
+    """How many sentences are spoken and recorded where the languages in `unchanged` are spoken by the base alone."""
+    spoken = recorded = 0
+    for code, (_, sentences) in inputs.sentences.items():
+        reusable = code in unchanged and code not in inputs.finetuned.new_languages
+        spoken += len(sentences) + 2 * min(_SPOT_CHECK, len(sentences)) if reusable else 2 * len(sentences)
+        recorded += sum(one.original is not None for one in sentences)
+    return {"spoken": sign * spoken, "generated": sign * spoken, "recorded": sign * recorded}
 
 
 _SPOT_CHECK = 4  # sentences of each base language that both models speak, where the path is equal to the bit
 
 
-def _sound_the_same(inputs: CertificateInputs, languages: Sequence[str]) -> bool:
+def _sound_the_same(inputs: CertificateInputs, languages: Sequence[str], work: Work) -> bool:
     """Whether base and finetuned model speak a few sentences of each of these languages as the same samples."""
     sentences = {code: evaluation.spread_evenly(inputs.sentences[code][1], _SPOT_CHECK) for code in languages}
-    before, after = (evaluation.evaluate_languages(inputs.evaluator, model, sentences, inputs.finetuned.sampling)
-                     for model in (inputs.base, inputs.finetuned))
-    return all(len(before[code][1]) == len(after[code][1]) > 0
-               and all(torch.equal(one.waveform, other.waveform)
-                       for one, other in zip(before[code][1], after[code][1], strict=True)) for code in languages)
+    before, after = (_speak(inputs, model, sentences, work) for model in (inputs.base, inputs.finetuned))
+    return all(before[code] and [one.sound for one in before[code]] == [one.sound for one in after[code]]
+               for code in languages)
+
+
+def _speak(inputs: CertificateInputs, model: TTSModel, sentences: Mapping[str, Sequence[HeldOutSentence]],
+           work: Work) -> dict[str, list[SentenceScore]]:
+    """The scores of the sentences that `model` can read, by language; those that are kept are not spoken again.
+
+    A batch whose codes are there is not generated again, and equal codes in the same voice are the same sound.
+    """
+    evaluator, kept, prepared = inputs.evaluator, inputs.kept, PreparedVoices()
+    items = evaluator.with_voices(model, evaluation.readable_texts(model, sentences))
+    unreadable = sum(map(len, sentences.values())) - len(items)
+    work.plan(spoken=-unreadable, generated=-unreadable)
+    weights = kept.weights_hash(model)
+    found: dict[str, list[SentenceScore]] = {code: [] for code in sentences}
+    for batch in evaluation.in_batches(items):
+        batch_key = _hash([kept.key, weights, model.front_end.fingerprint, model.scope, batch])
+        keys = [f"{batch_key}-{number}" for number in range(len(batch))]
+        if all(kept.find(key) for key in keys):
+            generated = list[Generated]()
+            work.plan(generated=-len(batch))
+        else:
+            generated = kept.read_batch(batch_key)
+            note = f"({language_name(batch[0].language)} sentences generated)"
+            with work.doing("generated", len(batch), note, known=bool(generated)):
+                if not generated:
+                    generated = evaluator.generate(model, batch, inputs.finetuned.sampling, prepared)
+                    kept.write_batch(batch_key, generated)
+        for number, (key, item) in enumerate(zip(keys, batch, strict=True)):
+            codes, score = "", kept.find(key)
+            if score is None:
+                one = generated[number]
+                states = b"" if one.hidden_states is None else one.hidden_states.float().cpu().numpy().tobytes()
+                codes = _hash([kept.key, item, model.front_end.verbalize(item.text, item.language),
+                               hashlib.sha256(one.codes.tobytes() + states).hexdigest()])
+                score = kept.find(codes)
+            with work.doing("spoken", 1, f"({language_name(item.language)} sentences spoken)", known=bool(score)):
+                if score is None:
+                    score = SentenceScore.of(evaluator.decode(model, item, one))
+                if codes:
+                    kept.add(score, key, codes)
+            found[item.language].append(score)
+        kept.remove_batch(batch_key)
+    model.lm.free_buffers()
+    return found
+
+
+def _score_recordings(inputs: CertificateInputs, language: str, sentences: Sequence[HeldOutSentence],
+                      work: Work) -> list[SentenceScore]:
+    """The scores of the original recordings that are there."""
+    evaluator, kept, found = inputs.evaluator, inputs.kept, []
+    for one in sentences:
+        if one.original is None:
+            continue
+        key = _hash([kept.key, language, one.text, hash_file(one.original)])
+        score = kept.find(key)
+        with work.doing("recorded", 1, f"({language_name(language)} sentences recorded)", known=bool(score)):
+            if score is None:
+                score = SentenceScore.of_recording(evaluation.score_recording(evaluator, language, one))
+                kept.add(score, key)
+        found.append(score)
+    return found
+
+
+def _corpus_score(language: str, scores: Sequence[SentenceScore]) -> CorpusScore:
+    return CorpusScore(language, len(scores), sum(one.edits for one in scores), sum(one.letters for one in scores))
 
 
 @dataclass(frozen=True)
-class BaseScores:
-    """Of a base model by language: the scores of what it speaks, and of the original recordings."""
+class SentenceScore:
+    """What a recogniser said of one sentence: edits to its transcript, and letters of the text."""
 
-    spoken: dict[str, CorpusScore]
-    recorded: dict[str, CorpusScore]
+    edits: int
+    letters: int
+    sound: str = ""  # SHA-256 of the samples; empty for a recording
 
+    @classmethod
+    def of(cls, spoken: EvaluatedSentence) -> SentenceScore:
+        """Of a sentence that was spoken and scored."""
+        assert spoken.score is not None
+        samples = spoken.waveform.float().cpu().contiguous().numpy().tobytes()
+        return cls(spoken.score.edits, len(spoken.score.reference), hashlib.sha256(samples).hexdigest())
 
-def _base_scores(inputs: CertificateInputs, languages: Sequence[str], count: CombinedProgress) -> BaseScores:
-    """The scores of these languages, computed once for a base model, a recogniser, sentences and a machine."""
-    sentences = {code: inputs.sentences[code][1] for code in languages}
-    spoken_size = 2 * sum(map(len, sentences.values()))  # of both models, as the count expects
-    recorded_size = sum(one.original is not None for some in sentences.values() for one in some)
-    path = inputs.base_scores
-    if path is not None and path.is_file():
-        with suppress(UserError):  # a damaged one is made again
-            kept = loading.read_record(path, BaseScores, "It is made again.")
-            if set(languages) <= set(kept.spoken):
-                count.part(spoken_size + recorded_size)(Progress(1, 1, COUNTED, "measured before"))
-                return kept
-    spoken = evaluation.evaluate_languages(inputs.evaluator, inputs.base, sentences, inputs.finetuned.sampling,
-                                           count.part(spoken_size))
-    recorded = {code: evaluation.evaluate_recordings(inputs.evaluator, code, some,
-                                                     count.part(sum(one.original is not None for one in some)))
-                for code, some in sentences.items()}
-    made = BaseScores({code: score for code, (score, _) in spoken.items()}, recorded)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, dataclasses.asdict(made))
-    return made
+    @classmethod
+    def of_recording(cls, score: RecognitionScore) -> SentenceScore:
+        """Of an original recording."""
+        return cls(score.edits, len(score.reference))
 
 
-_VERSION = 3  # of what `core.proof.certify` computes; a new one makes all certificates out of date
+class KeptScores:
+    """The scores of sentences, appended to a file one by one, so that no sentence is spoken twice.
+
+    `key` is the hash of what all of them depend on: base model, recogniser, sampling, machine. A sentence has keys of
+    its own besides: the weights and the batch it was generated in, and its codes. A line that was cut off is left out.
+    """
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self.key, self._folder, self._path = key, folder, folder / f"scores-{key}.jsonl"
+        self._known: dict[str, SentenceScore] = {}
+        self._weights: dict[int, str] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines() if self._path.is_file() else ()
+        for line in lines:
+            with suppress(ValueError, TypeError, KeyError):
+                values = json.loads(line)
+                score = SentenceScore(int(values["edits"]), int(values["letters"]), str(values["sound"]))
+                self._known |= {str(name): score for name in values["keys"]}
+
+    def weights_hash(self, model: TTSModel) -> str:
+        """The hash of every tensor of the language model, its rows and adapters among them."""
+        if id(model) not in self._weights:
+            self._weights[id(model)] = hash_tensors(model.lm.module.state_dict())
+        return self._weights[id(model)]
+
+    def find(self, key: str) -> SentenceScore | None:
+        """The score that was kept for `key`."""
+        return self._known.get(key)
+
+    def add(self, score: SentenceScore, *keys: str) -> None:
+        """Keep a score; it is in the file when this returns."""
+        append_text(self._path, json.dumps({"keys": keys, **dataclasses.asdict(score)}) + "\n")
+        self._known |= dict.fromkeys(keys, score)
+
+    def write_batch(self, key: str, generated: Sequence[Generated]) -> None:
+        """Keep the codes of a batch until its sentences are scored."""
+        arrays = {f"codes-{number}": one.codes for number, one in enumerate(generated)}
+        arrays |= {f"states-{number}": one.hidden_states.float().cpu().numpy() for number, one in enumerate(generated)
+                   if one.hidden_states is not None}
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **arrays)
+        write_bytes(self._batch(key), buffer.getvalue(), sync=False)
+
+    def read_batch(self, key: str) -> list[Generated]:
+        """The codes of a batch; empty where there are none, or they are damaged."""
+        with suppress(OSError, ValueError, KeyError, zipfile.BadZipFile), np.load(self._batch(key)) as arrays:
+            return [Generated(arrays[f"codes-{number}"], "stop", torch.from_numpy(arrays[f"states-{number}"])
+                              if f"states-{number}" in arrays else None)
+                    for number in range(sum(name.startswith("codes-") for name in arrays))]
+        return []
+
+    def remove_batch(self, key: str) -> None:
+        """Remove the codes of a batch."""
+        self._batch(key).unlink(missing_ok=True)
+
+    def _batch(self, key: str) -> Path:
+        return self._folder / f"codes-{key}.npz"
+
+
+_MEASURED_SENTENCES = 3  # spoken before the time that is left is told
+
+
+class Work:
+    """Counts what a certificate does, and says what time is left by what each kind of it took so far.
+
+    A batch is generated at once and then decoded sentence by sentence, so that a plain rate would be wrong by far.
+    What was kept is counted, and takes no time.
+    """
+
+    def __init__(self, progress: ProgressCallback, clock: Callable[[], float] = time.monotonic) -> None:
+        self._progress, self._clock = progress, clock
+        self._left, self._done, self._timed = Counter[str](), Counter[str](), Counter[str]()
+        self._seconds = dict.fromkeys(("compared", "generated", "spoken", "recorded"), 0.0)
+
+    def plan(self, **more: int) -> None:
+        """Add so much work of each kind; a negative number is not to be done after all."""
+        self._left.update(more)
+
+    @contextmanager
+    def doing(self, kind: str, count: int, note: str, known: bool = False) -> Iterator[None]:
+        """Report before a piece of work, and count it after; `known`: it was kept."""
+        self._report(note)
+        start = self._clock()
+        yield
+        self._left[kind] -= count
+        self._done[kind] += count
+        if not known:
+            self._timed[kind] += count
+            self._seconds[kind] += self._clock() - start
+        self._report(note)
+
+    def seconds_left(self) -> float | None:
+        """None until some sentences were spoken, unless nothing is left to speak."""
+        if self._timed["spoken"] < _MEASURED_SENTENCES and self._left["spoken"] > 0:
+            return None
+        each = {kind: self._seconds[kind] / self._timed[kind] for kind in self._seconds if self._timed[kind]}
+        return sum(each.get(kind, 0.0) * max(0, count) for kind, count in self._left.items())
+
+    def _report(self, note: str) -> None:
+        done, left = (sum(counts[kind] for kind in ("compared", "spoken", "recorded"))
+                      for counts in (self._done, self._left))
+        seconds_left = self.seconds_left()
+        rate = 0.0 if seconds_left is None else self._timed["spoken"] / max(1e-9, self._seconds["spoken"])
+        self._progress(Progress(done, done + left, COUNTED, note, round(rate, 3),
+                                None if seconds_left is None else round(seconds_left, 1)))
+
+
+_VERSION = 4  # of what `core.proof.certify` computes; a new one makes all certificates out of date
 _FOLDER = "certificates"  # in the workspace's cache
 
 
@@ -441,7 +603,7 @@ def compute_input_hash(workspace: Workspace, folder: Path, device: str, sentence
     base = hash_tree(workspace.model(record.origin.model))
     recogniser = _recogniser(workspace, record.recogniser)
     values = [_VERSION, device, sentences, dataclasses.asdict(record), dataset, rows, base, recogniser]
-    return hashlib.sha256(json.dumps(values, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    return _hash(values)
 
 
 def _recogniser(workspace: Workspace, name: str) -> object:

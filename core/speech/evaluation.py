@@ -6,12 +6,11 @@ stands beside it, because a recogniser makes mistakes too.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard, TypeVar
+from typing import NamedTuple, TypeGuard, TypeVar
 
 import torch
 from rapidfuzz.distance import Levenshtein
@@ -32,7 +31,7 @@ from core.workspace import Workspace
 from data import manifest
 from data.acoustics import audio
 from data.durable_files import check_no_link_out
-from models.base import PreparedVoice, RecognitionScore, Sampling, Vocoder, Voice
+from models.base import Generated, PreparedVoice, RecognitionScore, Sampling, Vocoder, Voice
 
 _BATCH = 16  # texts generated together
 _MAX_RECORDINGS = 40  # scored for the CER of the original recordings
@@ -47,6 +46,18 @@ class HeldOutSentence:
 
     text: str
     original: Path | None
+
+
+class SpeechItem(NamedTuple):
+    """A text to speak in a voice."""
+
+    language: str
+    text: str
+    voice: str
+
+
+PreparedVoices = dict[tuple[str, Adapters | None], PreparedVoice]
+"""By the name of the voice, and the adapters that it was prepared with."""
 
 
 @dataclass(frozen=True)
@@ -78,72 +89,76 @@ class CorpusScore:
 
 @dataclass
 class SpeechEvaluator:
-    """Vocoder, voices and recogniser of a base model, loaded once.
-
-    Vocoder and recogniser are deterministic, so equal codes give equal scores. With `remember` they are not computed
-    again, at the cost of the memory of every waveform.
-    """
+    """Vocoder, voices and recogniser of a base model, loaded once."""
 
     vocoder: Vocoder
     voices: dict[str, Voice]
     recogniser: Recogniser | None
-    remember: bool = False
-    _scored: dict[tuple[str, str, str, bytes], EvaluatedSentence] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: TTSModel, recogniser: Recogniser | None = None, remember: bool = False,
-           recording: str = "") -> SpeechEvaluator:
+    def of(cls, model: TTSModel, recogniser: Recogniser | None = None, recording: str = "") -> SpeechEvaluator:
         """The evaluator of the base model of `model`; `recording` is its voice where it comes without one."""
         family, folder = model.family, model.base_folder
         voices = family.load_voices(folder)
         if not voices and recording:
             waveform, sample_rate = audio.read(Path(recording))
             voices = {RECORDED_VOICE: family.voice_from_recording(folder, model.device, waveform, sample_rate)}
-        return cls(family.load_vocoder(folder, model.device), voices, recogniser, remember)
+        return cls(family.load_vocoder(folder, model.device), voices, recogniser)
 
     def can_score(self, language: str) -> bool:
         """Whether an error can be measured for `language`."""
         return can_score(self.recogniser, language)
 
-    def speak(self, model: TTSModel, texts: Sequence[tuple[str, str]], sampling: Sampling,
-              progress: ProgressCallback = no_progress) -> list[EvaluatedSentence]:
-        """Each pair of language and text, in the model's voices in rotation per language. Languages share batches."""
+    def with_voices(self, model: TTSModel, texts: Sequence[tuple[str, str]]) -> list[SpeechItem]:
+        """Each pair of language and text with a voice of the model, in rotation per language."""
         if texts and not self.voices:
             raise UserError(f"{model.origin.model} comes without a voice, and there is no recording to take one from.",
                             "Keep the dataset in the workspace, or give a reference recording.")
-        languages = list(dict.fromkeys(language for language, _ in texts))
-        unit = f"{language_name(languages[0])} sentences" if len(languages) == 1 else "sentences"
         names, turns, items = sorted(self.voices), Counter[str](), []
         for language, text in texts:
-            items.append((language, text, names[turns[language] % len(names)]))
+            items.append(SpeechItem(language, text, names[turns[language] % len(names)]))
             turns[language] += 1
-        prepared: dict[tuple[str, Adapters | None], PreparedVoice] = {}
-        for language, _, name in items:
-            if (name, model.adapters_of(language)) not in prepared:
-                with model.adapters_for(language):
-                    prepared[name, model.adapters_of(language)] = model.lm.prepare(self.voices[name])
+        return items
+
+    def generate(self, model: TTSModel, batch: Sequence[SpeechItem], sampling: Sampling,
+                 prepared: PreparedVoices) -> list[Generated]:
+        """The codes of texts that share a batch; `prepared` keeps the voices for the next one."""
+        for item in batch:
+            if (item.voice, model.adapters_of(item.language)) not in prepared:
+                with model.adapters_for(item.language):
+                    prepared[item.voice, model.adapters_of(item.language)] = model.lm.prepare(self.voices[item.voice])
+        voices = [prepared[item.voice, model.adapters_of(item.language)] for item in batch]
+        text_ids = [model.front_end.encode(item.text, item.language) for item in batch]
+        return model.generate(text_ids, [item.language for item in batch], voices, sampling)
+
+    def decode(self, model: TTSModel, item: SpeechItem, generated: Generated) -> EvaluatedSentence:
+        """The speech of the codes, and its score."""
+        reference = model.front_end.verbalize(item.text, item.language)  # recognisers write words, not digits
+        waveform = self.vocoder.decode(generated.codes, self.voices[item.voice],
+                                       hidden_states=generated.hidden_states)
+        rate = self.vocoder.sample_rate
+        score = score_waveform(self.recogniser, waveform, rate, reference, item.language)
+        return EvaluatedSentence(reference, item.language, item.voice, waveform, rate, score)
+
+    def speak(self, model: TTSModel, texts: Sequence[tuple[str, str]], sampling: Sampling,
+              progress: ProgressCallback = no_progress) -> list[EvaluatedSentence]:
+        """Each pair of language and text, in the model's voices in rotation per language. Languages share batches."""
+        items, prepared = self.with_voices(model, texts), PreparedVoices()
+        languages = list(dict.fromkeys(language for language, _ in texts))
+        unit = f"{language_name(languages[0])} sentences" if len(languages) == 1 else "sentences"
         sentences: list[EvaluatedSentence] = []
-        for start in range(0, len(items), _BATCH):
-            batch = items[start:start + _BATCH]
-            progress(Progress(start, len(items), unit, "evaluated"))
-            voices = [prepared[name, model.adapters_of(language)] for language, _, name in batch]
-            text_ids = [model.front_end.encode(text, language) for language, text, _ in batch]
-            generated = model.generate(text_ids, [language for language, *_ in batch], voices, sampling)
-            for (language, text, name), one in zip(batch, generated, strict=True):
-                reference = model.front_end.verbalize(text, language)  # recognisers write words, not digits
-                states = b"" if one.hidden_states is None else one.hidden_states.float().cpu().numpy().tobytes()
-                key = (reference, language, name, hashlib.sha256(one.codes.tobytes() + states).digest())
-                if (sentence := self._scored.get(key)) is None:
-                    waveform = self.vocoder.decode(one.codes, self.voices[name], hidden_states=one.hidden_states)
-                    rate = self.vocoder.sample_rate
-                    score = score_waveform(self.recogniser, waveform, rate, reference, language)
-                    sentence = EvaluatedSentence(reference, language, name, waveform, rate, score)
-                if self.remember:
-                    self._scored[key] = sentence
-                sentences.append(sentence)
+        for batch in in_batches(items):
+            progress(Progress(len(sentences), len(items), unit, "evaluated"))
+            for item, one in zip(batch, self.generate(model, batch, sampling, prepared), strict=True):
+                sentences.append(self.decode(model, item, one))
                 progress(Progress(len(sentences), len(items), unit, "evaluated"))
         model.lm.free_buffers()  # a training or another model needs the memory
         return sentences
+
+
+def in_batches(items: Sequence[SpeechItem]) -> list[Sequence[SpeechItem]]:
+    """The items that are generated together."""
+    return [items[start:start + _BATCH] for start in range(0, len(items), _BATCH)]
 
 
 def evaluate_language(evaluator: SpeechEvaluator, model: TTSModel, language: str,
@@ -158,13 +173,7 @@ def evaluate_languages(evaluator: SpeechEvaluator, model: TTSModel,
                        progress: ProgressCallback = no_progress
                        ) -> dict[str, tuple[CorpusScore, list[EvaluatedSentence]]]:
     """`evaluate_language` for several languages, whose sentences share batches."""
-    front_end, texts = model.front_end, []
-    for language, some in sentences.items():
-        for text in (one.text for one in some):
-            readable = not front_end.unknown_characters(text, language) and front_end.normalise(text, language)
-            if readable and len(front_end.encode(text, language)) <= model.lm.max_text_length:
-                texts.append((language, text))
-    spoken = evaluator.speak(model, texts, sampling, progress)
+    spoken = evaluator.speak(model, readable_texts(model, sentences), sampling, progress)
     found = {}
     for language, some in sentences.items():
         own = [item for item in spoken if item.language == language]
@@ -173,16 +182,23 @@ def evaluate_languages(evaluator: SpeechEvaluator, model: TTSModel,
     return found
 
 
-def evaluate_recordings(evaluator: SpeechEvaluator, language: str, sentences: Sequence[HeldOutSentence],
-                        progress: ProgressCallback = no_progress) -> CorpusScore:
-    """The CER of the original recordings that are there."""
-    recorded = [(one.text, one.original) for one in sentences if one.original is not None]
-    rate, scores = evaluator.vocoder.sample_rate, []
-    for text, path in recorded:
-        assert evaluator.recogniser is not None
-        scores.append(evaluator.recogniser.score(audio.load(path, rate), rate, text, language))
-        progress(Progress(len(scores), len(recorded), f"{language_name(language)} sentences", "recorded"))
-    return corpus_score(language, scores)
+def readable_texts(model: TTSModel, sentences: Mapping[str, Sequence[HeldOutSentence]]) -> list[tuple[str, str]]:
+    """Language and text of the sentences that `model` can read: letters it knows, and no longer than its limit."""
+    front_end, texts = model.front_end, []
+    for language, some in sentences.items():
+        for text in (one.text for one in some):
+            readable = not front_end.unknown_characters(text, language) and front_end.normalise(text, language)
+            if readable and len(front_end.encode(text, language)) <= model.lm.max_text_length:
+                texts.append((language, text))
+    return texts
+
+
+def score_recording(evaluator: SpeechEvaluator, language: str, sentence: HeldOutSentence) -> RecognitionScore:
+    """The score of a sentence's original recording."""
+    assert evaluator.recogniser is not None
+    assert sentence.original is not None
+    rate = evaluator.vocoder.sample_rate
+    return evaluator.recogniser.score(audio.load(sentence.original, rate), rate, sentence.text, language)
 
 
 def corpus_score(language: str, scores: Sequence[RecognitionScore], left_out: int = 0) -> CorpusScore:

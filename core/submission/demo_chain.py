@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from config.loading import parse_options
-from config.schema import Options, TrainOptions
+from config.schema import CertifyOptions, Options, TrainOptions
 from core.jobs.directory import Job, check_name_free, create_job
 from core.jobs.verbs import VERBS, read_preset
 from core.workspace import Workspace
@@ -62,6 +62,12 @@ def create_chain(workspace: Workspace, options: ChainOptions | None = None) -> l
         after = (made[-1].id,) if made else ()
         made.append(create_job(workspace, verb, step, after=after, name=chosen.name if verb == "train" else None))
     return made
+
+
+def create_proof(training: Job) -> Job:
+    """Write the job that certifies a training when it has finished, not yet started."""
+    options = CertifyOptions(run=f"run:{training.id}", device=TrainOptions(**training.settings).device)
+    return create_job(training.workspace, "certify", options, after=(training.id,))
 
 
 def chain_steps(chosen: ChainOptions) -> list[tuple[str, Options]]:

@@ -302,6 +302,22 @@ def read_ranking(run_dir: Path) -> Ranking:
         raise UserError(f"{path} is damaged: {error!r}.", hint) from error
 
 
+def best_intact(run_dir: Path, warn: Callable[[str], None]) -> int:
+    """The step of the best checkpoint whose files are whole; `warn` gets it said where that is not the best of all."""
+    ranking, steps = read_ranking(run_dir), checkpoint_names.checkpoint_steps(run_dir)
+    damage = {step: fault for step in steps if (fault := records.find_damage(folder_of(run_dir, step))) is not None}
+    intact = [step for step in steps if step not in damage]
+    if ranking.best in damage:
+        warn(f"{damage[ranking.best]} The best checkpoint cannot be used; the next best is taken.")
+    best = ranking.with_best_of(intact).best
+    if best is None:
+        hint = (f"resume the run: it resumes from the checkpoint of step {intact[-1]}, which was not evaluated and "
+                "is intact" if intact else "start a new run")
+        raise UserError(f"Every checkpoint of {run_dir.name} that was evaluated is damaged: there is none to certify.",
+                        f"Put the files back if you have a copy, or {hint}.")
+    return best
+
+
 def write_ranking(run_dir: Path, ranking: Ranking) -> None:
     """Replace `best.json`, whole or not at all."""
     path = run_dir / FOLDER / _RANKING

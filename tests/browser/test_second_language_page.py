@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 
 from config.schema import PrepareOptions
 from core import prepare
+from core.jobs import control
 from core.jobs.state import JobBoard
 from core.library import certificate, records
 from core.workspace import Workspace
@@ -62,6 +63,9 @@ def test_a_second_language_is_taught_by_the_same_button(workspace: Workspace, ap
 
     training = next(state for state in JobBoard(workspace).states() if state.verb == "train" and state.id != RUN)
     assert training.status == "finished"
+    certifying = next(state for state in JobBoard(workspace).states() if training.id in state.job.after
+                      and state.verb == "certify")
+    assert control.wait(certifying.job, 300.0).status == "finished"
     proof = certificate.read(workspace.run(training.id) / certificate.CERTIFICATE)
     assert not proof.failed()
     assert "(am, en, fr) bit-identical" in proof.check("base_logits").actual

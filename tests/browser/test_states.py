@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from core.jobs.events import Progress, Stage
+from core.jobs.events import Finished, Progress, Queued, Stage, Started
 from core.jobs.locks import FileLock
+from core.submission import demo_chain
 from core.workspace import Workspace
 from tests.browser import scenes
 from tests.browser.conftest import LOOKS, Take, open_tab
@@ -32,9 +34,12 @@ class Scene:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     workspace = Workspace.open(tmp_path_factory.mktemp("states"))
     made = scenes.chain(workspace, steps=376, total=800)
-    scenes.append(made[-1], Stage("certificate"), Progress(18, 40, "English sentences", "spoken and heard"))
+    scenes.append(made[-1], Finished({"best_step": 300, "certificate": "not proven yet"}))
+    proof = demo_chain.create_proof(made[-1])
+    scenes.append(proof, Queued(), Started(1, 1), Stage("certificate"),
+                  Progress(18, 40, "sentences", "(English sentences spoken)", 2.5, 9.0))
     scenes.compare(workspace, made[-1].id, texts=(("am", LONG),))
-    lock = FileLock.acquire(made[-1].lock)
+    lock = FileLock.acquire(proof.lock)
     assert lock is not None
     with served(workspace.path) as app:
         yield Scene(app, workspace)
@@ -66,7 +71,17 @@ def test_a_certificate_in_the_making_is_called_so(
     page = open_page(scene.app.url + "?tab=start", size, scheme)
     for tab, place in (("Start", "#chain"), ("Train", "#run-status")):
         open_tab(page, tab)
-        expect(page.locator(place)).to_contain_text("Computing certificate, 18 of 40 English sentences")
-        expect(page.locator(place)).not_to_contain_text("s left")
+        expect(page.locator(place)).to_contain_text("Computing certificate, 18 of 40 sentences")
+        expect(page.locator(place)).to_contain_text("about 9 s left")
+        expect(page.locator(place)).to_contain_text("ot proven yet")
         fits(page)
         take(page, f"certifying-{tab.lower()}-{size[0]}-{scheme}")
+    open_tab(page, "Listen")
+    expect(page.locator("#listen-finetuned input")).to_have_value(re.compile("step 300.*not proven yet"))
+    open_tab(page, "Certificate")
+    expect(page.locator("#proof")).to_contain_text("Not proven yet")
+    expect(page.locator("#proof")).to_contain_text("18 of 40 sentences")
+    expect(page.locator("#unproven")).to_be_visible()
+    expect(page.locator("#certify")).to_be_hidden()
+    fits(page)
+    take(page, f"certifying-certificate-{size[0]}-{scheme}")

@@ -113,6 +113,7 @@ def choose_language(page: Page, name: str) -> None:
 
 
 def export(page: Page, workspace: Workspace, model: str) -> None:
+    done(page, workspace, "certify", 3)
     open_tab(page, "Certificate")
     expect(page.locator("#proof")).to_contain_text("checks passed")
     expect(page.locator("#export-name input, #export-name textarea")).to_have_value(f"{model}-am")

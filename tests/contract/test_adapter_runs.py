@@ -25,7 +25,7 @@ from models.tiny.family import _language_model_config
 from models.tiny.model_folder import load_module
 from tests.contract.test_export import probes
 from tests.contract.test_resume import evaluations, losses
-from tests.worlds import DEVICE, Listener, extended_world, train_options
+from tests.worlds import DEVICE, Listener, extended_world, train_and_certify, train_options
 
 STEPS = 6
 CHANGES = {"steps": STEPS, "checkpoint_every": 3, "adapter_dropout": 0.2, "warmup": 0, "evaluation_sentences": 1,
@@ -64,7 +64,7 @@ def test_every_kind_is_resumed_to_the_bit_certified_and_exported(world: Workspac
     with pytest.raises(StopRequested):
         train.run(options, world, parts[0])
     parts.append(Job(made))
-    result = train.run(options, world, parts[1])
+    result = train_and_certify(options, world, parts[1])
     assert losses([*parts]) == losses([whole])
     assert evaluations([*parts]) == evaluations([whole])
     one, other = (trained(world, listener.directory) for listener in (whole, parts[0]))

@@ -18,7 +18,7 @@ from core.training import checkpoint
 from tests.contract.conftest import World
 from tests.contract.families import FAMILIES
 from tests.unit import tiny_recognisers
-from tests.worlds import Listener, train_options
+from tests.worlds import Listener, train_and_certify, train_options
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def _scored_throughout(world: World, recogniser: Path) -> None:
     made = job.create_job(world.workspace, "train", options, name="scored")
     run = made.directory
     listener = Listener(run)
-    train.run(options, world.workspace, listener)
+    train_and_certify(options, world.workspace, listener)
     evaluated = listener.of("evaluated")[-1]
     assert evaluated.errors["am"] > 0.0  # its weights are random
     assert records.read_record(checkpoint.folder_of(run, 2) / records.CHECKPOINT,

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from config.errors import UserError
 from config.schema import DoctorOptions, ExportOptions, PackOptions, SamplingOptions, UnpackOptions
-from core import doctor, export, pack, unpack
+from core import doctor, export, pack, push, unpack
 from core.export import EXAMPLE, plain_tensors, same_logits
 from core.jobs.reporter import StopRequested
 from core.library import certificate, diagnosis, records
@@ -39,6 +39,7 @@ from models.tiny.family import _language_model_config
 from models.tiny.model_folder import load_module
 from tests.trained import RUN, trained_world
 from tests.worlds import Listener
+from ui.certificate import certificate_view
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -202,6 +203,24 @@ def test_a_failed_check_blocks_the_export_unless_it_is_named(world: Workspace, e
     assert "in spite of failed checks" in (world.exports / "forced" / "README.md").read_text(encoding="utf-8")
     assert "prefix_rows" in listener.of("warning")[0].message
     shutil.rmtree(world.exports / "forced")
+
+
+def test_an_export_before_the_certificate_says_so_and_is_not_pushed(world: Workspace, exported: Path,
+                                                                    monkeypatch) -> None:
+    monkeypatch.setattr(certify, "find_certificate", lambda *_arguments: None)
+    monkeypatch.setattr("core.speech.evaluation.SpeechEvaluator.generate", None)  # no sentence is spoken for it
+    listener = Listener(world.runs / "export-early")
+    result = export.run(ExportOptions(run=f"run:{RUN}", export="early", unproven=True), world, listener)
+    assert (result["certificate"], result["base_logits"]) == ("not proven yet", "passed")
+    assert "the error rates are not proven yet" in listener.of("warning")[0].message
+    folder = world.exports / "early"
+    proof = certificate.read(folder / "certificate.json")
+    assert (proof.complete, proof.errors, proof.failed()) == (False, (), ())
+    assert "**Not proven yet**" in (folder / "README.md").read_text(encoding="utf-8")
+    assert "Not proven yet: error rates. The other" in str(certificate_view(proof))
+    with pytest.raises(UserError, match="error rates of early are not proven yet"):
+        push.check_certificate(folder)
+    shutil.rmtree(folder)
 
 
 def test_an_export_that_is_there_is_not_touched(world: Workspace, exported: Path) -> None:

@@ -25,7 +25,7 @@ from core.workspace import Workspace
 from data.durable_files import ExpectedFile
 from tests.trained import RUN, trained_world, write_checkpoint
 from tests.unit import tiny_recognisers
-from tests.worlds import Listener, extended_world, train_options
+from tests.worlds import Listener, extended_world, train_and_certify, train_options
 
 TEXT = "ሀለመ ሰረቀ"
 HUB = "some/ear"
@@ -200,12 +200,12 @@ def test_a_finished_training_is_certified_without_its_recogniser_and_any_other_r
     ear = tiny_recognisers.write_ctc(tmp_path / "ear", {"amh": tiny_recognisers.ETHIOPIC})
     options = train_options(steps=2, checkpoint_every=2, evaluation_sentences=1, recogniser=str(ear))
     run = world.runs / "scored"
-    train.run(options, world, Listener(run))
+    train_and_certify(options, world, Listener(run))
     assert "am" in {one.language for one in certificate.read(run / certificate.CERTIFICATE).errors}
     (run / certificate.CERTIFICATE).unlink()  # a kill before it was made
     cut_off(ear)
     resumed = Listener(run)
-    result = train.run(options, world, resumed)
+    result = train_and_certify(options, world, resumed)
     assert (result["best_step"], result["chosen_by"]) == (2, "character error rate")
     (told,) = [message for message in warnings(resumed) if message.startswith("Amharic is not measured")][:1]
     assert f"Put a whole recogniser into {ear}" in told

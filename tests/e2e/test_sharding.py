@@ -73,7 +73,7 @@ def test_a_sharded_run_is_the_run_of_one_process_and_goes_on_in_one(world: Works
     assert len(losses([two])) == len(losses([alone])) == 3
     for mine, wanted in zip(losses([two, alone]), losses([one]), strict=True):
         assert mine == pytest.approx(wanted, rel=1e-4)
-    assert result["certificate"] == "passed"
+    assert result["certificate"] == "not proven yet"
 
 
 def short_of_memory(rank: int, path: Path, port: int, results: SimpleQueue) -> None:

@@ -85,4 +85,6 @@ def _resumable(options: TrainOptions, reporter: Reporter) -> Result:
 
 
 if __name__ == "__main__":
-    sys.exit(worker.main(sys.argv[1:], verbs={"train": train, "download": train}))
+    sys.exit(worker.main(sys.argv[1:], verbs={
+        "train": train, "download": train, "preflight": train,
+        "certify": lambda _options, _workspace, reporter: _restarted(reporter)}))

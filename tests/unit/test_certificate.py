@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 
 from config.errors import UserError
+from config.schema import CertifyOptions
+from core import certify as certify_job
 from core import train
 from core.export import _errors, _not_proven
-from core.jobs.events import Progress
-from core.jobs.reporter import StopRequested
+from core.jobs import directory
+from core.jobs.checkpoint_names import checkpoint_steps, choose
+from core.jobs.events import Journal, Progress
+from core.jobs.reporter import JournalReporter, StopRequested
+from core.jobs.state import JobReader
 from core.library import certificate, records
+from core.library.catalog import resolve
 from core.library.certificate import Certificate, CertificateCheck
 from core.library.records import CheckpointRecord
 from core.proof import certify
@@ -24,6 +34,7 @@ from core.training import checkpoint
 from core.workspace import Workspace
 from tests import chatterbox_world
 from tests.worlds import Listener, extend_world, extended_world, train_options
+from ui import records as records_of_page
 from ui.certificate import certificate_view
 
 CPU = torch.device("cpu")
@@ -42,8 +53,8 @@ def certified(world: Workspace, run: str = "gated") -> Certificate:
     return certify.certify_folder(world, checkpoint.folder_of(world.runs / run, 8), CPU, sentences=2)
 
 
-def forget_base_scores(world: Workspace) -> None:
-    for path in (world.cache / "certificates").glob("base-*"):
+def forget_scores(world: Workspace) -> None:
+    for path in (world.cache / "certificates").glob("scores-*"):
         path.unlink()
 
 
@@ -184,11 +195,13 @@ class Impatient(Listener):
 
 
 def test_each_sentence_and_probe_is_told_in_one_count(world: Workspace) -> None:
-    forget_base_scores(world)
+    forget_scores(world)
     told: list[Progress] = []
     certify.certify_folder(world, checkpoint.folder_of(world.runs / "gated", 8), CPU, sentences=2, progress=told.append)
-    total = 3 * 3 * 2 + 4  # three languages spoken before and after and heard as recorded, and the probes
+    # a spot check of two languages by both, the base's own, the new one by both, three as recorded, and the probes
+    total = 2 * 2 * 2 + 2 * 2 + 2 * 2 + 3 * 2 + 4
     assert {(one.total, one.unit) for one in told} == {(total, "sentences")}
+    assert told[0].seconds_left is None
     counts = [one.done for one in told]
     assert counts == sorted(counts)
     assert (counts[0], counts[-1]) == (0, total)
@@ -225,15 +238,32 @@ def test_a_certificate_rests_on_who_judges(world: Workspace, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("unit", ["French sentences", "probes"])
 def test_a_run_stopped_in_its_certificate_is_whole_and_certified_on_resume(world: Workspace, unit: str) -> None:
-    forget_base_scores(world)
+    forget_scores(world)
     options, run = train_options(evaluation_sentences=0), world.runs / f"stopped-{unit.split()[0]}"
-    with pytest.raises(StopRequested, match="All 8 steps .* are done and saved. Only its certificate is missing"):
-        train.run(options, world, Impatient(run, unit))
+    proof = CertifyOptions(run=f"run:{run.name}")
+    assert train.run(options, world, Listener(run))["certificate"] == certificate.NOT_PROVEN_YET
+    with pytest.raises(StopRequested, match="The run can be used, and its certificate resumes"):
+        certify_job.run(proof, world, Impatient(run, unit))
     assert not (run / certificate.CERTIFICATE).exists()
-    listener = Listener(run)
-    train.run(options, world, listener)
-    assert listener.of("step") == []
+    assert certify_job.run(proof, world, Listener(run))["certificate"] == "passed"
     assert certificate.read(run / certificate.CERTIFICATE).step == 8
+
+
+def test_another_checkpoint_is_chosen_and_certified_by_the_same_job(world: Workspace) -> None:
+    run = directory.create_job(world, "train", train_options(evaluation_sentences=0, keep_last=9), name="choices")
+    with closing(Journal(run.journal)) as journal:
+        train.run(train_options(evaluation_sentences=0, keep_last=9), world, JournalReporter(journal, lambda: False))
+    best, other = sorted(checkpoint_steps(run.directory), reverse=True)[:2]
+    assert certify_job.run(CertifyOptions(run="run:choices"), world, Listener(run.directory))["step"] == best
+    proven = JobReader(run).state(worker_alive=False)
+    assert records_of_page.unproven_note(proven) == ""
+    choose(run.directory, str(other))
+    assert records_of_page.unproven_note(proven) == ", not proven yet"
+    assert resolve(world, "run:choices").step == other
+    for wanted, step in (("run:choices", other), (f"run:choices@{other}", other), ("run:choices@best", best)):
+        assert certify_job.run(CertifyOptions(run=wanted), world, Listener(run.directory))["step"] == step
+        assert resolve(world, "run:choices").step == step
+        assert records_of_page.unproven_note(proven) == ""
 
 
 def test_a_stop_while_samples_are_spoken_keeps_the_step(world: Workspace) -> None:
@@ -284,38 +314,123 @@ def test_the_card_and_the_page_say_whose_sentences_selected_the_checkpoint(world
 
 
 def spoken_texts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Language and text of what both models speak from now on."""
-    found, speak = list[tuple[str, str]](), SpeechEvaluator.speak
-    monkeypatch.setattr(SpeechEvaluator, "speak", lambda self, model, texts, *others: (
-        found.extend(texts), speak(self, model, texts, *others))[1])
+    """Language and text of what both models generate from now on."""
+    found, generate = list[tuple[str, str]](), SpeechEvaluator.generate
+    monkeypatch.setattr(SpeechEvaluator, "generate", lambda self, model, batch, *others: (
+        found.extend((item.language, item.text) for item in batch), generate(self, model, batch, *others))[1])
     return found
 
 
 def test_what_the_base_speaks_is_measured_once(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    forget_base_scores(world)
+    forget_scores(world)
     monkeypatch.setattr(certify, "_SPOT_CHECK", 1)
     said = spoken_texts(monkeypatch)
     first = certified(world)
-    of_base = [language for language, _ in said if language in ("en", "fr")]
-    assert len(of_base) == 2 * 2 + 2 * 2  # a spot check by both models, all by the base
+    assert len([language for language, _ in said if language in ("en", "fr")]) == 2 * 2 + 2 * 2  # a spot check, and all
     said.clear()
-    again = certified(world)
-    assert len([language for language, _ in said if language in ("en", "fr")]) == 2 * 2
-    assert again.errors == first.errors
-    kept, = (world.cache / "certificates").glob("base-*")
-    assert f"kept as {kept.stem[5:17]}" in again.check("character_error_rates").actual
-    kept.write_text("{", encoding="utf-8")  # damaged: measured again
+    options = train_options(scope="gated", evaluation_sentences=0, seed=7)
+    train.run(options, world, Listener(world.runs / "another"))
+    again = certified(world, "another")
+    assert [language for language, _ in said] == ["en", "fr", "am", "am"]  # its own spot check, and the new language
+    assert [one for one in again.errors if not one.new] == [one for one in first.errors if not one.new]
+    kept, = (world.cache / "certificates").glob("scores-*")
+    assert f"kept as {kept.stem[7:19]}" in again.check("character_error_rates").actual
+    kept.write_text('{"keys": ["cut o', encoding="utf-8")  # damaged: measured again
     assert certified(world).errors == first.errors
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """A forked process has no other threads than its own."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_certificate_that_is_killed_speaks_no_sentence_twice(world: Workspace, tmp_path: Path, one_thread: None,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    decode, generate, score = SpeechEvaluator.decode, SpeechEvaluator.generate, certify.evaluation.score_recording
+    log, kill_after = tmp_path / "spoken.txt", [0]
+
+    def note(what: str) -> None:
+        with open(log, "a", encoding="utf-8") as file:
+            file.write(f"{what}\n")
+
+    def noted(self, model, item, one):
+        made = decode(self, model, item, one)
+        note(f"decoded {model.ref} {item} {one.codes.tobytes().hex()}")
+        return made
+
+    def batch(self, model, items, *others):
+        made = generate(self, model, items, *others)
+        note(f"generated {model.ref} {items}")
+        return made
+
+    def recorded(evaluator, language, sentence):
+        made = score(evaluator, language, sentence)
+        note(f"recorded {sentence}")
+        return made
+
+    def progress(_: Progress) -> None:  # after a sentence is kept, and before the next
+        if log.is_file() and len(log.read_text(encoding="utf-8").splitlines()) >= kill_after[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(SpeechEvaluator, "decode", noted)
+    monkeypatch.setattr(SpeechEvaluator, "generate", batch)
+    monkeypatch.setattr(certify.evaluation, "score_recording", recorded)
+    folder = checkpoint.folder_of(world.runs / "gated", 8)
+    forget_scores(world)
+    whole = certify.certify_folder(world, folder, CPU, sentences=3)
+    uninterrupted = sorted(log.read_text(encoding="utf-8").splitlines())
+    log.unlink()
+    forget_scores(world)
+    for kill_after[0] in (2, 7, len(uninterrupted) - 4):  # in the recordings, the spot check, the last ones
+        if (child := os.fork()) == 0:
+            try:
+                certify.certify_folder(world, folder, CPU, sentences=3, progress=progress)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    resumed = certify.certify_folder(world, folder, CPU, sentences=3)
+    assert sorted(log.read_text(encoding="utf-8").splitlines()) == uninterrupted
+    assert dataclasses.replace(resumed, created=whole.created) == whole
+    assert not list((world.cache / "certificates").glob("codes-*"))
+
+
+def test_the_time_that_is_left_is_told_after_three_sentences_and_within_a_factor_of_two() -> None:
+    """Of batches that are generated at once, sentences that differ, and recordings that cost a third of speech."""
+    now, told = 0.0, list[tuple[float, float | None]]()
+    work = certify.Work(lambda progress: told.append((now, progress.seconds_left)), lambda: now)
+    work.plan(compared=4, generated=48, spoken=48, recorded=40)
+    for _ in range(4):
+        with work.doing("compared", 1, ""):
+            now += 2.0
+    for _ in range(40):
+        with work.doing("recorded", 1, ""):
+            now += 0.25
+    for batch in range(3):
+        with work.doing("generated", 16, ""):
+            now += 6.0
+        for number in range(16):
+            with work.doing("spoken", 1, "", known=batch == 1 and number < 8):
+                now += 0.0 if batch == 1 and number < 8 else 0.5 + 0.1 * (number % 5)
+    given = [(now - at, left) for at, left in told if left is not None]
+    assert next(at for at, left in told if left is not None) < 27  # the third sentence of the first batch
+    assert all(actual / 2 <= left <= actual * 2 + 1 for actual, left in given if actual > 5)
+    assert given[-1] == (0.0, 0.0)
 
 
 def test_errors_that_are_reused_are_those_that_both_would_have(world: Workspace,
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     reused = certified(world).errors
-    monkeypatch.setattr(certify, "_sound_the_same", lambda inputs, languages: False)
+    forget_scores(world)
+    monkeypatch.setattr(certify, "_sound_the_same", lambda inputs, languages, work: False)
     assert certified(world).errors == reused
 
 
 def test_nothing_is_reused_where_bits_differ(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_scores(world)
     said = spoken_texts(monkeypatch)
     made = certified(world, "full")
     assert len([language for language, _ in said if language == "en"]) == 2 * 2

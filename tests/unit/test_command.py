@@ -80,8 +80,9 @@ def test_a_thousands_comma_is_no_point():
 
 @pytest.fixture
 def fake_train(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`train` runs the fake verb of `fake_verbs`, whose extensions are not on the disk."""
-    monkeypatch.setattr(worker, "_verb", lambda name, verbs: fake_verbs.train)
+    """`train` runs the fake verb of `fake_verbs`, whose extensions are not on the disk; every certificate passes."""
+    monkeypatch.setattr(worker, "_verb", lambda name, verbs: fake_verbs.train if name == "train" else (
+        lambda *_given: {"certificate": "passed"}))
     monkeypatch.setattr(command, "check_requirements", lambda *_asked: ())
 
 
@@ -96,9 +97,13 @@ def test_a_run_is_a_job_of_the_workspace_and_ends_with_a_json_line(workspace: Wo
     said = capsys.readouterr().out.splitlines()
     assert "step 3/3  speech loss 1.0000  text loss 2.0000  100 tokens/s" in said
     outcome = json.loads(said[-1])
-    assert (outcome["job"], outcome["status"], outcome["result"]) == ("mine", "finished", {"steps": 3})
+    assert (outcome["job"], outcome["status"], outcome["result"]) == (
+        "mine", "finished", {"steps": 3, "certificate": "passed"})
     assert control.read_state(load_job(workspace, "mine")).status == "finished"
     assert "step 3/3" in control.log_tail(load_job(workspace, "mine"))
+    assert invoke(workspace, "--extension", "quick", "--name", "unproven", "--no-certificate") == 0
+    assert [(state.job.settings["run"], state.job.after) for state in JobBoard(workspace).states()
+            if state.verb == "certify"] == [("run:mine", ("mine",))]
 
 
 @pytest.mark.usefixtures("fake_train")

@@ -72,8 +72,9 @@ def test_progress_is_never_invented() -> None:
 
 
 def test_a_certificate_in_the_making_is_not_shown_as_training() -> None:
-    state = JobState(job(), "running", steps=steps(50), stages=(Stage("load", 1.0), Stage("certificate")),
-                     progress=Progress(18, 40, "English sentences", "spoken and heard"), eta_s=12.0)
+    state = JobState(replace(job(), verb="certify", settings={"run": "run:quick"}), "running",
+                     stages=(Stage("certificate"),), progress=Progress(18, 40, "English sentences", "spoken and heard"),
+                     eta_s=12.0)
     assert job_views.status_line(state) == (
         "Computing certificate, 18 of 40 English sentences spoken and heard, about 12 s left")
     assert job_views.progress_share(state) == 18 / 40

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from config.errors import UserError
-from config.schema import DownloadOptions
+from config.schema import CertifyOptions, DownloadOptions, PreflightOptions
 from core.jobs import control, locks, queue
 from core.jobs.directory import Job, create_job
 from core.jobs.state import POSITION_FILE, JobBoard, queue_position
@@ -50,6 +50,22 @@ def test_a_waiting_job_is_moved_and_runs_in_its_new_place(workspace: Workspace):
     control.force_stop(first, grace_s=0.0)
     running(waiting[1])
     assert control.read_state(waiting[0]).status == "waiting"
+
+
+def test_a_certificate_gives_way_to_an_import_that_is_next_and_goes_on_after_it(workspace: Workspace):
+    proof = launch(create_job(workspace, "certify", CertifyOptions(run="run:quick", device="cpu")))
+    running(proof)
+    assert os.getpriority(os.PRIO_PROCESS, int(locks.read_holder(proof.lock).split()[0])) >= 15
+    training = launch(train(workspace, "patient"))
+    until(training, lambda state: state.status == "waiting")
+    imported = launch(create_job(workspace, "preflight", PreflightOptions(extension="quick", device="cpu")))
+    until(imported, lambda state: training.id in state.reason)
+    assert control.read_state(proof).status == "running"  # the import would not come next: the training does
+    queue.move_in_queue(JobBoard(workspace).queue(), imported.id, "first")
+    assert control.wait(imported, PATIENCE_S).status == "finished"
+    ended = control.wait(proof, PATIENCE_S)
+    assert (ended.status, ended.attempt) == ("finished", 2)
+    assert ended.ended_at <= running(training).started_at  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("state", ["running", "finished", "missing"])

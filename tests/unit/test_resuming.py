@@ -226,13 +226,12 @@ def test_a_checkpoint_that_is_saved_again_is_never_gone(world: Workspace, monkey
 def test_a_run_whose_measured_checkpoints_are_damaged_says_what_to_do(
         world: Workspace, damaged: tuple[int, ...], way: str) -> None:
     run = world.runs / "one"
-    training_run, _ = train.prepare_run(train_options(**CHANGES), world, Listener(run))
     if 4 in damaged:
         shutil.copytree(checkpoint.folder_of(run, 2), checkpoint.folder_of(run, 4))
     checkpoint.write_ranking(run, checkpoint.Ranking("loss").with_value(damaged[0], 1.0))
     (checkpoint.folder_of(run, damaged[0]) / "training.json").write_text("{}")
-    with pytest.raises(UserError, match="every checkpoint of it that was evaluated is damaged") as caught:
-        train.certify_best(training_run.trainer, world, Listener(run))
+    with pytest.raises(UserError, match="Every checkpoint of one that was evaluated is damaged") as caught:
+        checkpoint.best_intact(run, lambda message: None)
     assert way in caught.value.hint
 
 

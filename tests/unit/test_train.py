@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from config.errors import UserError
-from core import train
+from config.schema import CertifyOptions
+from core import certify, train
 from core.jobs import checkpoint_names
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.reporter import describe, size_text
@@ -19,7 +20,8 @@ from core.training import checkpoint
 from core.training.trainer import Diverged
 from core.workspace import Workspace
 from tests.unit.short_runs import measured_as, started
-from tests.worlds import Listener, train_options
+from tests.worlds import Listener, train_and_certify, train_options
+from ui.certificate import certificate_view
 
 CPU = torch.device("cpu")
 
@@ -97,7 +99,8 @@ def test_in_full_a_sentence_of_two_base_languages_is_heard_before_the_first_step
 
 
 def test_a_run_ends_with_a_certificate_of_its_best_checkpoint(world: Workspace) -> None:
-    listener = started(world)
+    listener = Listener(world.runs / "one")
+    assert train_and_certify(train_options(), world, listener)["certificate"] == "passed"
     made = certificate.read(listener.directory / certificate.CERTIFICATE)
     assert made.failed() == ()
     assert made.step == checkpoint.read_ranking(listener.directory).best
@@ -116,7 +119,10 @@ def test_a_time_limit_is_said_and_the_run_is_whole(world: Workspace) -> None:
     listener = started(world, max_minutes=1e-6)
     assert [(event.step, event.total_steps) for event in listener.of("step")] == [(1, 1)]  # the schedule ends there
     assert any("time limit" in event.message for event in listener.of("warning"))
-    assert certificate.read(listener.directory / certificate.CERTIFICATE).step == 1
+    assert checkpoint_steps(listener.directory) == [1]
+    again = Listener(listener.directory)
+    assert train.run(train_options(max_minutes=1e-6), world, again)["certificate"] == "not proven yet"
+    assert [stage.name for stage in again.of("stage") if stage.seconds is None] == ["load"]  # no probe of memory
 
 
 def test_a_loss_that_is_no_number_names_the_step_and_the_clips(world: Workspace) -> None:
@@ -198,8 +204,12 @@ def test_a_language_no_judge_knows_is_chosen_by_loss_and_said(
     listener = started(world)
     assert "No recogniser for 'am'" in listener.of("warning")[0].message
     assert checkpoint.read_ranking(listener.directory).metric == "validation speech loss"
+    certify.run(CertifyOptions(run="run:one"), world, listener)
     proof = certificate.read(listener.directory / certificate.CERTIFICATE)
     assert proof.check("character_error_rates").result == "not proven"
+    shown = str(certificate_view(proof))
+    assert "checks passed, new language not measured" in shown
+    assert "Amharic was not measured. Trained for 8 steps." in shown
 
 
 def test_adapters_load_with_peft_itself(world: Workspace) -> None:

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from config.errors import UserError
-from core import train
+from config.schema import CertifyOptions
+from core import certify, train
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.library import certificate
 from core.model.loading import load_checkpoint
@@ -104,6 +105,9 @@ def test_a_best_checkpoint_that_is_damaged_is_not_certified(world: Workspace, mo
     broken.write_bytes(broken.read_bytes()[:-1])
     listener = started(world, evaluation_sentences=0)
     assert "The best checkpoint cannot be used" in listener.of("warning")[0].message
+    proving = Listener(run)
+    assert certify.run(CertifyOptions(run=f"run:{run.name}"), world, proving)["step"] == 8
+    assert "The best checkpoint cannot be used" in proving.of("warning")[0].message
     assert certificate.read(run / certificate.CERTIFICATE).step == 8
 
 

@@ -107,32 +107,16 @@ def step(seconds: float) -> Step:
     return Step(100, 100, 3.0, 2.0, 1e-3, 0.5, 900.0, seconds)
 
 
-def test_a_proof_is_told_by_the_last_one_until_it_is_measured_itself() -> None:
-    ended = JobState(job(), "finished", started_at=1000.0, ended_at=1400.0, steps=(step(90.0),),
-                     stages=(Stage("load", 5.0), Stage("certificate", 300.0)))
-    past = job_views.certificate_time(ended)
-    assert past == job_views.CertificateTime(300.0, 400.0)
-    assert job_views.last_certificate_time([JobState(job()), ended], lambda one: True) == past
-    assert job_views.last_certificate_time([ended], lambda one: False) is None
-    running = JobState(job(), "running", started_at=1000.0, steps=(step(90.0),))
-    assert "The last one took 5 min, 75% of the 6 min 40 s of its training." in job_views.certificate_note(running,
-                                                                                                           past)
-    unknown = job_views.certificate_note(running, None)
-    assert "At the end, the certificate" in unknown
-    assert "%" not in unknown
+def test_a_proof_is_told_by_the_last_one_of_a_comparable_training() -> None:
+    training = JobState(job(), "running", started_at=1000.0, steps=(step(90.0),))
+    ended = JobState(replace(job(), verb="certify", settings={"run": f"run:{training.id}@40"}), "finished",
+                     stages=(Stage("certificate", 300.0),))
+    past = job_views.last_certificate_time([ended, training], lambda one: one is training)
+    assert past == 300.0
+    assert job_views.last_certificate_time([ended, training], lambda one: False) is None
+    assert job_views.last_certificate_time([ended], lambda one: True) is None  # its training was deleted
+    assert "The run can be used meanwhile. The last one took 5 min." in job_views.certificate_note(training, past)
+    assert "an estimate appears after some sentences" in job_views.certificate_note(training, None)
+    assert "not proven yet" in job_views.certificate_note(replace(ended, status="running"), past)
     for quiet in ("stopping", "stopped", "finished"):
-        assert job_views.certificate_note(replace(running, status=quiet), past) == ""  # type: ignore[arg-type]
-
-
-def test_a_proof_that_is_made_is_told_by_its_own_parts_alone() -> None:
-    proving = JobState(job(), "running", started_at=1000.0, steps=(step(90.0),),
-                       stages=(Stage("certificate", time=1100.0),))
-    for state in (proving, replace(proving, progress=Progress(1, 200, "sentences", time=1090.0))):
-        assert "%" not in job_views.certificate_note(state, job_views.CertificateTime(300.0, 400.0))
-    counted = replace(proving, progress=Progress(50, 200, "sentences", time=1200.0))
-    assert "Training took 1 min 40 s." in job_views.certificate_note(counted, None)
-    early = replace(counted, progress=Progress(1, 200, "sentences", time=1105.0), eta_s=0.1)
-    assert "%" not in job_views.certificate_note(early, None)
-    assert "the certificate will be about 80% of the total time." in job_views.certificate_note(replace(counted,
-                                                                                                        eta_s=300.0),
-                                                                                                None)
+        assert job_views.certificate_note(replace(training, status=quiet), past) == ""  # type: ignore[arg-type]

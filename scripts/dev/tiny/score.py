@@ -51,7 +51,8 @@ def main() -> None:
 
 def _row(evaluator: SpeechEvaluator, before: TTSModel, after: TTSModel, language: str, split: str) -> None:
     sentences = sentences_of(language, split)
-    original = evaluation.evaluate_recordings(evaluator, language, sentences).error
+    recorded = [evaluation.score_recording(evaluator, language, one) for one in sentences if one.original]
+    original = evaluation.corpus_score(language, recorded).error
     first, second = (evaluation.evaluate_language(evaluator, model, language, sentences, Sampling())[0].error
                      for model in (before, after))
     print(f"| {language} {split} | {original:.3f} | {first:.3f} | {second:.3f} |", flush=True)

@@ -1,0 +1,54 @@
+"""Compute the certificate of a run: of its chosen checkpoint, else of the best that is intact.
+
+Sentences that were scored before a stop or a kill are not spoken again. The run can be used meanwhile.
+"""
+
+from __future__ import annotations
+
+from config.schema import CertifyOptions
+from core import compute
+from core.jobs.checkpoint_names import CHOICE, choose, pinned_names
+from core.jobs.events import Result, WarningRaised
+from core.jobs.reporter import Reporter, progress_callback, stage
+from core.library import catalog, certificate
+from core.proof import certify
+from core.training import checkpoint
+from core.workspace import Workspace
+
+BEST = "best"
+"""`run:ID@best` ends the choice of a checkpoint."""
+
+
+def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Result:
+    """Write `certificate.json` beside the run; a reference with a step or a name chooses that checkpoint first."""
+    name, _, wanted = catalog.require_run(options.run).removeprefix("run:").partition("@")
+    run_dir = workspace.run(name)
+    if wanted == BEST:
+        if CHOICE in pinned_names(run_dir):
+            choose(run_dir, "")
+    elif wanted and catalog.resolve(workspace, options.run).step != pinned_names(run_dir).get(CHOICE):
+        choose(run_dir, wanted)
+
+    def warn(message: str) -> None:
+        reporter.emit(WarningRaised(message))
+
+    step = pinned_names(run_dir).get(CHOICE) or checkpoint.best_intact(run_dir, warn)
+    folder, device = checkpoint.folder_of(run_dir, step), compute.setup_device(options.device)
+    with stage(reporter, "certificate"):
+        progress = progress_callback(reporter, "Stopped. The run can be used, and its certificate resumes at the "
+                                               "sentence where it was.")
+        input_hash = certify.compute_input_hash(workspace, folder, device.type, certify.SENTENCES)
+        made = certify.find_certificate(workspace, run_dir, input_hash)
+        if made is None:
+            made = certify.certify_folder(workspace, folder, device, progress=progress, warn=warn)
+            certify.store_certificate(workspace, made)
+        certificate.write(run_dir / certificate.CERTIFICATE, made)
+
+    failed = ", ".join(made.failed())
+    if failed:
+        warn(f"The certificate has failed checks: {failed}.")
+    result: Result = {"run": run_dir.name, "step": step, "certificate": f"failed: {failed}" if failed else "passed"}
+    for error in made.errors:
+        for when, value in (("before", error.before), ("after", error.after), ("recordings", error.recordings_cer)):
+            result[f"error_{error.language}_{when}"] = None if value is None else round(value, 4)
+    return result
