@@ -139,19 +139,21 @@ def _certificate(workspace: Workspace, folder: Path, device: torch.device, repor
     inputs = None if known else certify.load_certificate_inputs(
         workspace, folder, device, certify.SENTENCES, input_hash, lambda message: reporter.emit(WarningRaised(message)))
     model = inputs.finetuned if inputs else load_checkpoint(workspace, folder, device)
+    if inputs and not speak:
+        inputs = certify.without_sentences(inputs)
+    size = inputs.size if inputs else 0
     probes = _probes(workspace, model)
     remaining = len(probes) + len(_sample_texts(workspace, model))
-    count = CombinedProgress(progress_callback(reporter, _STOPPED), remaining, certify.COUNTED)
+    count = CombinedProgress(progress_callback(reporter, _STOPPED), size + remaining, certify.COUNTED)
     if known:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(known.created))
         reporter.emit(Plan((f"The certificate of {made} was computed from the same files: it is used as it is.",)))
         return known, model, count
     assert inputs is not None
     if not speak:
-        inputs = certify.without_sentences(inputs)
         reporter.emit(WarningRaised("It is exported before its certificate is complete: the error rates are "
                                     f"{certificate.NOT_PROVEN_YET}. Export it again when they are."))
-    proof = certify.compute_certificate(inputs, progress_callback(reporter, _STOPPED))
+    proof = certify.compute_certificate(inputs, count.part(size))
     certify.store_certificate(workspace, proof)
     return proof, model, count
 

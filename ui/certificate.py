@@ -39,8 +39,8 @@ def build(page: Page) -> None:
     proof = gr.HTML(elem_id="proof")
     with gr.Row(elem_classes="controls"):
         compute = gr.Button("Compute certificate", variant="primary", size="md", visible=False, elem_id="certify",
-                            min_width=160)
-        stop = gr.Button("Stop", size="md", visible=False, elem_id="stop-certify", min_width=90)
+                            scale=0, min_width=200)
+        stop = gr.Button("Stop", size="md", visible=False, elem_id="stop-certify", scale=0, min_width=110)
     proof_notice = gr.HTML(elem_classes="notices")
     with gr.Accordion("Export", open=True, elem_classes="fold"):
         gr.HTML(paragraph("Writes the weights in the model's original format, with this certificate.", class_="small"))

@@ -217,7 +217,7 @@ def checkpoints_view(state: JobState | None) -> Html:
     """Each checkpoint with its size, and why it is kept."""
     steps = checkpoint_names.checkpoint_steps(state.job.directory) if state else []
     if state is None or not steps:
-        return job_views.empty("No checkpoints yet. The last, the best and the pinned ones are kept.")
+        return job_views.empty("No checkpoints yet. The last, the best, the one you use and the pinned ones are kept.")
     names = checkpoint_names.pinned_names(state.job.directory)
     best = next((saved.step for saved in reversed(state.checkpoints) if saved.best), None)
     rows = []
@@ -225,7 +225,8 @@ def checkpoints_view(state: JobState | None) -> Html:
         folder = state.job.directory / checkpoint_names.CHECKPOINTS / f"step-{step:06d}"
         megabytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
         why = ["best"] * (step == best) + ["last"] * (step == steps[-1])
-        why += [f"“{name}”" for name, at in names.items() if at == step]
+        why += ["your choice" if name == checkpoint_names.CHOICE else f"“{name}”"
+                for name, at in names.items() if at == step]
         rows.append((f"{step:,}", f"{megabytes:,.1f} MB", ", ".join(why)))
     return join((table(("Step", "Size", "Kept as"), rows),
                  element("p", f"Use a pinned checkpoint on Listen and in commands as run:{state.id}@NAME.",

@@ -70,11 +70,22 @@ class CertificateInputs:
     kept: KeptScores
     input_hash: str = ""
 
+    @property
+    def size(self) -> int:
+        """Sentences to speak, recordings to score and probes to compare, where the base languages did not change."""
+        amount = _amount(self, self.probed)
+        return len(self.probes) + amount["spoken"] + amount["recorded"]
+
+    @property
+    def probed(self) -> set[str]:
+        """Languages whose path may be equal to the bit."""
+        return {item.language for item in self.probes} if self.finetuned.scope != "full" else set()
+
 
 def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = no_progress) -> Certificate:
     """The certificate; `progress` gets one count over every sentence and probe, and the time that is left."""
     work = Work(progress)
-    probed = {item.language for item in inputs.probes} if inputs.finetuned.scope != "full" else set()
+    probed = inputs.probed
     work.plan(compared=len(inputs.probes), **_amount(inputs, probed))
     record = inputs.record
     expected, actual = record.origin.fingerprint, inputs.finetuned.front_end.fingerprint
