@@ -6,6 +6,7 @@ help texts.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from config.errors import UserError
 from config.languages import code_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -622,3 +624,35 @@ class PushOptions(Options):
     export: NameOrNothing = Field("", title="Export", description="Name of the export in the workspace.", json_schema_extra={"positional": True})
     repository: str = Field("", title="Repository", description="OWNER/NAME on the Hub; created if missing.", json_schema_extra={"positional": True})
     public: bool = Field(False, title="Public", description="Make the repository public; the default is private.")
+
+
+def number_of_processes(asked: int) -> int:
+    """As many as torchrun started, where it started this one, else as many as were asked for."""
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    return started if started > 1 else asked
+
+
+def check_sharding(options: TrainOptions, processes: int, *, in_float16: bool = False) -> None:
+    """Raise `UserError` where a run with these options cannot be sharded, or has nothing from it.
+
+    `in_float16`: that is what it computes in, also where that was not asked for.
+    """
+    if options.sharding == "none":
+        return
+    reasons = [
+        (options.scope != "full" or options.full_trainable == "adapters",
+         "what it trains beside the base is small: only scope `full` that changes the base itself has something to "
+         "share out", "train with sharding `none`"),
+        (processes == 1, "there is one process, which would hold all of it", "ask for one process a GPU (`processes`)"),
+        (options.ewc > 0, "the importance of the base's numbers (ewc) is estimated on whole gradients",
+         "set ewc to 0; l2_sp pulls back without an estimate"),
+        (options.optimizer == "adamw8bit", "bitsandbytes' optimizer does not know tensors in parts",
+         "choose the optimizer `adamw`, whose state is shared out"),
+        (options.compile == "on", "compiled layers were never tried in parts", "set compile to `off`"),
+        (options.precision == "float16" or in_float16,
+         "the scaled loss of float16 was never tried in parts", "choose the precision `bfloat16` or `float32`"),
+    ]
+    found = [(why, way) for wrong, why, way in reasons if wrong]
+    if found:
+        why, way = ("; ".join(parts) for parts in zip(*found, strict=True))
+        raise UserError(f"This run cannot be sharded: {why}.", f"{way[0].upper()}{way[1:]}.")

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from config import sharding_checks
+from config import schema
 from config.errors import UserError
 from config.schema import PreflightOptions, TrainOptions
 from core import compute, train
@@ -48,7 +48,7 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
     start = time.monotonic()
     not_tried, reporter = untried(options), WarningCounter(reporter)
     with _part(reporter, "setup", "Prepare the dataset and make the extension again, then try once more."):
-        sharding_checks.check(options, sharding_checks.number_of_processes(options.processes))
+        schema.check_sharding(options, schema.number_of_processes(options.processes))
         check_devices(options.processes, compute.setup_device(options.device))
         training_run, estimate = train.prepare_run(trial(options), workspace, reporter, max_clips=CLIPS)
     trainer = training_run.trainer

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from config import sharding_checks
+from config import schema
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute
@@ -45,7 +45,7 @@ _RISEN, _FALLEN = 1.5, 0.99  # times the lowest loss, and the first one
 
 def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Train to the last step or the time limit; the certificate is a job of its own (`core.certify`)."""
-    sharding_checks.check(options, sharding_checks.number_of_processes(options.processes))
+    schema.check_sharding(options, schema.number_of_processes(options.processes))
     device = compute.setup_device(options.device)
     with trackers.tracked(reporter, options.tracker, options.model_dump(mode="json")) as tracked:
         with distributed.launch(options.processes, device, ["-m", "core.train", str(workspace.path)]) as group:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.jobs.verbs import VERBS
-from scripts.exit_codes import DONE, exit_with
+from scripts.command import DONE, exit_with
 
 TASKS = {
     "model": "Get a base model", "data": "Bring recordings", "tokenizer": "Build the vocabulary",

@@ -1,7 +1,6 @@
 """The frame of every verb on the command line: flags from the schema, the run as a job, an exit code.
 
-The job stands in the workspace like one started from the page, and is seen there; only its process is this one. Exit
-codes are in `scripts.exit_codes`.
+The job stands in the workspace like one started from the page, and is seen there; only its process is this one.
 """
 
 from __future__ import annotations
@@ -10,13 +9,14 @@ import argparse
 import io
 import json
 import math
+import os
 import re
 import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, get_args
+from typing import IO, Any, NoReturn, ParamSpec, get_args
 
 from config.arguments import add_arguments, given_values, merged
 from config.errors import UserError
@@ -32,9 +32,22 @@ from core.library import model_info
 from core.submission.demo_chain import create_proof
 from core.submission.requirements import check_requirements
 from core.workspace import Workspace
-from scripts.exit_codes import ALREADY_RUNNING, CODES, USAGE_ERROR, discard_output, exit_with
+
+DONE = worker.FINISHED
+FAILED = worker.FAILED
+"""A job failed, or a check did."""
+USAGE_ERROR = 2
+"""Nothing was started: a wrong option, value or name, or a missing artefact. The code of argparse."""
+ALREADY_RUNNING = worker.ALREADY_RUNNING
+STOPPED = worker.STOPPED
+OUTPUT_CLOSED = 141
+"""The output was cut off, as by `| head`; what a shell gives for a program that SIGPIPE ended."""
+
+CODES = ("0 finished, 1 failed{graded}, 2 wrong usage (nothing was started), 3 already running, 130 stopped, "
+         "141 output closed.")
 
 DEFAULT_WORKSPACE = "workspace"
+_Arguments = ParamSpec("_Arguments")
 Work = Callable[[Workspace, argparse.Namespace], Mapping[str, Any] | int]
 
 
@@ -272,3 +285,30 @@ class Console:
         if self._open_line:
             sys.stdout.write("\n")
             self._open_line = False
+
+
+def exit_with(main: Callable[_Arguments, int], *given: _Arguments.args, **named: _Arguments.kwargs) -> NoReturn:
+    """Run a script's `main` and exit with its code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the shell closed it
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    try:
+        try:
+            code = main(*given, **named)
+        finally:
+            sys.stdout.flush()  # here, where it can be caught; at the exit Python prints a traceback
+    except BrokenPipeError:
+        for stream in (sys.stdout, sys.stderr):
+            discard_output(stream)
+        code = OUTPUT_CLOSED
+    sys.exit(code)
+
+
+def discard_output(stream: IO[str]) -> None:
+    """Write to nowhere from here on, where the reader has gone (Python's manual, `signal`, SIGPIPE)."""
+    try:
+        stream.flush()
+    except BrokenPipeError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)

@@ -16,8 +16,7 @@ from core.jobs.directory import create_job
 from core.library import certificate
 from core.submission.demo_chain import create_chain, create_proof, demo_options
 from core.workspace import Workspace
-from scripts.command import run_in_workspace, run_job, script_parser
-from scripts.exit_codes import exit_with
+from scripts.command import exit_with, run_in_workspace, run_job, script_parser
 
 
 def main() -> int:

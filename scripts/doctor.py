@@ -17,8 +17,7 @@ from pathlib import Path
 from core import machine_check
 from core.jobs.state import JobState
 from scripts import command
-from scripts.command import script_parser
-from scripts.exit_codes import exit_with
+from scripts.command import exit_with, script_parser
 
 _BAD = ("a bad verdict with nothing restored (the base languages, the new rows or the tokenizer cannot work), "
         "or with no word `model` something to mend on this machine")

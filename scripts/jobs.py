@@ -16,8 +16,7 @@ from core.jobs.queue import Direction, move_in_queue
 from core.jobs.state import JobBoard
 from core.submission.job_subjects import subject
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE, run_in_workspace
-from scripts.exit_codes import exit_with
+from scripts.command import DEFAULT_WORKSPACE, exit_with, run_in_workspace
 
 MOST = 20  # ended jobs that are listed
 ACTIONS = {

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.exit_codes import exit_with
+from scripts.command import exit_with
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "# >>> Lisan >>>", "# <<< Lisan <<<"

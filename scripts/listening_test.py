@@ -14,8 +14,7 @@ from core.jobs.reporter import pluralize
 from core.library import listening
 from core.library.evaluation_report import listening_tables
 from core.workspace import Workspace
-from scripts.command import run_in_workspace, run_verb, script_parser
-from scripts.exit_codes import exit_with
+from scripts.command import exit_with, run_in_workspace, run_verb, script_parser
 
 _IMPORT = "import answers that listeners sent; those that are there already are not added again"
 _RESULTS = "print the results of an evaluation's listening tests, and write them into its report"

@@ -13,8 +13,7 @@ from config.schema import CertifyOptions
 from core.jobs import checkpoint_names, control
 from core.jobs.directory import create_job, load_job
 from core.workspace import Workspace
-from scripts.command import run_in_workspace, run_job, script_parser
-from scripts.exit_codes import DONE, exit_with
+from scripts.command import DONE, exit_with, run_in_workspace, run_job, script_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,8 +21,7 @@ from core.dataset import review
 from core.dataset.clip_index import IndexedClip, SpeakerSummary
 from core.dataset.review import ReviewDecision
 from core.workspace import Workspace
-from scripts.command import run_in_workspace, run_verb, script_parser
-from scripts.exit_codes import exit_with
+from scripts.command import exit_with, run_in_workspace, run_verb, script_parser
 
 _SPEAKERS, _SPEAKERS_SHOWN = 1_000_000, 12  # in the JSON; in print
 

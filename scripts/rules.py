@@ -19,8 +19,7 @@ from typing import Any
 from config.errors import UserError
 from core.text import text_rules
 from core.workspace import Workspace
-from scripts.command import run_in_workspace, script_parser
-from scripts.exit_codes import exit_with
+from scripts.command import exit_with, run_in_workspace, script_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

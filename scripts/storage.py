@@ -20,8 +20,7 @@ from core.jobs.reporter import pluralize, size_text
 from core.submission import storage
 from core.submission.storage import Inventory, Item, Usage
 from core.workspace import KINDS, Workspace
-from scripts.command import DEFAULT_WORKSPACE, run_in_workspace
-from scripts.exit_codes import exit_with
+from scripts.command import DEFAULT_WORKSPACE, exit_with, run_in_workspace
 
 MOST = 10  # items of a kind that are printed; --all prints every one
 

@@ -6,8 +6,7 @@ Over several machines: `torchrun --nnodes N --nproc-per-node M ... -m scripts.tr
 import argparse
 import os
 
-from scripts.command import DEFAULT_WORKSPACE, run_script
-from scripts.exit_codes import exit_with
+from scripts.command import DEFAULT_WORKSPACE, exit_with, run_script
 
 
 def other_rank() -> int:

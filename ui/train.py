@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import gradio as gr
 
@@ -14,8 +17,11 @@ from core.jobs import checkpoint_names, control
 from core.jobs.directory import load_job
 from core.jobs.events import Step
 from core.jobs.state import JobState
-from ui import job_views, preset_selector, records, run_views, verb_form
+from core.library import model_info
+from core.library.model_info import FittedPreset
+from ui import job_views, records, run_views, verb_form
 from ui.charts import Point, Series, chart, smooth
+from ui.form import OptionsForm, Value, same_value
 from ui.live import QUIET, View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span, table
 from ui.page import Page
@@ -31,6 +37,9 @@ _NOT_COMPARED = ("device",)  # options that change nothing of a run
 _PLAY_GRID = """const shown = () => window.lisanGrid && window.lisanGrid(element);
 shown();
 watch('value', shown);"""
+_PRESET_INPUTS = ("train.dataset", "train.extension", "train.device", "preset", "memory")
+_PRESET_FIELDS = model_info.preset_fields()
+_PRESET_DEFAULTS: Mapping[str, Value] = {name: getattr(TrainOptions(), name) for name in _PRESET_FIELDS}
 
 
 def build(page: Page) -> None:
@@ -148,15 +157,15 @@ def _build_new_run(page: Page) -> None:
                    "replay_datasets": lambda view: verb_form.replayable_datasets(
                        page.workspace, view.values["train.extension"], view.values["train.replay_datasets"])}
         verb_form.build_prerequisites(page, "train", "train", choices)
-        selector = preset_selector.build()
+        selector = build_preset()
         form, _ = verb_form.build_verb_form(
             page, "train", "Train",
             first=("extension", "dataset", "scope", "steps", "max_epochs", "max_minutes", "device"), choices=choices,
             on_started={page.run: lambda job: page.show(job.id), fold: lambda job: gr.update(open=False)},
-            preset=lambda view: preset_selector.unchanged(page, view),
+            preset=lambda view: unchanged_values(page, view),
             second=("preflight", "Preflight check (1 min)"),
         )
-        preset_selector.attach(page, selector, form)
+        attach_preset(page, selector, form)
         preflight = gr.HTML(elem_id="preflight")
     page.live.panel(fold, opened, "train")
     page.live.panel(preflight, preflight_view, "train")
@@ -361,3 +370,126 @@ def _option_table(states: Sequence[JobState]) -> Html:
                                                                 for state in states)) for name in names]
     return join((element("h3", "Different options"),
                  table(("Option", *(_run_label(state) for state in states)), rows)))
+
+
+@dataclass(frozen=True)
+class PresetSelector:
+    """The widgets."""
+
+    name: gr.Dropdown
+    memory: gr.Dropdown
+    about: gr.HTML
+    reset: gr.Button
+    notice: gr.HTML
+    filled: gr.State  # JSON: the value that the preset last put into each field
+
+
+def build_preset() -> PresetSelector:
+    """Lay out the dropdowns, the description and the button that resets the form to the preset."""
+    with gr.Row(elem_classes="grid"):
+        name = gr.Dropdown([("Auto (by hours of speech)", "auto"),
+                            *((model_info.TITLES[one], one) for one in model_info.NAMES)],
+                           value="auto", label="Preset", filterable=False, elem_id="preset", min_width=150,
+                           info="Values for this amount of speech. Your changes below stay.")
+        memory = gr.Dropdown([("Auto-detected", "auto"), *((f"{size} GB", size)
+                                                           for size in get_args(model_info.Memory)[1:])],
+                             value="auto", label="GPU memory", filterable=False, elem_id="preset-memory",
+                             min_width=150, info="Sets the batch size. Between two sizes, choose the smaller.")
+    about = gr.HTML(elem_id="preset-about")
+    reset = gr.Button("Reset to preset", size="md", visible=False, elem_id="preset-back", scale=0)
+    return PresetSelector(name, memory, about, reset, gr.HTML(elem_classes="notices"), gr.State(""))
+
+
+def attach_preset(page: Page, selector: PresetSelector, form: OptionsForm) -> None:
+    """Let the form follow the preset, and show what it sets and what differs from it."""
+    live = page.live
+    live.watch("preset", selector.name)
+    live.watch("memory", selector.memory)
+    live.watch("placed", selector.filled)
+    for name in _PRESET_FIELDS:
+        live.panel(form.widget(name), partial(field_update, page, name), "train")
+    live.panel(selector.filled, lambda view: filled_values(page, view), "train")
+    live.panel(selector.about, lambda view: about_view(current_preset(page, view), changed_values(page, view)), "train")
+    live.panel(selector.reset, lambda view: gr.update(visible=bool(changed_values(page, view))), "train")
+    page.on(selector.reset.click, reset_preset, [form.widget(name) for name in _PRESET_FIELDS],
+            [selector.notice, selector.filled])
+
+
+def current_preset(page: Page, view: View) -> FittedPreset:
+    """The preset for what the form holds, computed once for all panels of a refresh."""
+    key = ("presets", *(view.values[name] for name in _PRESET_INPUTS))
+    if key not in view.cache:
+        on_cpu = view.values["train.device"] == "cpu"
+        family = verb_form.family_of_extension(page.workspace, view.values["train.extension"])
+        speech = model_info.speech_amount_of(page.workspace, view.values["train.dataset"])
+        made = model_info.fit_preset(family.name, speech, () if on_cpu else page.gpus(), view.values["preset"],
+                                     view.values["memory"])
+        if on_cpu:
+            made = replace(made, reasons=tuple(reason.replace(
+                "No GPU was found on this machine", "Device is cpu") for reason in made.reasons))
+        view.cache[key] = made
+    preset = view.cache[key]
+    assert isinstance(preset, FittedPreset)
+    return preset
+
+
+def preset_values(page: Page, view: View) -> Mapping[str, Value]:
+    """The preset's value of each field, else the schema's default."""
+    return {**_PRESET_DEFAULTS, **current_preset(page, view).values}
+
+
+def unchanged_values(page: Page, view: View) -> Mapping[str, Value]:
+    """The value that each field has without a person's change."""
+    return {name: view.values[f"train.{name}"] if _follows(view, name) else value
+            for name, value in preset_values(page, view).items()}
+
+
+def field_update(page: Page, name: str, view: View) -> object:
+    """The preset's value for a field that follows it."""
+    value = preset_values(page, view)[name]
+    return gr.update(value="" if value is None else value) if _follows(view, name) else gr.skip()
+
+
+def filled_values(page: Page, view: View) -> str:
+    """The next value of `PresetSelector.filled`."""
+    values = preset_values(page, view)
+    return json.dumps({name: values[name] if _follows(view, name) else last
+                       for name, last in _last_filled(view).items()})
+
+
+def _last_filled(view: View) -> Mapping[str, Value]:
+    """What the preset last put into each field; at first the schema's defaults."""
+    filled: Mapping[str, Value] = json.loads(view.values["placed"] or "{}")
+    return {**_PRESET_DEFAULTS, **filled}
+
+
+def _follows(view: View, name: str) -> bool:
+    """Whether no person changed the field."""
+    return same_value(view.values[f"train.{name}"], _last_filled(view)[name])
+
+
+def changed_values(page: Page, view: View) -> Mapping[str, str]:
+    """What a person typed that differs from the preset, by field."""
+    values = preset_values(page, view)
+    return {name: view.values[f"train.{name}"] for name in _PRESET_FIELDS
+            if not _follows(view, name) and not same_value(view.values[f"train.{name}"], values[name])}
+
+
+def reset_preset(*values: Value) -> Sequence[object]:
+    """Treat the present values as the preset's own, so that the fields follow it again."""
+    return [NOTHING, json.dumps(dict(zip(_PRESET_FIELDS, values, strict=True)))]
+
+
+def about_view(preset: FittedPreset, changed: Mapping[str, str]) -> Html:
+    """What the preset is for and why it was taken, what it sets, and what a person changed."""
+    fields = TrainOptions.model_fields
+    values = job_views.facts([(fields[name].title or name, "as attention" if value is None else value)
+                              for name, value in preset.values.items()])
+    changes = [f"{fields[name].title}: {value or 'empty'} (preset: {preset.values.get(name, _PRESET_DEFAULTS[name])})"
+               for name, value in changed.items()]
+    return join((
+        div(f"notice {'good' if preset.measured else 'wait'}", element("strong", preset.title),
+            paragraph(preset.words), *(paragraph(reason, class_="small") for reason in preset.reasons)),
+        job_views.plan(changes, "Your changes"),
+        element("details", element("summary", f"Preset values ({len(preset.values)})"), values),
+    ))

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from config import sharding_checks
+from config import schema
 from config.errors import UserError, join_names
 from config.schema import (
     AS_IS,
@@ -215,7 +215,7 @@ def _check_training(workspace: Workspace, options: TrainOptions) -> None:
     if options.tracker != "none" and importlib.util.find_spec(options.tracker) is None:  # named as its package
         raise UserError(f"The tracker {options.tracker!r} was chosen, and its package is not installed.",
                         f"Install it (pip install {options.tracker}), or choose no tracker.")
-    sharding_checks.check(options, sharding_checks.number_of_processes(options.processes))
+    schema.check_sharding(options, schema.number_of_processes(options.processes))
     try:
         record = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
         base = model_info.base_languages(workspace, record.origin.model)

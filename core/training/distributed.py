@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from config.errors import UserError
-from config.sharding_checks import number_of_processes
+from config.schema import number_of_processes
 from core.jobs.process_watchdog import watch_processes
 from core.jobs.reporter import StopRequested
 

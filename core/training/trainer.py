@@ -17,7 +17,7 @@ from dataclasses import astuple, dataclass, replace
 import torch
 from torch import nn
 
-from config import sharding_checks
+from config import schema
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute
@@ -146,7 +146,7 @@ class Trainer:
 
     def _shard(self) -> None:
         """Shard the trainable parameters over the ranks; rank 0 keeps a full copy in `tts`."""
-        sharding_checks.check(self.options, self.group.size, in_float16=self.precision.dtype is torch.float16)
+        schema.check_sharding(self.options, self.group.size, in_float16=self.precision.dtype is torch.float16)
         self.train_model, self.fsdp_model = fsdp.shard_model(
             self.tts, self.group.mesh(self.tts.device), guided=self.options.guided_attention_weight > 0,
             keep_whole=self.group.rank == 0)

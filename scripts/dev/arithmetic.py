@@ -23,10 +23,10 @@ from core.model.precision import Precision
 from core.training import run_plan
 from core.training.memory_plan import MicrobatchPlan
 from models.generate import Stepper
+from scripts.command import exit_with
 from scripts.dev.benchmark import gpt, t3, training
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.sizes import FULL, BenchmarkSizes, shallower
-from scripts.exit_codes import exit_with
 
 CPU = torch.device("cpu")
 POSITIONS = 300  # in the cache

@@ -25,8 +25,8 @@ import torch
 
 from config.errors import UserError
 from core import compute
+from scripts.command import USAGE_ERROR, exit_with
 from scripts.dev.benchmark import machine
-from scripts.exit_codes import USAGE_ERROR, exit_with
 
 LIMIT_S = 480.0
 _ROOT = Path(__file__).resolve().parents[2]

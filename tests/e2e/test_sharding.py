@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor, Shard
 
-from config import sharding_checks
+from config import schema
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import train
@@ -113,7 +113,7 @@ def test_each_process_holds_half_and_a_shortage_ends_all_with_words(world: Works
 def test_everything_that_is_trained_is_in_parts_and_a_step_is_the_same(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a single process, whose part is the whole, because several take long to start."""
-    monkeypatch.setattr(sharding_checks, "check", lambda *given, **named: None)  # which refuses one process
+    monkeypatch.setattr(schema, "check_sharding", lambda *given, **named: None)  # which refuses one process
     options = train_options(**{**FULL, "batch_size": 6, "sharding": "full", "replay": 0.0})
     distributed.init_process_group(f"tcp://127.0.0.1:{free_port()}", 0, 1, CPU)
     try:

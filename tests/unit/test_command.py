@@ -24,7 +24,7 @@ from core.workspace import Workspace
 from scripts import __main__ as listing
 from scripts import command
 from scripts import jobs as scripts_jobs
-from scripts.exit_codes import USAGE_ERROR
+from scripts.command import USAGE_ERROR
 from tests.unit import fake_verbs
 from tests.unit.live_jobs import PATIENCE_S, running, train, until
 from ui import form

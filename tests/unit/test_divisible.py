@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from config import sharding_checks
+from config import schema
 from config.errors import UserError
 from core.submission import requirements
 from core.training.memory_plan import MicrobatchPlan, first_plan
@@ -13,8 +13,8 @@ from tests.worlds import train_options
 
 
 def test_what_cannot_be_sharded_is_refused_with_the_reason() -> None:
-    sharding_checks.check(train_options(scope="full", sharding="full"), 2)
-    sharding_checks.check(train_options(scope="gated"), 1)
+    schema.check_sharding(train_options(scope="full", sharding="full"), 2)
+    schema.check_sharding(train_options(scope="gated"), 1)
     for changes, processes, said in (
             ({"scope": "gated"}, 2, "small"), ({"scope": "full", "full_trainable": "adapters"}, 2, "small"),
             ({"scope": "full"}, 1, "one process"), ({"scope": "full", "ewc": 1.0}, 2, "importance"),
@@ -22,9 +22,9 @@ def test_what_cannot_be_sharded_is_refused_with_the_reason() -> None:
             ({"scope": "full", "compile": "on"}, 2, "compiled"),
             ({"scope": "full", "precision": "float16"}, 2, "float16")):
         with pytest.raises(UserError, match=said):
-            sharding_checks.check(train_options(sharding="full", **changes), processes)
+            schema.check_sharding(train_options(sharding="full", **changes), processes)
     with pytest.raises(UserError, match="float16"):
-        sharding_checks.check(train_options(scope="full", sharding="full"), 2, in_float16=True)
+        schema.check_sharding(train_options(scope="full", sharding="full"), 2, in_float16=True)
 
 
 def test_it_is_said_when_the_run_is_asked_for(workspace: Workspace) -> None:
@@ -34,9 +34,9 @@ def test_it_is_said_when_the_run_is_asked_for(workspace: Workspace) -> None:
 
 
 def test_processes_of_torchrun_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sharding_checks.number_of_processes(3) == 3
+    assert schema.number_of_processes(3) == 3
     monkeypatch.setenv("WORLD_SIZE", "8")
-    assert sharding_checks.number_of_processes(1) == 8
+    assert schema.number_of_processes(1) == 8
 
 
 @pytest.mark.parametrize(("asked", "sharded", "recompute"), [

@@ -17,8 +17,8 @@ from core.jobs.events import Failed, Journal
 from core.workspace import Workspace
 from scripts import jobs as scripts_jobs
 from scripts import pin_checkpoint, review, rules
+from scripts.command import USAGE_ERROR
 from scripts.command import run_verb as verb
-from scripts.exit_codes import USAGE_ERROR
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [path for pattern in ("*.py", "dev/*/__main__.py") for path in sorted((ROOT / "scripts").glob(pattern))
@@ -93,10 +93,10 @@ def test_a_closed_output_is_no_fault(workspace: Workspace, closed: str) -> None:
 def test_a_reader_that_goes_does_not_end_a_job(workspace: Workspace) -> None:
     script = (
         "from core.jobs import worker; from scripts import command\n"
-        "from scripts.exit_codes import exit_with; from tests.unit import fake_verbs\n"
+        "from scripts.command import exit_with; from tests.unit import fake_verbs\n"
         "worker._verb = lambda name, verbs: fake_verbs.train\n"
         "command.check_requirements = lambda *given: ()\n"
         f"exit_with(command.run_verb, 'train', ['--workspace', {str(workspace.path)!r}, '--extension', 'quick',\n"
-        "    '--steps', '3', '--device', 'cpu', '--name', 'mine', '--json'])")
+        "    '--steps', '3', '--device', 'cpu', '--name', 'mine', '--no-certificate', '--json'])")
     assert unread("-c", script) == (0, "")
     assert control.read_state(load_job(workspace, "mine")).status == "finished"

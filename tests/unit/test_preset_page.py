@@ -13,7 +13,7 @@ import pytest
 from config.schema import TrainOptions
 from core.jobs.gpus import Gpu
 from tests.unit.test_training_presets import world
-from ui import preset_selector
+from ui import train
 from ui.live import View
 from ui.page import Page
 
@@ -35,9 +35,9 @@ def shows(**changed: str) -> View:
 
 def refreshed(page: Page, view: View) -> View:
     """What the page shows after a refresh."""
-    new = {"placed": preset_selector.filled_values(page, view)}
-    for name in preset_selector._FIELDS:
-        update = cast(dict[str, object], preset_selector.field_update(page, name, view))
+    new = {"placed": train.filled_values(page, view)}
+    for name in train._PRESET_FIELDS:
+        update = cast(dict[str, object], train.field_update(page, name, view))
         if "value" in update:
             new[f"train.{name}"] = str(update["value"])
     return replace(view, values={**view.values, **new})
@@ -55,9 +55,9 @@ def test_fields_take_the_presets_values_and_follow_another_one(page: Page) -> No
 def test_what_a_person_typed_stays_even_where_a_preset_says_the_same(page: Page) -> None:
     view = refreshed(page, shows())
     view = replace(view, values={**view.values, "train.steps": "4000"})  # what another preset sets
-    assert preset_selector.changed_values(page, view) == {"steps": "4000"}
-    assert "20000" in str(preset_selector.about_view(preset_selector.current_preset(page, view),
-                                                     preset_selector.changed_values(page, view)))
+    assert train.changed_values(page, view) == {"steps": "4000"}
+    assert "20000" in str(train.about_view(train.current_preset(page, view),
+                                                     train.changed_values(page, view)))
     view = refreshed(page, refreshed(page, view))
     assert view.values["train.steps"] == "4000"
     assert view.values["train.adapter_rank"] == "32"
@@ -66,16 +66,16 @@ def test_what_a_person_typed_stays_even_where_a_preset_says_the_same(page: Page)
 def test_a_person_can_go_back_to_the_preset(page: Page) -> None:
     view = refreshed(page, shows())
     view = replace(view, values={**view.values, "train.steps": "123"})
-    values = [view.values[f"train.{name}"] for name in preset_selector._FIELDS]
-    _, placed = preset_selector.reset(*values)
+    values = [view.values[f"train.{name}"] for name in train._PRESET_FIELDS]
+    _, placed = train.reset_preset(*values)
     view = refreshed(page, replace(view, values={**view.values, "placed": cast(str, placed)}))
     assert view.values["train.steps"] == "20000"
     assert json.loads(view.values["placed"])["steps"] == 20_000
 
 
 def test_the_page_tells_what_was_not_measured_and_where_it_runs(page: Page) -> None:
-    said = str(preset_selector.about_view(preset_selector.current_preset(page, shows()), {}))
+    said = str(train.about_view(train.current_preset(page, shows()), {}))
     assert "Not yet measured" in said
     assert "class of 24 GB" in said
-    on_cpu = preset_selector.current_preset(page, shows(**{"train.device": "cpu"}))
+    on_cpu = train.current_preset(page, shows(**{"train.device": "cpu"}))
     assert any("Device is cpu" in reason for reason in on_cpu.reasons)

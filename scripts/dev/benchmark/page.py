@@ -40,8 +40,8 @@ from core.jobs.events import Result, Step
 from core.jobs.reporter import Reporter, StopRequested
 from core.jobs.state import JobReader
 from core.workspace import Workspace
+from scripts.command import exit_with
 from scripts.dev.benchmark import machine
-from scripts.exit_codes import exit_with
 
 ROOT = Path(__file__).resolve().parents[3]
 READY = "Lisan is ready: "

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from config.errors import UserError
+from scripts.command import USAGE_ERROR, exit_with
 from scripts.dev.conformance import chatterbox, indextts2
 from scripts.dev.conformance.comparison import show
-from scripts.exit_codes import USAGE_ERROR, exit_with
 
 FAMILIES = {"chatterbox": chatterbox.compare, "indextts2": indextts2.compare}
 

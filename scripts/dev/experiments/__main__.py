@@ -24,12 +24,11 @@ from core.jobs.state import JobState
 from core.library import certificate
 from core.submission import demo_chain
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE
+from scripts.command import DEFAULT_WORKSPACE, DONE, FAILED, USAGE_ERROR, exit_with
 from scripts.dev.benchmark import machine
 from scripts.dev.experiments import engine, plan, report, results
 from scripts.dev.experiments.plan import Trial, TrialGroup
 from scripts.dev.experiments.results import NOTHING, TrialResult, Used
-from scripts.exit_codes import DONE, FAILED, USAGE_ERROR, exit_with
 
 _POLL_S = 0.5
 

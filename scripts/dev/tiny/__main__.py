@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from scripts.exit_codes import exit_with
+from scripts.command import exit_with
 
 SEED = 0
 CLIPS = {"en": 12000, "fr": 12000, "am": 4000}
