@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error.message}\n{error.hint}\n")
         return 2
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
-    return serve(workspace, given, port, auth, idle)
+    return serve(board, given, port, auth, idle)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -126,11 +126,13 @@ def sign_in(host: str, share: bool, auth: str | None, no_password: bool) -> tupl
     return None
 
 
-def serve(workspace: Workspace, given: argparse.Namespace, port: int, auth: tuple[str, str] | None,
+def serve(board: JobBoard, given: argparse.Namespace, port: int, auth: tuple[str, str] | None,
           idle: IdleCommand | None) -> int:
     """Build the page and serve it until interrupted."""
     import_gradio()
     from ui import layout, media, web_surface
+
+    workspace = board.workspace
 
     uploads = workspace.cache / "incoming"
     os.environ["GRADIO_TEMP_DIR"] = str(uploads)
@@ -141,8 +143,8 @@ def serve(workspace: Workspace, given: argparse.Namespace, port: int, auth: tupl
         sys.stderr.write(f"{error.message}\n{error.hint}\n")
         return 2
     findings: list[MachineCheck] = []
-    restart = RestartOffer(workspace, JobBoard(workspace).states()) if given.resume_after >= 0 else None
-    blocks = layout.build(workspace, restart, idle, findings)
+    restart = RestartOffer(workspace, board.states()) if given.resume_after >= 0 else None
+    blocks = layout.build(workspace, restart, idle, findings, board)
 
     def announced() -> tuple[object, ...]:
         left = [one.seconds_left() for one in (restart, idle) if one]

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -245,7 +246,10 @@ def check_room(workspace: Workspace) -> MachineCheck:
 
     A model that is in the workspace already needs room for the export and the checkpoints alone.
     """
-    free, there = workspace.free_bytes() / 1e9, {catalog.family_of(workspace, name) for name in workspace.list_models()}
+    free, there = workspace.free_bytes() / 1e9, set()
+    for name in workspace.list_models():
+        with suppress(UserError):  # damaged, as its own check says
+            there.add(catalog.family_of(workspace, name))
     small: list[str] = []
     enough: list[str] = []
     for entry in catalog.CATALOG:

@@ -36,6 +36,9 @@ def build(page: Page) -> None:
         "Certificate", "Each run is followed by checks of what must not change: frozen tensors, base-language token "
         "ids and logits. A run with a failed check is exported only if you override that check.")
     subject = gr.Dropdown([], label="Run or export", elem_id="proof-choice")
+    damaged = gr.HTML(elem_id="damaged-exports")
+    live.panel(damaged, lambda _view: job_views.damaged_view(
+        records.damaged_exports(page.workspace), "Exports that cannot be read"), "certificate")
     proof = gr.HTML(elem_id="proof")
     with gr.Row(elem_classes="controls"):
         compute = gr.Button("Compute certificate", variant="primary", size="md", visible=False, elem_id="certify",

@@ -8,7 +8,7 @@ from config.schema import ExtendOptions
 from core.library import model_info
 from core.text import row_sources
 from core.text.row_sources import SpelledRowCounts
-from ui import verb_form
+from ui import job_views, records, verb_form
 from ui.live import View
 from ui.page import Page
 
@@ -30,7 +30,8 @@ def build(page: Page) -> None:
 
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
-            choices = {"model": lambda view: verb_form.models_to_build_upon(page.workspace, view.jobs),
+            choices = {"model": lambda view: view.once(("buildable",), lambda: verb_form.models_to_build_upon(
+                page.workspace, view.jobs)),
                        "tokenizer": lambda view: model_info.matching_tokenizers(
                            page.workspace, view.values["extend.model"])}
             verb_form.build_prerequisites(page, "extend", "embeddings", choices)
@@ -38,13 +39,16 @@ def build(page: Page) -> None:
                 page, "extend", "Extend embeddings", first=("model", "tokenizer", "extension", "initialisation"),
                 choices=choices,
                 suggested={"extension": (
-                    name, lambda: verb_form.generated_names(page.workspace, page.live.board.states()))})
+                    name, lambda view: verb_form.generated_names(page.workspace, view.jobs))})
             page.live.panel(form.widget("initialisation"), initialisation_info, "embeddings")
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="extend-result")
             page.live.panel(last, verb_form.last_job_view(
                 "extend", "The number of new rows, and the check that the base rows are unchanged, appear here."),
                             "embeddings")
+            damaged = gr.HTML(elem_id="damaged-extensions")
+            page.live.panel(damaged, lambda _view: job_views.damaged_view(
+                records.damaged_extensions(page.workspace), "Extensions that cannot be read"), "embeddings")
 
 
 def coverage_text(name: str, found: SpelledRowCounts) -> str:

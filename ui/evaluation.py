@@ -17,7 +17,6 @@ from config.schema import EvaluateOptions, ListeningTestOptions
 from core.jobs.reporter import pluralize
 from core.jobs.state import JobState
 from core.library import evaluation_report, listening
-from core.library.catalog import list_references
 from core.library.evaluation_report import (
     METRICS,
     EvaluatedClip,
@@ -27,7 +26,7 @@ from core.library.evaluation_report import (
     show,
     show_test,
 )
-from ui import job_views, media
+from ui import job_views, media, voice_settings
 from ui.form import command_line, parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, player, span, table
@@ -173,7 +172,7 @@ def options_of(models: object, languages: object, *values: object) -> EvaluateOp
 
 def choices(page: Page, view: View) -> list[str]:
     """References of every model, trained ones first, and the bounds."""
-    found = [model.reference for model in list_references(page.workspace, view.jobs)]
+    found = [model.reference for model in voice_settings.references(page.workspace, view)]
     trained = [name for name in found if not name.startswith("base:")]
     bases = [name for name in found if name.startswith("base:")]
     return [*trained, *bases, *(f"{name}+romanised" for name in bases),

@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 from config.arguments import flags
 from config.languages import NAMES
@@ -107,9 +107,13 @@ def clock(moment: float | None) -> str:
     """Local time of day, with the date when it is not today."""
     if moment is None or not 0 <= moment < LATEST:
         return "–"
+    return _clock(moment, time.strftime("%Y%m%d"))
+
+
+@lru_cache(1 << 16)
+def _clock(moment: float, today: str) -> str:
     then = time.localtime(moment)
-    today = time.strftime("%Y%m%d") == time.strftime("%Y%m%d", then)
-    return time.strftime("%H:%M" if today else "%d %b %H:%M", then)
+    return time.strftime("%H:%M" if today == time.strftime("%Y%m%d", then) else "%d %b %H:%M", then)
 
 
 def readable(text: str) -> str:
@@ -463,8 +467,8 @@ def _folded_warnings(state: JobState) -> Html:
     return element("details", element("summary", pluralize(len(state.warnings), "warning")), warnings(state.warnings))
 
 
-def queue_view(states: Sequence[JobState]) -> Html:
-    """Living jobs by device, in the order of the queue."""
+def queue_view(states: Sequence[JobState], most: int = 60) -> Html:
+    """Living jobs by device, in the order of the queue; of each device the first `most`."""
     if not states:
         return empty("No job is running. Each device runs one job at a time; the others wait here.")
     cards = []
@@ -475,16 +479,17 @@ def queue_view(states: Sequence[JobState]) -> Html:
             ("Position", "Job", "About", "Status", "Progress", "Id"),
             [(position, job_title(state), subject(state), badge(state), status_line(state),
               span("id", state.id))
-             for position, state in enumerate(waiting, 1)])))
+             for position, state in enumerate(waiting[:most], 1)]),
+            paragraph(f"{len(waiting) - most} more wait behind them.") if len(waiting) > most else NOTHING))
     return join(cards)
 
 
-def damaged_view(damaged: Mapping[str, str]) -> Html:
-    """Folders among the runs that cannot be read, with the reason."""
+def damaged_view(damaged: Mapping[str, str], title: str) -> Html:
+    """Folders that cannot be read, with the reason."""
     if not damaged:
         return NOTHING
     shown = [(span("id", name), f"damaged: {reason}") for name, reason in list(damaged.items())[:60]]
-    return join((element("h4", "Runs that cannot be read"), table(("Folder", "Reason"), shown)))
+    return join((element("h4", title), table(("Folder", "Reason"), shown)))
 
 
 def history_view(states: Sequence[JobState], most: int = 60) -> Html:

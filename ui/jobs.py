@@ -25,7 +25,7 @@ def build(page: Page) -> None:
                          "restart the app.")
     queue = gr.HTML(elem_id="queue")
     page.live.panel(queue, lambda view: job_views.queue_view(
-        queue_order([job for job in view.jobs if job.alive])), "jobs")
+        queue_order(view.alive)), "jobs")
     gr.HTML(element("h3", "Job details"))
     with gr.Row(elem_classes="controls"):
         chosen = gr.Dropdown([], label="Job", elem_id="job-choice", scale=4)
@@ -40,7 +40,8 @@ def build(page: Page) -> None:
     gr.HTML(element("h3", "History"))
     history = gr.HTML(elem_id="history")
     page.live.panel(history, lambda view: join((
-        job_views.history_view(view.jobs), job_views.damaged_view(page.live.board.damaged))), "jobs")
+        job_views.history_view(view.jobs),
+        job_views.damaged_view(page.live.board.damaged, "Runs that cannot be read"))), "jobs")
     page.live.watch("job", chosen)
     page.live.panel(chosen, job_choices, "jobs")
     page.live.panel(detail, job_detail, "jobs")

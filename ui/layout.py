@@ -44,9 +44,9 @@ _LABELS = dict(TABS)
 
 
 def build(workspace: Workspace, restart: RestartOffer | None = None, idle: IdleCommand | None = None,
-          findings: Sequence[MachineCheck] = ()) -> gr.Blocks:
+          findings: Sequence[MachineCheck] = (), board: JobBoard | None = None) -> gr.Blocks:
     """The whole page over `workspace`, with what the app is about to do by itself and what it found wrong."""
-    live, gpus = Live(workspace, JobBoard(workspace)), CachedGpus()
+    live, gpus = Live(workspace, board or JobBoard(workspace)), CachedGpus()
     with gr.Blocks(title="Lisan", analytics_enabled=False, fill_width=False,
                    delete_cache=(3600, web_surface.UPLOAD_AGE_S)) as blocks:
         tab = gr.State("start")
@@ -77,7 +77,7 @@ def build(workspace: Workspace, restart: RestartOffer | None = None, idle: IdleC
 
 def header_view(view: View, machine: str) -> Html:
     """The name, the machine, and the running job with the time that is left, on every tab."""
-    alive = [state for state in view.jobs if state.alive]
+    alive = view.alive
     running = next((state for state in alive if state.status in ("running", "stopping")), None)
     if running is not None:
         share = job_views.progress_share(running)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import gradio as gr
 from gradio.blocks import Block
@@ -47,6 +47,7 @@ _APPLY_IF_UNCHANGED = """(pending, ...current) => {
 }"""
 """In the browser: a pending value goes into its widget only where that still holds the value that the app saw."""
 _LOG = logging.getLogger("lisan.page")
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,27 @@ class View:
     memory: dict[Any, str] = field(default_factory=dict, repr=False, compare=False)
     """What this browser was shown last, by key; only panels of watched widgets may keep something here."""
 
+    def once(self, key: tuple[str, ...], compute: Callable[[], Found]) -> Found:
+        """What `compute` gives, called once for all panels of a refresh."""
+        if key not in self.cache:
+            self.cache[key] = compute()
+        return cast("Found", self.cache[key])
+
+    @property
+    def alive(self) -> Sequence[JobState]:
+        return self.once(("alive",), lambda: [state for state in self.jobs if state.alive])
+
     def job(self, name: str) -> JobState | None:
-        return next((state for state in self.jobs if state.id == name), None)
+        return self.once(("by id",), lambda: {state.id: state for state in self.jobs}).get(name)
 
     def newest(self, *verbs: str) -> JobState | None:
         """The job of these verbs, or of any, to show by default: running, else waiting, else the last that started.
 
         A training that was stopped before its first step has nothing to show and does not count as started.
         """
+        return self.once(("newest", *verbs), lambda: self._newest(verbs))
+
+    def _newest(self, verbs: Sequence[str]) -> JobState | None:
         found = [state for state in self.jobs if state.verb in verbs or not verbs]
         started = [state for state in found if state.status != "skipped" and not (
             state.verb == "train" and state.status == "stopped" and not state.steps and not state.checkpoints)]
@@ -105,7 +119,6 @@ class View:
 
 
 Render = Callable[[View], object]
-Found = TypeVar("Found")
 
 
 def choice_update(choices: Sequence[str] | Sequence[tuple[str, str]], current: str) -> dict[str, object]:

@@ -13,7 +13,7 @@ from core.jobs.events import Result
 from core.jobs.state import JobState
 from core.library.catalog import CATALOG, CatalogEntry, ModelVariant, family_of, require_licences, variant
 from core.sources.base_models import licence_lines
-from ui import job_views, verb_form
+from ui import job_views, records, verb_form
 from ui.form import command_line, parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span
@@ -29,6 +29,9 @@ def build(page: Page) -> None:
     for family in CATALOG:
         with gr.Column(elem_classes="family"):
             _build_family(page, family)
+    damaged = gr.HTML(elem_id="damaged-models")
+    page.live.panel(damaged, lambda _view: job_views.damaged_view(
+        records.damaged_models(page.workspace), "Models that cannot be read"), "model")
 
 
 def _build_family(page: Page, family: CatalogEntry) -> None:
@@ -101,7 +104,9 @@ def variant_view(family: CatalogEntry, chosen: ModelVariant) -> Html:
 
 def _downloaded(page: Page, family: CatalogEntry) -> list[str]:
     """Names of the models of this family in the workspace."""
-    return [name for name in page.workspace.list_models() if family_of(page.workspace, name) == family.name]
+    damaged = records.damaged_models(page.workspace)
+    return [name for name in page.workspace.list_models()
+            if name not in damaged and family_of(page.workspace, name) == family.name]
 
 
 def family_card(family: CatalogEntry, downloaded: Sequence[str]) -> Html:

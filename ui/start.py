@@ -25,7 +25,7 @@ from core.jobs.gpus import Gpu
 from core.jobs.reporter import pluralize
 from core.jobs.state import JobState
 from core.library import model_info
-from core.library.catalog import CATALOG, CatalogEntry, family_of, find_entry, resolve
+from core.library.catalog import CATALOG, CatalogEntry, ModelReference, family_of, find_entry, resolve
 from core.sources import source_preview
 from core.submission import demo_chain, requirements
 from core.text import text_rules
@@ -82,10 +82,10 @@ def build(page: Page) -> None:
         live.watch(name, widget)
 
     def resolved(view: View) -> View:
-        return resolved_selection(workspace, view, chain_of(view.jobs))
+        return resolved_selection(workspace, view, shown_chain(view))
 
     def loss_curve(view: View) -> Html:
-        state = _training(chain_of(view.jobs))
+        state = _training(shown_chain(view))
         if state is None or not state.steps:
             return NOTHING
         return chart("Training loss (lower is better)", loss_series(state)[:2], x_most=state.steps[-1].total_steps)
@@ -95,13 +95,13 @@ def build(page: Page) -> None:
         (language, lambda view: language_choices(workspace, resolved(view))),
         (dataset, lambda view: dataset_choices(workspace, resolved(view))),
         (length, lambda view: length_choices(workspace, resolved(view), page.gpus())),
-        (shown_run, lambda view: _id_of(_last_training(chain_of(view.jobs)))),
+        (shown_run, lambda view: _id_of(_last_training(shown_chain(view)))),
         (notice, notice_while_running), (start, lambda view: start_button(resolved(view))),
         (own.group, lambda view: gr.update(visible=_is_own(resolved(view)))),
         (about_data, lambda view: data_view(workspace, resolved(view))),
-        (resume, lambda view: resume_button(chain_of(view.jobs))),
-        (further, lambda view: further_button(chain_of(view.jobs))),
-        (steps, lambda view: chain_view(chain_of(view.jobs), pace(workspace, view),
+        (resume, lambda view: resume_button(shown_chain(view))),
+        (further, lambda view: further_button(shown_chain(view))),
+        (steps, lambda view: chain_view(shown_chain(view), pace(workspace, view),
                                         last_certificate_time(workspace, view))),
         (curve, loss_curve),
     ):
@@ -111,11 +111,11 @@ def build(page: Page) -> None:
         (listen, lambda states: any(state.verb == "train" and state.checkpoints for state in states)),
         (details, lambda states: _training(states) is not None),
     ):
-        live.show_when(button, lambda view: chain_of(view.jobs), shown, "start")
+        live.show_when(button, lambda view: shown_chain(view), shown, "start")
 
     def watched_to_the_end(view: View) -> bool:
         """Whether this browser watched the chain on Start until it could be used: Listen is opened then."""
-        states = chain_of(view.jobs)
+        states = shown_chain(view)
         return bool(view.values["followed"] and view.tab == "start" and states
                     and all(state.status == "finished" for state in usable(states)))
 
@@ -134,15 +134,19 @@ def build(page: Page) -> None:
 
 def notice_while_running(view: View) -> object:
     """A button's notice stays while a job of the chain lives; then the steps show the result."""
-    return gr.skip() if any(state.alive for state in chain_of(view.jobs)) else gr.update(value=NOTHING)
+    return gr.skip() if any(state.alive for state in shown_chain(view)) else gr.update(value=NOTHING)
+
+
+def shown_chain(view: View) -> list[JobState]:
+    return view.once(("chain",), lambda: chain_of(view.jobs))
 
 
 def chain_of(states: Sequence[JobState]) -> list[JobState]:
     """The newest training that waited for other jobs, with those before and after it, in order."""
-    by_id = {state.id: state for state in states}
     last = next((state for state in states if state.verb == "train" and state.job.after), None)
     if last is None:
         return []
+    by_id = {state.id: state for state in states}
     found = [last]
     while found[0].job.after and found[0].job.after[0] in by_id:
         found.insert(0, by_id[found[0].job.after[0]])
@@ -203,7 +207,7 @@ def resume_button(states: Sequence[JobState]) -> object:
 
 def start_button(view: View) -> object:
     """`Train` and the language, `again` where its recordings were trained on before."""
-    states = chain_of(view.jobs)
+    states = shown_chain(view)
     if any(state.alive for state in usable(states)):
         return gr.update(value=f"Training {chain_title(states)}", interactive=False, variant="primary")
     chosen = {DEMO: DEMO_DATASET, OWN: view.values["start_own_name"]}.get(view.values["start_dataset"],
@@ -388,7 +392,7 @@ def follow(view: View) -> str:
 
     On Start it stays: Listen is opened by it, in another answer than this one.
     """
-    states = chain_of(view.jobs)
+    states = shown_chain(view)
     if view.tab != "start" and all(state.status == "finished" for state in usable(states)):
         return ""
     running = next((state.id for state in states if state.verb == "train" and state.alive), "")
@@ -448,19 +452,21 @@ def models(workspace: Workspace, jobs: Sequence[JobState] = ()) -> list[tuple[st
     missing = [one for one in CATALOG if one.name not in there and not one.licences]  # those are accepted in Model
     labels = {one.name: f"{one.title} ({f'{one.size} download' if one.variants else 'included'})" for one in missing}
     for name in there:
-        one = family_of_model(workspace, name)
-        labels[name] = one.title if name == one.name else f"{one.title}: {name}"
+        with suppress(UserError):  # damaged, as the Model tab says
+            one = family_of_model(workspace, name)
+            labels[name] = one.title if name == one.name else f"{one.title}: {name}"
     order = [one.name for one in CATALOG]
     bases = [(label, name) for name, label in sorted(
         labels.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))]
-    taught = [name for name in verb_form.models_to_build_upon(workspace, jobs) if name not in there]
-    return [*bases, *((_taught_label(workspace, name), name) for name in taught)]
+    return [*bases, *((_taught_label(workspace, model), model.reference)
+                      for model in verb_form.taught_models(workspace, jobs))]
 
 
-def _taught_label(workspace: Workspace, name: str) -> str:
+def _taught_label(workspace: Workspace, model: ModelReference) -> str:
     """Such as `Built-in tiny model with Amharic (export:tiny-am)`."""
-    languages = [job_views.language_name(one.language) for one in model_info.taught_records(workspace, name)]
-    return f"{family_of_model(workspace, name).title} with {', '.join(languages)} ({name})"
+    languages = [job_views.language_name(one.language) for one in model_info.taught_records_of(workspace, model)]
+    family = model_info.family_of_reference(workspace, model)
+    return f"{family.title} with {', '.join(languages)} ({model.reference})"
 
 
 def family_of_model(workspace: Workspace, name: str) -> CatalogEntry:

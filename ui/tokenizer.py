@@ -37,7 +37,8 @@ def build(page: Page) -> None:
         "unchanged, which the report checks.")
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
-            choices = {"model": lambda view: verb_form.models_to_build_upon(page.workspace, view.jobs),
+            choices = {"model": lambda view: view.once(("buildable",), lambda: verb_form.models_to_build_upon(
+                page.workspace, view.jobs)),
                        "dataset": lambda view: page.workspace.list_datasets(),
                        "rules": lambda view: rules.rule_choices(page, view.values["tokenizer.dataset"])}
             verb_form.build_prerequisites(page, "tokenizer", "tokenizer", choices)
@@ -47,12 +48,15 @@ def build(page: Page) -> None:
                 suggested={"tokenizer": (
                     lambda view: verb_form.tokenizer_name(page.workspace, view.values["tokenizer.model"],
                                                           view.values["tokenizer.dataset"]),
-                    lambda: verb_form.generated_names(page.workspace, page.live.board.states()))})
+                    lambda view: verb_form.generated_names(page.workspace, view.jobs))})
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="tokenizer-result")
             page.live.panel(last, verb_form.last_job_view(
                 "tokenizer", "The report appears here: tokens added, characters covered, and the check of the base "
                 "languages.", lambda state: report(page, state)), "tokenizer")
+            damaged = gr.HTML(elem_id="damaged-tokenizers")
+            page.live.panel(damaged, lambda _view: job_views.damaged_view(
+                records.damaged_tokenizers(page.workspace), "Tokenizers that cannot be read"), "tokenizer")
     build_lab(page, form)
     rules.build(page, form.widget("rules"))
 

@@ -30,7 +30,7 @@ from ui.page import TABS, Page
 
 ChoiceSource = Callable[[View], Sequence[str]]
 ValueSource = Callable[[View], Value]
-Suggested = tuple[ValueSource, Callable[[], Collection[Value]]]
+Suggested = tuple[Callable[[View], Value], Callable[[View], Collection[Value]]]
 """What a field should hold, and every value that may have been suggested before."""
 OnStarted = Mapping[Block, Callable[[Job], object]]
 """Updates of other components when the button has started a job."""
@@ -83,7 +83,7 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
     def suggestion(view: View, name: str) -> object:
         wanted, suggested_before = (suggested or {})[name]
         return suggest_value(view.values[f"{verb}.{name}"], wanted(resolved_selection(view, verb, choices)),
-                             suggested_before())
+                             suggested_before(view))
 
     def heading(view: View, group: FieldGroup) -> object:
         values: dict[str, Value] = {field.name: view.values[f"{verb}.{field.name}"] for field in group.fields}
@@ -220,8 +220,8 @@ def names_being_created(view: View, verb: str, field: str) -> set[str]:
     """Names of the artefacts for `field` of `verb` that living jobs make."""
     kind = VERBS[verb].needs.get(field)
     names = set()
-    for state in view.jobs:
-        for made_in, made in VERBS[state.verb].makes.items() if state.alive else ():
+    for state in view.alive:
+        for made_in, made in VERBS[state.verb].makes.items():
             if made == kind:  # a download without `save_as` is named after its model
                 names.add(str(state.job.settings.get(made_in) or state.job.settings.get("model")))
     return names
@@ -276,8 +276,13 @@ def _taught_languages(workspace: Workspace, extension: str) -> tuple[str, ...]:
 
 def models_to_build_upon(workspace: Workspace, jobs: Sequence[JobState]) -> list[str]:
     """The base models, then the exports and the runs that have ended, on which a next language can be built."""
+    return [*workspace.list_models(), *(model.reference for model in taught_models(workspace, jobs))]
+
+
+def taught_models(workspace: Workspace, jobs: Sequence[JobState]) -> list[catalog.ModelReference]:
+    """The exports and the runs that have ended, on which a next language can be built."""
     ended = [state for state in jobs if not state.alive]
-    return model_info.buildable_models(workspace, catalog.list_references(workspace, ended))
+    return model_info.taught_models(catalog.list_references(workspace, ended))
 
 
 def tokenizer_name(workspace: Workspace, model: str, dataset: str) -> str:
@@ -291,16 +296,20 @@ def model_stem(workspace: Workspace, model: str) -> str:
     if ":" not in model:
         return model or CATALOG[0].name
     try:
-        taught = model_info.taught_records(workspace, model)
-        return "-".join((model_info.base_of(workspace, model), *(one.language for one in taught)))
+        return _taught_stem(workspace, catalog.resolve(workspace, model))
     except UserError:  # it was deleted since
         return CATALOG[0].name
 
 
+def _taught_stem(workspace: Workspace, model: catalog.ModelReference) -> str:
+    taught = model_info.taught_records_of(workspace, model)
+    return "-".join((model_info.base_model_of(workspace, model), *(one.language for one in taught)))
+
+
 def generated_names(workspace: Workspace, jobs: Sequence[JobState] = ()) -> set[str]:
     """Every name that may have been suggested for a tokenizer, an extension or an export."""
-    models = {*(one.name for one in CATALOG),
-              *(model_stem(workspace, model) for model in models_to_build_upon(workspace, jobs))}
+    models = {*(one.name for one in CATALOG), *workspace.list_models(),
+              *(_taught_stem(workspace, model) for model in taught_models(workspace, jobs))}
     codes = {_FIRST_LANGUAGE, *(one.language for one in records.datasets(workspace))}
     return {f"{model}-{code}" for model in models for code in codes} | {
         *workspace.list_tokenizers(), *workspace.list_extensions()}

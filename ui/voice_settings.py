@@ -112,8 +112,18 @@ def build(page: Page, voice: gr.Dropdown) -> VoiceSettings:
 
 def selected_models(workspace: Workspace, view: View) -> tuple[ModelReference | None, ModelReference | None]:
     """The base and the trained model that are chosen, or preselected."""
+    return view.once(("selected", view.values["finetuned"], view.values["base"]),
+                     lambda: _selected_models(workspace, view))
+
+
+def references(workspace: Workspace, view: View) -> list[ModelReference]:
+    """All models for synthesis."""
+    return view.once(("references",), lambda: list_references(workspace, view.jobs))
+
+
+def _selected_models(workspace: Workspace, view: View) -> tuple[ModelReference | None, ModelReference | None]:
     trained = trained_models(workspace, view)
-    bases = [model for model in list_references(workspace, view.jobs) if model.kind == "base"]
+    bases = [model for model in references(workspace, view) if model.kind == "base"]
     newest = trained[0] if trained and view.values["finetuned"] != BASE_ONLY else None
     after = _named(trained, view.values["finetuned"]) or newest
     fitting = _named(bases, _base_of(workspace, after))
@@ -125,16 +135,16 @@ def trained_models(workspace: Workspace, view: View) -> list[ModelReference]:
     """Runs, newest first, each with all the checkpoints that it keeps, then exports."""
     key = ("trained", str(workspace.path))
     if key not in view.cache:
-        references = [one for one in list_references(workspace, view.jobs) if one.kind != "base"]
+        models = [one for one in references(workspace, view) if one.kind != "base"]
         found = []
-        for run in (one for one in references if one.kind == "run"):
+        for run in (one for one in models if one.kind == "run"):
             state = view.job(run.name)
             others = list_checkpoints(state) if state else []
             found += [run, *(one for one in others if one.step != run.step)]
-        view.cache[key] = [*found, *(one for one in references if one.kind == "export")]
-    models = view.cache[key]
-    assert isinstance(models, list)
-    return models
+        view.cache[key] = [*found, *(one for one in models if one.kind == "export")]
+    cached = view.cache[key]
+    assert isinstance(cached, list)
+    return cached
 
 
 def label(view: View, model: ModelReference) -> str:
@@ -212,7 +222,7 @@ def languages(workspace: Workspace, view: View) -> tuple[str, ...]:
 def _base_choices(workspace: Workspace, view: View) -> object:
     """All base models; that of the trained model is preselected."""
     _, after = selected_models(workspace, view)
-    found = [model for model in list_references(workspace, view.jobs) if model.kind == "base"]
+    found = [model for model in references(workspace, view) if model.kind == "base"]
     fitting = _named(found, _base_of(workspace, after))
     value = fitting or _named(found, view.values["base"]) or (found[0] if found else None)
     return gr.update(choices=[(model.label, model.reference) for model in found],

@@ -2,25 +2,33 @@
 
 `JobStateReducer` folds events into a `JobState`. `JobReader` adds whether the worker lives; it reads only what was
 appended since its last call, so that a page can ask twice a second. `JobBoard` has one reader for each job of a
-workspace and is shared by all callbacks.
+workspace and is shared by all callbacks. It remembers ended jobs in a file, as a workspace may have thousands.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import cache, lru_cache
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from pydantic import TypeAdapter
 
 from config import foreign
 from config.errors import UserError
 from core.jobs import checkpoint_names, locks
 from core.jobs.directory import Job, load_job
 from core.jobs.events import (
+    LATEST,
     TERMINAL,
     AudioChunk,
     AudioGenerated,
@@ -44,7 +52,9 @@ from core.jobs.events import (
     WarningRaised,
     read_events,
 )
+from core.jobs.verbs import VERBS
 from core.workspace import Workspace
+from data.durable_files import write_text
 
 Status = Literal["created", "queued", "waiting", "running", "stopping",
                  "finished", "stopped", "failed", "crashed", "skipped"]
@@ -52,6 +62,7 @@ ALIVE: tuple[Status, ...] = ("queued", "waiting", "running", "stopping")
 RESUMABLE: tuple[Status, ...] = ("stopped", "failed", "crashed", "skipped")
 POSITION_FILE = "queue_position"
 """In a job's folder: its place among the jobs of its device, where a person moved it."""
+_REMEMBERED_BYTES = 512 << 20
 _RATE_WINDOW_S = 30.0
 _NO_LAST_EVENT = "The worker ended without a last event: it was killed, or the machine went down."
 _CRASH_HINT = "Resume it; if it happens again, read the log and watch the memory."
@@ -78,15 +89,15 @@ class JobState:
     progress: Progress | None = None
     rate: float | None = None  # units of `progress` a second, lately
     eta_s: float | None = None
-    stages: tuple[Stage, ...] = ()
+    stages: Sequence[Stage] = ()
     plan: Plan | None = None
-    steps: tuple[Step, ...] = ()
-    evaluations: tuple[Evaluated, ...] = ()
-    samples: tuple[SampleGenerated, ...] = ()
-    checkpoints: tuple[CheckpointSaved, ...] = ()
-    audio: tuple[AudioGenerated, ...] = ()
-    audio_chunks: tuple[AudioChunk, ...] = ()
-    warnings: tuple[str, ...] = ()
+    steps: Sequence[Step] = ()
+    evaluations: Sequence[Evaluated] = ()
+    samples: Sequence[SampleGenerated] = ()
+    checkpoints: Sequence[CheckpointSaved] = ()
+    audio: Sequence[AudioGenerated] = ()
+    audio_chunks: Sequence[AudioChunk] = ()
+    warnings: Sequence[str] = ()
     result: Result | None = None
     message: str = ""  # of the failure or the stop
     hint: str = ""
@@ -267,6 +278,10 @@ class JobReader:
         self._guard = threading.Lock()
         self._reset()
 
+    def has_ended(self, size: int) -> bool:
+        """Whether a journal of `size` bytes was read to its end, and its last event ended the job."""
+        return isinstance(self._last, TERMINAL) and self._offset == size
+
     def state(self, worker_alive: bool | None = None) -> JobState:
         """The state now; cheap when nothing was appended.
 
@@ -323,36 +338,127 @@ class JobReader:
         return self._cached
 
 
+class _JournalList(Sequence[Any]):
+    """A list of an ended job: its length and, of steps, its last item are known, the rest stays in the journal."""
+
+    def __init__(self, job: Job, stamp: tuple[int, int], name: str, length: int, last: object = None) -> None:
+        self._job, self._stamp, self._name, self._length, self._last = job, stamp, name, length, last
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, at: int) -> Any: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Any]: ...
+    def __getitem__(self, at: int | slice) -> Any:
+        if self._last is not None and at == -1:
+            return self._last
+        return _journal_lists(self._job, self._stamp)[self._name][at]
+
+
+@lru_cache(maxsize=8)
+def _journal_lists(job: Job, _stamp: tuple[int, int]) -> dict[str, Sequence[Any]]:
+    """The lists of `job` as its journal has them; kept for the few jobs that are looked at."""
+    reducer = JobStateReducer(job)
+    for event in read_events(job.journal)[0]:
+        reducer.add(event)
+    state = reducer.state()
+    return {name: getattr(state, name) for name in _LISTS.values()}
+
+
+@dataclass(frozen=True)
+class EndedJob:
+    """What is remembered of a job that has ended, while its files are as they were."""
+
+    name: str
+    config: tuple[int, int]  # of the file: nanoseconds of its last change, and its size
+    journal: tuple[int, int]
+    lengths: dict[str, int]  # of the lists that stay in the journal
+    last_step: Step | None
+    state: JobState  # without these lists
+
+    @classmethod
+    def of(cls, state: JobState, config: tuple[int, int], journal: tuple[int, int]) -> EndedJob:
+        lengths = {name: length for name in _LISTS.values() if name not in ("stages", "checkpoints")
+                   and (length := len(getattr(state, name)))}
+        without: dict[str, Any] = dict.fromkeys(lengths, ())
+        return cls(state.id, config, journal, lengths, state.steps[-1] if state.steps else None,
+                   replace(state, **without))
+
+    def restore(self, folder: Path) -> JobState:
+        """The state of the job in `folder`."""
+        job = replace(self.state.job, directory=folder)
+        lists: dict[str, Any] = {
+            name: _JournalList(job, self.journal, name, length, self.last_step if name == "steps" else None)
+            for name, length in self.lengths.items()}
+        return replace(self.state, job=job, **lists)
+
+
+@cache
+def _ended_job_type() -> TypeAdapter[EndedJob]:
+    return TypeAdapter(EndedJob)
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    """What changes when the file does; zeros where there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
+
+
 class JobBoard:
-    """All jobs of a workspace, read incrementally. One for the whole page; safe to share between threads."""
+    """All jobs of a workspace, read incrementally. One for the whole page; safe to share between threads.
+
+    Ended jobs are remembered in `cache/jobs.jsonl`, a line each, of which the last counts: a page over 5,000 runs would
+    else read all their journals at each start. A line holds while the job's files are as they were. The file may be
+    deleted, and what is wrong with it is left out.
+    """
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         self._readers: dict[str, JobReader] = {}
+        self._remembered: dict[str, EndedJob] | None = None  # as read from the file, until each is compared
+        self._ended: dict[str, tuple[tuple[int, int], JobState]] = {}  # with the journal's stamp
         self.damaged: dict[str, str] = {}
         """Folders among the runs that cannot be read as jobs, with the reason, as `states` saw them last."""
 
     def states(self) -> list[JobState]:
         """Every readable job, newest first."""
-        names = self.workspace.list_runs()
         with self._guard:
-            for gone in self._readers.keys() - set(names):
-                del self._readers[gone]
-        found, damaged = [], {}
-        for name in names:
-            try:
-                with foreign.reading(self.workspace.runs / name, "Move it out of the workspace."):
-                    found.append(self.state(name))
-            except UserError as error:  # a folder that others made, or another version
-                damaged[name] = error.message
-        self.damaged = damaged
-        return sorted(found, key=lambda state: (state.job.created, state.id), reverse=True)
+            if self._remembered is None:
+                self._remembered = self._read_remembered()
+            names = self.workspace.list_runs()
+            for known in (self._readers, self._ended, self._remembered):
+                for gone in known.keys() - set(names):
+                    del known[gone]
+            found: list[tuple[float, str, JobState]] = []
+            damaged, new, runs = {}, [], str(self.workspace.runs)
+            for name in names:
+                state = self._ended_state(name, f"{runs}/{name}")
+                if state is None:
+                    try:
+                        with foreign.reading(self.workspace.runs / name, "Move it out of the workspace."):
+                            state = self.state(name)
+                    except UserError as error:  # a folder that others made, or another version
+                        damaged[name] = error.message
+                        continue
+                    if state.ended and (ended := self._let_go(state)):
+                        new.append(ended)
+                found.append((state.job.created, name, state))
+            self._append_remembered(new)
+            self.damaged = damaged
+            return [state for _created, _name, state in sorted(found, key=itemgetter(0, 1), reverse=True)]
 
     def state(self, name: str) -> JobState:
         """The job `name`; `UserError` when there is none."""
         with self._guard:
             directory = self.workspace.run(name)
+            if (ended := self._ended_state(name, str(directory))) is not None:
+                return ended
             if name not in self._readers:
                 self._readers[name] = JobReader(load_job(self.workspace, directory.name))
             reader = self._readers[name]
@@ -361,3 +467,54 @@ class JobBoard:
     def queue(self) -> list[JobState]:
         """Jobs that run or wait, in the order in which they will get their device."""
         return queue_order([state for state in self.states() if state.alive])
+
+    def _ended_state(self, name: str, folder: str) -> JobState | None:
+        """The state of a job that has ended and whose journal is as it was; None for another."""
+        if found := self._ended.get(name):
+            stamp, state = found
+            if _stamp(f"{folder}/events.jsonl") == stamp:
+                return state
+            del self._ended[name]
+        elif self._remembered and (one := self._remembered.pop(name, None)) and one.config == _stamp(
+                f"{folder}/config.yaml") and one.journal == _stamp(f"{folder}/events.jsonl"):
+            self._ended[name] = one.journal, one.restore(self.workspace.runs / name)
+            return self._ended[name][1]
+        return None
+
+    def _let_go(self, state: JobState) -> EndedJob | None:
+        """Let the reader of an ended job go, and its lists; None where there is none any more."""
+        name, folder = state.id, self.workspace.runs / state.id
+        reader, journal = self._readers.get(name), _stamp(f"{folder}/events.jsonl")
+        if reader is None or not reader.has_ended(journal[1]):
+            return None
+        del self._readers[name]
+        ended = EndedJob.of(state, _stamp(f"{folder}/config.yaml"), journal)
+        self._ended[name] = journal, ended.restore(folder)
+        return ended
+
+    @property
+    def _file(self) -> Path:
+        return self.workspace.cache / "jobs.jsonl"
+
+    def _read_remembered(self) -> dict[str, EndedJob]:
+        try:
+            lines = foreign.read_bytes(self._file, _REMEMBERED_BYTES).split(b"\n")
+        except (OSError, ValueError):
+            return {}
+        found: dict[str, EndedJob] = {}
+        kept: dict[str, bytes] = {}
+        for line in filter(None, lines):
+            with suppress(ValueError):  # pydantic's error is one
+                one = _ended_job_type().validate_python(foreign.loads(line))
+                if one.state.ended and one.state.verb in VERBS and 0 <= one.state.job.created < LATEST:
+                    found[one.name], kept[one.name] = one, line
+        if len(lines) > 2 * len(found) + 1000:
+            with suppress(UserError, OSError):
+                write_text(self._file, b"\n".join([*kept.values(), b""]).decode(), sync=False)
+        return found
+
+    def _append_remembered(self, ended: Iterable[EndedJob]) -> None:
+        lines = [json.dumps(_ended_job_type().dump_python(one, mode="json")) + "\n" for one in ended]
+        if lines:
+            with suppress(OSError), open(self._file, "a", encoding="ascii") as file:
+                file.write("".join(lines))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from config.errors import UserError, join_names
-from core.jobs.checkpoint_names import CHOICE, pinned_names
+from core.jobs.checkpoint_names import CHECKPOINTS, CHOICE, pinned_names
 from core.jobs.directory import load_job
 from core.jobs.state import JobBoard, JobReader, JobState
 from core.library.records import read_model_record
@@ -347,12 +350,19 @@ def require_run(reference: str) -> str:
 
 def list_references(workspace: Workspace, runs: Sequence[JobState]) -> list[ModelReference]:
     """All models for synthesis: bases, exports, and the chosen or best checkpoint of each of `runs` that has one."""
-    found = [resolve(workspace, f"base:{name}") for name in workspace.list_models()]
-    found += [resolve(workspace, f"export:{name}") for name in workspace.list_exports()]
+    found = []
+    for reference in (*(f"base:{name}" for name in workspace.list_models()),
+                      *(f"export:{name}" for name in workspace.list_exports())):
+        with suppress(UserError):  # a folder whose name is none that Lisan gives
+            found.append(resolve(workspace, reference))
     for state in runs:
         if state.verb == "train" and (best := _best(state, _checkpoints(state))) is not None:
             found.append(ModelReference(f"run:{state.id}", "run", state.id, *best))
     return found
+
+
+_CHECKPOINT_PATH = re.compile(rf"{CHECKPOINTS}/step-[0-9]{{1,12}}")
+"""As trainings write it; a journal that others made may name any place."""
 
 
 def list_checkpoints(state: JobState) -> list[ModelReference]:
@@ -397,7 +407,9 @@ def _checkpoint(workspace: Workspace, reference: str, name: str) -> ModelReferen
 
 def _checkpoints(state: JobState) -> list[tuple[Path, int]]:
     """Folder and step of each checkpoint that is still there, the best last."""
-    found = [one for one in state.checkpoints if (state.job.directory / one.path).is_dir()]
+    folder = str(state.job.directory)
+    found = [one for one in state.checkpoints if _CHECKPOINT_PATH.fullmatch(one.path)
+             and os.path.isdir(f"{folder}/{one.path}")]  # not pathlib's: a page may ask this of thousands
     found.sort(key=lambda one: (one.best, one.step))
     return [(state.job.directory / one.path, one.step) for one in found]
 

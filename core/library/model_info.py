@@ -7,10 +7,11 @@ the model.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -73,7 +74,11 @@ def spoken_languages(workspace: Workspace, name: str) -> tuple[str, ...]:
 
 def taught_records(workspace: Workspace, name: str) -> tuple[TaughtRecord, ...]:
     """The languages that a model to build upon was taught, as far as an extension will record them."""
-    model = catalog.resolve_model(workspace, name)
+    return taught_records_of(workspace, catalog.resolve_model(workspace, name))
+
+
+def taught_records_of(workspace: Workspace, model: ModelReference) -> tuple[TaughtRecord, ...]:
+    """As `taught_records`, of a model that is known."""
     if model.kind == "base":
         return ()
     record = record_of(model)
@@ -81,18 +86,19 @@ def taught_records(workspace: Workspace, name: str) -> tuple[TaughtRecord, ...]:
     return (*record.origin.taught, *(
         TaughtRecord(code, model.reference, record.scope, record.dataset, record.origin.size,
                      record.origin.fingerprint, "")
-        for code in added_languages(workspace, model) if code not in known))
+        for code in languages(workspace, model)
+        if code not in known and code not in base_languages(workspace, record.origin.model)))
 
 
-def buildable_models(workspace: Workspace, references: Sequence[ModelReference]) -> list[str]:
-    """Names of the base models, then those of `references` that a next language can be built upon."""
+def taught_models(references: Sequence[ModelReference]) -> list[ModelReference]:
+    """Those of `references` that are no base models and that a next language can be built upon."""
     found = []
     for one in references:
         if one.kind != "base":
             with suppress(UserError):  # incomplete or damaged
                 if record_of(one).scope != "full":
-                    found.append(one.reference)
-    return [*workspace.list_models(), *found]
+                    found.append(one)
+    return found
 
 
 def matching_tokenizers(workspace: Workspace, model: str) -> list[str]:
@@ -182,10 +188,17 @@ def languages(workspace: Workspace, model: ModelReference) -> tuple[str, ...]:
     """Codes of the languages of a model, those that were added here first."""
     folder = model.folder if model.kind == "base" else model.folder / records.FRONT_END
     try:
-        front_end = foreign.read_json(folder / "front_end.json")
-        return tuple(sorted(front_end["languages"], key=lambda code: (code in front_end["base_languages"], code)))
+        status = os.stat(path := folder / SETTINGS_FILE)
+        return _front_end_languages(path, status.st_mtime_ns, status.st_size)
     except (OSError, ValueError, KeyError, TypeError):
         return _published_languages(workspace, model)
+
+
+@lru_cache(1 << 14)
+def _front_end_languages(path: Path, _changed: int, _size: int) -> tuple[str, ...]:
+    """Kept while the file is as it was: Start names the languages of every run."""
+    front_end = foreign.read_json(path)
+    return tuple(sorted(front_end["languages"], key=lambda code: (code in front_end["base_languages"], code)))
 
 
 def base_languages(workspace: Workspace, model: str) -> tuple[str, ...]:

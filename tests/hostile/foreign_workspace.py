@@ -13,6 +13,7 @@ import yaml
 from config.schema import ExportOptions, TrainOptions
 from core.jobs import events
 from core.jobs.directory import create_job
+from core.jobs.state import JobBoard
 from core.workspace import Workspace
 
 DEEP = 100_000
@@ -73,12 +74,14 @@ def build(path: Path) -> Workspace:
     (export / "README.md").write_text("# a card\n")
     model = workspace.models / MODEL
     model.mkdir()
-    _json(model / "model.json", {"family": "tiny", "name": MODEL, "repository": "", "commit": "", "files": {}})
+    _json(model / "model.json", {"family": "tiny", "name": MODEL, "variant": "", "repository": "", "revision": "",
+                                 "requested_revision": "", "files": {}})
     _json(model / "front_end.json", languages)
     made = create_job(workspace, "export", ExportOptions(run=f"run:{RUN}", export=EXPORT), name="exported").directory
     (made / "events.jsonl").write_text('{"event": "finished", "time": 5.0, "result": {"export": "made"}}\n')
     (workspace.rules).mkdir()
     (workspace.rules / "mine.yaml").write_text("language: am\n")
+    JobBoard(workspace).states()  # leaves its list of ended jobs, which others may have changed too
     return workspace
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -142,15 +143,50 @@ def test_other_folders_beside_checkpoints_are_left_out(name: str, workspace: Wor
     harmless(answers(shown_page), workspace)
 
 
-def test_a_run_and_a_dataset_that_cannot_be_read_are_shown_with_the_reason(workspace: Workspace,
-                                                                           shown_page: ServedPage) -> None:
-    DAMAGE["deep YAML"](workspace.runs / "trained" / "config.yaml")
-    DAMAGE["deep YAML"](workspace.datasets / "clips" / "dataset.yaml")
+LISTED = {"runs/trained/config.yaml": "Runs that cannot be read", "datasets/clips/dataset.yaml": "Datasets in",
+          "models/tiny/model.json": "Models that cannot", "models/tiny/front_end.json": "Models that cannot",
+          "tokenizers/pieces/report.json": "Tokenizers that cannot", "exports/made/export.json": "Exports that cannot",
+          "tokenizers/pieces/front_end.json": "Tokenizers that cannot",
+          "extensions/rows/extension.json": "Extensions that cannot"}
+
+
+@pytest.mark.parametrize("file", LISTED)
+def test_what_cannot_be_read_is_listed_as_damaged_in_its_place(file: str, workspace: Workspace,
+                                                               shown_page: ServedPage) -> None:
+    DAMAGE["deep JSON" if file.endswith("json") else "deep YAML"](workspace.path / file)
     shown = answers(shown_page)
     harmless(shown, workspace)
-    assert shown.count("it has more than 64 levels") >= 2
-    assert "Runs that cannot be read" in shown
-    assert "exported" in shown
+    assert LISTED[file] in shown
+    assert re.search(r"damaged: [^<]*(more than 64 levels|recursion limit)", shown)
+    for title in set(LISTED.values()) - {LISTED[file], "Datasets in"}:
+        assert title not in shown
+    assert "exported" in shown  # the other job
+
+
+@pytest.mark.parametrize("kind", ["models", "datasets", "tokenizers", "extensions", "exports", "runs"])
+def test_a_folder_with_a_name_that_lisan_does_not_give_hides_no_other(kind: str, workspace: Workspace,
+                                                                      shown_page: ServedPage) -> None:
+    for name in ("my model", "\u1208\u1233\u1295", "a" * 200, "-rf"):
+        (workspace.path / kind / name).mkdir()
+    shown = answers(shown_page)
+    harmless(shown, workspace)
+    for text in (foreign_workspace.RUN, foreign_workspace.DATASET, foreign_workspace.EXPORT, "Rows are equal",
+                 f"export:{foreign_workspace.EXPORT}", f"base:{foreign_workspace.MODEL}"):
+        assert text in shown
+
+
+def test_a_forged_list_of_ended_jobs_shows_no_job_that_is_not_there(workspace: Workspace,
+                                                                    shown_page: ServedPage) -> None:
+    remembered = workspace.cache / "jobs.jsonl"
+    answers(shown_page)
+    line = remembered.read_text().splitlines()[0]
+    name = json.loads(line)["name"]
+    remembered.write_text(line.replace(name, "forged") + "\n" + line.replace('"created": ', '"created": 9'))
+    _live(shown_page).board.__init__(workspace)  # type: ignore[misc]
+    shown = answers(shown_page)
+    harmless(shown, workspace)
+    assert "forged" not in shown
+    assert foreign_workspace.RUN in shown
 
 
 LINKS = {"out": "/etc/passwd", "out by steps": "../../../../../../../../etc/passwd", "in a circle": "a.wav"}

@@ -1,9 +1,13 @@
 """Journals folded into states, without a worker."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
 from core.jobs import control
 from core.jobs import state as job_reader
@@ -12,6 +16,7 @@ from core.jobs.events import (
     Evaluated,
     Event,
     Failed,
+    Finished,
     Journal,
     Progress,
     Queued,
@@ -21,6 +26,8 @@ from core.jobs.events import (
     Started,
     Stopped,
     Waiting,
+    WarningRaised,
+    append_event,
 )
 from core.jobs.state import JobBoard, JobReader
 from core.workspace import Workspace
@@ -125,3 +132,63 @@ def test_rate_and_time_left_are_measured(workspace: Workspace):
     journal = Journal(job.journal)
     journal.append(Progress(1, 10, "sentences"))
     assert JobReader(job).state(worker_alive=True).eta_s is None  # another count: nothing measured yet
+
+
+_STEPS = some.integers(1, 9)
+_EVENTS = some.lists(some.one_of(
+    some.builds(step, _STEPS), some.builds(lambda number: Evaluated(number, 3.0, {"am": 0.5}), _STEPS),
+    some.builds(lambda number: CheckpointSaved(number, f"checkpoints/step-{number:06d}", False), _STEPS),
+    some.builds(Stage, some.sampled_from(["load", "train"]), some.sampled_from([None, 2.0])),
+    some.builds(WarningRaised, some.text(max_size=5)), some.sampled_from([
+        Queued(), Queued(restart=True), Waiting("for the CPU"), Started(1, 1), Progress(3, 9, "clips"),
+        Stopped("ended"), Failed("no", "hint", "traceback", 1), Stopped("the machine went down", terminated=True)])), max_size=25)
+
+
+@settings(max_examples=40, deadline=None)
+@given(_EVENTS, some.sampled_from([Finished({"a": float("inf"), "b": None, "c": "\u1208"}), Stopped("by a person"),
+                                   Failed("no"), Skipped("another failed")]))
+def test_a_remembered_job_is_what_its_journal_says(events: list[Event], last: Event):
+    with TemporaryDirectory() as folder:
+        workspace = Workspace.open(folder)
+        job = train(workspace, "quick", name="run")
+        for event in (*events, last):
+            append_event(job.journal, event)
+        wanted = JobReader(job).state()
+        board = JobBoard(workspace)
+        again = JobBoard(workspace)
+        for found in (*board.states(), *board.states(), *again.states(), again.state("run")):
+            for item in fields(found):
+                value, expected = getattr(found, item.name), getattr(wanted, item.name)
+                assert (tuple(value), len(value)) == (expected, len(expected)) if isinstance(expected, tuple) \
+                    else value == expected, item.name
+            assert not wanted.steps or found.steps[-1] == wanted.steps[-1]
+
+
+def test_a_remembered_job_is_read_again_when_its_files_change(workspace: Workspace):
+    job = train(workspace, "quick", name="run")
+    for event in (Queued(), Started(1, 1), step(1), Stopped("by a person")):
+        append_event(job.journal, event)
+    JobBoard(workspace).states()
+    board = JobBoard(workspace)
+    assert board.state("run").status == "stopped"
+    append_event(job.journal, Queued())
+    append_event(job.journal, step(2))
+    append_event(job.journal, Finished({}))
+    assert [state.status for state in board.states()] == ["finished"]
+    assert [one.step for one in JobBoard(workspace).states()[0].steps] == [1, 2]
+    config = job.directory / "config.yaml"
+    config.write_text("not a job")
+    assert JobBoard(workspace).states() == []
+
+
+@pytest.mark.parametrize("change", [
+    lambda path: path.unlink(), lambda path: path.write_bytes(b"\0" * 100), lambda path: path.write_text("[" * 99999),
+    lambda path: path.write_text("\n".join(["{}", "5", '{"name": "run"}', path.read_text()[:200]])),
+    lambda path: path.write_text(path.read_text().replace('"finished"', '"running"'))])
+def test_what_is_wrong_with_the_list_of_ended_jobs_is_left_out(change, workspace: Workspace):
+    job = train(workspace, "quick", name="run")
+    append_event(job.journal, Finished({}))
+    JobBoard(workspace).states()
+    remembered: Path = workspace.cache / "jobs.jsonl"
+    change(remembered)
+    assert [state.status for state in JobBoard(workspace).states()] == ["finished"]

@@ -1,11 +1,18 @@
 """How soon the page answers, beside a bare page of Gradio that is asked alternately, without and with a training:
 
-    python -m scripts.dev.benchmark.page [--answers 30] [--steps 200]
+    python -m scripts.dev.benchmark.page [--answers 30] [--steps 200] [--runs 5000 --queued 500]
+    python -m scripts.dev.benchmark.page --sessions 200
 
 A program asks as a browser does that shows the Train tab: a tick each second, and a refresh where the tick finds a
 change. The training is a worker's process that multiplies matrices with as many threads as there are cores and writes
 a step a second, after --steps that it claims to have made. Prints milliseconds from the request to the last byte, and
-the processor time of both apps up to their first whole page.
+how long both apps take to their first whole page: a browser's requests up to the contents of the open tab.
+
+--runs fills the workspace with ended jobs, of which every second is a training of 100 steps with a checkpoint; --queued
+adds jobs that wait for the CPU, whose locks this program holds in place of their workers.
+
+--sessions measures memory instead: so many pages are opened, ticked, switched to another tab and closed, one after the
+other, and what the app's process grew by is divided by their number.
 """
 
 from __future__ import annotations
@@ -25,22 +32,36 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import torch
+import yaml
 
 from config.errors import UserError
-from config.schema import TrainOptions
+from config.schema import SynthesizeOptions, TrainOptions
 from core.jobs import control, worker
 from core.jobs.directory import create_job
-from core.jobs.events import Result, Step
+from core.jobs.events import (
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    Finished,
+    Queued,
+    Result,
+    Started,
+    Step,
+    Waiting,
+    encode,
+)
+from core.jobs.locks import FileLock
 from core.jobs.reporter import Reporter, StopRequested
 from core.jobs.state import JobReader
+from core.library.records import CheckpointRecord, Origin
 from core.workspace import Workspace
-from scripts.command import exit_with
+from data.durable_files import write_json
 from scripts.dev.benchmark import machine
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -58,6 +79,9 @@ page.block_thread()
 _TICK_S = 1.0
 _WORKER = "worker"
 _PATIENCE_S = 600.0
+_KEPT_OPEN_S = 3.0  # the server closes a connection after five seconds without a request
+_WARM_SESSIONS = 20
+_CLOSED_S = 25.0  # the app notices a closed page at the next beat of its stream, every 15 s
 
 
 @dataclass
@@ -79,6 +103,7 @@ class PageClient:
         self.values = {one["id"]: None if one["type"] == "state" else one["props"].get("value")
                        for one in config["components"]}
         place = urlsplit(self.url)
+        self._answered = -math.inf
         self._connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_PATIENCE_S)
 
     def event(self, kind: str, of: int | None = None) -> Mapping[str, Any]:
@@ -95,11 +120,13 @@ class PageClient:
         """Send `event` and take its outputs; milliseconds to the last byte, and the components that changed."""
         body = json.dumps({"data": [self.values[number] for number in event["inputs"]], "event_data": data,
                            "fn_index": event["id"], "session_hash": self.session})
+        if time.monotonic() - self._answered > _KEPT_OPEN_S:
+            self._connection.close()  # the next request opens it
         start = time.perf_counter()
         self._connection.request("POST", "/gradio_api/run/predict", body, {"Content-Type": "application/json"})
         answer = self._connection.getresponse()
         text = answer.read()
-        passed = 1000 * (time.perf_counter() - start)
+        passed, self._answered = 1000 * (time.perf_counter() - start), time.monotonic()
         if answer.status != http.client.OK:
             raise UserError(f"{self.url} answered {answer.status}: {text[:200]!r}.", "See the app's output.")
         changed = []
@@ -115,7 +142,31 @@ class PageClient:
     def tick(self) -> dict[str, float]:
         """Milliseconds of a tick and, where it asks for one, of the refresh."""
         passed, changed = self.send(self.tick_event)
-        found = {"tick": passed}
+        return {"tick": passed, **self._follow(changed)}
+
+    def open(self) -> float:
+        """Load the page as a browser does, up to the contents of the open tab; seconds."""
+        start = time.perf_counter()
+        with urllib.request.urlopen(self.url, timeout=_PATIENCE_S) as answer:
+            answer.read()
+        if any("load" in {name for _of, name in one["targets"]} for one in self.events):  # the bare page has none
+            self._with_refresh(self.event("load"))
+        return time.perf_counter() - start
+
+    def select(self, tab: str) -> None:
+        """Switch to the tab with this label."""
+        self._with_refresh(next(one for one in self.events if not one["inputs"] and len(one["outputs"]) == 1 and (
+            "select" in {name for _of, name in one["targets"]})), {"value": tab, "index": 5})
+
+    def _with_refresh(self, event: Mapping[str, Any], data: object = None) -> None:
+        self.send(event, data)
+        for one in self.events:
+            if one["trigger_after"] == event["id"]:
+                self._follow(self.send(one)[1])
+
+    def _follow(self, changed: Sequence[int]) -> dict[str, float]:
+        """Send the events of those components that `changed`; milliseconds of a refresh."""
+        found = {}
         for number in changed:
             if any([number, "change"] in one["targets"] for one in self.events):  # a flag, the bare page's has none
                 event = self.event("change", number)
@@ -124,29 +175,121 @@ class PageClient:
                     found["refresh"] = passed
         return found
 
+    @contextmanager
+    def heartbeat(self) -> Iterator[None]:
+        """The stream by whose end the app learns that the page is closed."""
+        place = urlsplit(self.url)
+        stream = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_PATIENCE_S)
+        stream.request("GET", f"/gradio_api/heartbeat/{self.session}")
+        stream.getresponse().read(1)
+        try:
+            yield
+        finally:
+            self._connection.close()
+            stream.close()
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.dev.benchmark.page", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--answers", type=int, default=30, help="ticks of each measurement (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=200, help="of the training (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=0, help="ended jobs in the workspace (default: %(default)s)")
+    parser.add_argument("--queued", type=int, default=0, help="jobs that wait for the CPU (default: %(default)s)")
+    parser.add_argument("--sessions", type=int, default=0, help="measure what so many closed pages leave in memory")
     given = parser.parse_args(arguments)
     where = machine.describe(torch.device("cpu"))
     print(f"{where.processor}, {where.cores} cores; commit {where.commit}; load average at the start {where.load}",
           flush=True)
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace.open(folder)
+        locks = fill(workspace, given.runs, given.queued)
         app = ["app.py", "--no-check", "--port", "0", "--workspace", folder]
         bare_app = ["-c", BARE, str(_free_port())]
-        with served(app) as (page_url, page_s), served(bare_app) as (bare_url, bare_s):
-            print(f"first whole page: {page_s:.2f} s of a processor, a bare one {bare_s:.2f} s", flush=True)
+        if given.sessions:
+            measure_sessions(app, given.sessions)
+            return 0
+        if given.runs:
+            with served(app) as page_served:
+                print_start("the page, which reads all runs for the first time", page_served)
+        with served(bare_app) as bare_served, served(app) as page_served:
+            bare, page = print_start("a bare page", bare_served), print_start("the page", page_served)
             print("\n| | | answers | page: median (90%) | bare page | ratio |\n|---|---|---|---|---|---|", flush=True)
-            page, bare = PageClient(page_url, "page"), PageClient(bare_url, "bare")
             with training(workspace, given.steps):
-                open_train_tab(page)
+                page.select("Train")
+                page.tick()
                 compare("a training", page, bare, given.answers)
-            compare("no job", page, bare, given.answers)
+            compare("no training", page, bare, given.answers)
+    for lock in locks:
+        lock.release()
     return 0
+
+
+def print_start(what: str, app: Served) -> PageClient:
+    """Open the page of `app`, which was just started, and print how long both took."""
+    client = PageClient(app.url, "page")
+    opened_s = client.open()
+    print(f"{what}: {app.started_s:.2f} s from the start of the process until it is ready, {opened_s:.2f} s from the "
+          f"request to the first whole page, {app.processor_s():.2f} s of a processor", flush=True)
+    return client
+
+
+def fill(workspace: Workspace, ended: int, queued: int) -> list[FileLock]:
+    """Make `ended` jobs, and `queued` ones that wait; the locks that keep these alive."""
+    journals = {"train": [Queued(), Started(1, 1), *(
+        Step(step, 100, 5.0 - step / 50, 4.0, 5e-3, 1.0, 5000.0, 0.4 * step) for step in range(1, 101)),
+        Evaluated(100, 3.0, {"am": 0.4}), CheckpointSaved(100, "checkpoints/step-000100", True),
+        Finished({"steps": 100})], "synthesize": [Queued(), Started(1, 1), Finished({"seconds": 1.0})]}
+    options = {"train": TrainOptions(), "synthesize": SynthesizeOptions(text="A sentence.")}
+    now, held = time.time(), []
+    (workspace.models / "tiny").mkdir()
+    for number in range(ended + queued):
+        verb = ("train", "synthesize")[number % 2]
+        events: list[Event] = journals[verb] if number < ended else [Queued(), Waiting("Waiting for cpu.")]
+        created = now - 60.0 * (ended + queued - number)
+        folder = workspace.runs / f"{verb}-{number:06d}"
+        folder.mkdir()
+        (folder / "config.yaml").write_text(yaml.safe_dump({
+            "verb": verb, "device": "cpu", "after": [], "created": created,
+            "options": options[verb].model_dump(mode="json")}))
+        (folder / "events.jsonl").write_bytes(b"".join(encode(replace(event, time=created + at))
+                                                       for at, event in enumerate(events)))
+        if verb == "train" and number < ended:
+            _write_checkpoint(folder)
+        if number >= ended and (lock := FileLock.acquire(folder / "lock")):
+            held.append(lock)
+    return held
+
+
+def _write_checkpoint(run: Path) -> None:
+    """What the page reads of a checkpoint."""
+    checkpoint = run / "checkpoints" / "step-000100"
+    (checkpoint / "front_end").mkdir(parents=True)
+    origin = Origin("tiny", "tiny", "a", 3, 4, "b")
+    write_json(checkpoint / "checkpoint.json", asdict(CheckpointRecord(
+        run.name, 100, "gated", "rows", "clips", "a", "b", origin, 16)), sync=False)
+    write_json(checkpoint / "front_end" / "front_end.json", {
+        "languages": {"en": {}, "fr": {}, "am": {}}, "base_languages": ["en", "fr"]}, sync=False)
+
+
+def measure_sessions(app: Sequence[str], sessions: int) -> None:
+    """Open and close pages, and print what stays of each."""
+    with served(app) as page:
+        before = 0
+        for number in range(_WARM_SESSIONS + sessions):
+            client = PageClient(page.url, f"session{number}")
+            with client.heartbeat():
+                client.open()
+                for tab in ("Train", "Listen", "Jobs"):
+                    client.select(tab)
+                    client.tick()
+            if number in (_WARM_SESSIONS - 1, _WARM_SESSIONS + sessions - 1):
+                time.sleep(_CLOSED_S)
+                after = page.resident_bytes()
+                if before:
+                    print(f"{sessions} sessions: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after, "
+                          f"{(after - before) / sessions / 1e3:.1f} kB stay of each", flush=True)
+                before = after
 
 
 def _free_port() -> int:
@@ -155,9 +298,27 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@dataclass(frozen=True)
+class Served:
+    """An app, and how long it took until it was ready."""
+
+    url: str
+    process: int
+    started_s: float
+
+    def processor_s(self) -> float:
+        """Seconds of a processor, its threads and ended children included."""
+        fields = Path(f"/proc/{self.process}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+    def resident_bytes(self) -> int:
+        return int(Path(f"/proc/{self.process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 @contextmanager
-def served(program: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Address of the page that `python PROGRAM` serves, and the seconds of a processor to its first answer."""
+def served(program: Sequence[str]) -> Iterator[Served]:
+    """The page that `python PROGRAM` serves."""
+    start = time.perf_counter()
     environment = {name: value for name, value in os.environ.items() if name != "LISAN_PASSWORD"}
     process = subprocess.Popen([sys.executable, *program], cwd=ROOT, text=True, stdout=subprocess.PIPE,
                                env={**environment, "GRADIO_ANALYTICS_ENABLED": "False"})
@@ -166,10 +327,7 @@ def served(program: Sequence[str]) -> Iterator[tuple[str, float]]:
         url = next((line.removeprefix(READY).strip() for line in process.stdout if line.startswith(READY)), "")
         if not url:
             raise UserError(f"{' '.join(program)[:40]} ended before it was ready.", "See its output above.")
-        with urllib.request.urlopen(url, timeout=_PATIENCE_S) as answer:
-            answer.read()
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        yield url, sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        yield Served(url, process.pid, time.perf_counter() - start)
     finally:
         process.terminate()
         process.wait(_PATIENCE_S)
@@ -211,12 +369,6 @@ def training(workspace: Workspace, steps: int) -> Iterator[None]:
         yield
     finally:
         control.force_stop(job, grace_s=0.0)
-
-
-def open_train_tab(page: PageClient) -> None:
-    page.send(next(one for one in page.events if not one["inputs"] and len(one["outputs"]) == 1
-                   and ("select" in {name for _target, name in one["targets"]})), {"value": "Train", "index": 5})
-    page.tick()
 
 
 def compare(what: str, page: PageClient, bare: PageClient, answers: int) -> None:
