@@ -34,6 +34,7 @@ from data.normalisers import DATA_FILES
 from data.segmenters import BYTES, Bpe, ByteLevelBpe, SentencePieceModel, base_file, highest_id
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # no text in UTF-8 holds one
+_CODE = re.compile(r"[\w-]{1,40}")
 SETTINGS_FILE = "front_end.json"
 _HINT = "Get the model or make the tokenizer again."
 
@@ -163,6 +164,8 @@ class LanguageEntry:
 
     @classmethod
     def from_json(cls, code: str, entry: dict, kind: type[Segmenter]) -> LanguageEntry:
+        if not _CODE.fullmatch(code):  # files are named after it
+            raise ValueError(f"language code {code!r}")
         file, rules = str(entry["tokenizer"]), str(entry.get("rules", ""))
         if file not in (kind.base_file, language_file(code, kind)):
             raise ValueError(f"tokenizer file {file!r} of {code!r}")
@@ -241,8 +244,9 @@ class FrontEnd:
             front_end = cls(by_code, files, int(settings["prefix_size"]), style)
         except FileNotFoundError as error:
             raise UserError(f"The front-end in {folder} lacks {Path(error.filename).name}.", _HINT) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{folder / SETTINGS_FILE} is damaged: {error!r}.", _HINT) from error
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+            raise UserError(f"{folder / SETTINGS_FILE} is damaged: {str(error)[:200] or type(error).__name__}.",
+                            _HINT) from error
         if front_end.size != size:
             raise UserError(f"{folder / SETTINGS_FILE} says {size} ids, it holds {front_end.size}.", _HINT)
         return front_end

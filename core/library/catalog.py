@@ -361,8 +361,8 @@ def list_references(workspace: Workspace, runs: Sequence[JobState]) -> list[Mode
     return found
 
 
-_CHECKPOINT_PATH = re.compile(rf"{CHECKPOINTS}/step-[0-9]{{1,12}}")
-"""As trainings write it; a journal that others made may name any place."""
+_CHECKPOINT_PATH = re.compile(rf"{CHECKPOINTS}/\w[\w.-]*")
+"""Within the run; a journal that others made may name any place."""
 
 
 def list_checkpoints(state: JobState) -> list[ModelReference]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from config import foreign
 from config.errors import UserError
 from core.library.diagnosis import TokenizerFit
 from core.library.records import FRONT_END
@@ -51,7 +52,7 @@ def find_tokenizer(given: str, checkpoint: Path, rows: int) -> Path | None:
 def read_pieces(path: Path) -> dict[str, int]:
     """Pieces and ids of the tokenizer file `path`; `UserError` when it is none."""
     try:
-        content = path.read_bytes()
+        content = foreign.read_bytes(path)
     except OSError as error:
         raise UserError(f"{path} could not be read: {error.strerror}.", "Give the tokenizer's file.") from error
     return dict(read_segmenter(content, str(path)).ids)

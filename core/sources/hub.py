@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,13 @@ _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _LONGEST_RETRY_AFTER_S = 120.0
 _RESUME = "What was downloaded is kept: continue the job when the network is back."
 _TOKENS = "make a token at {hub}/settings/tokens, set HF_TOKEN to it in the environment, and start Lisan again"
+
+
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_NOT_A_LIST = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, UnicodeError,
+               json.JSONDecodeError, ValueError)
+"""What the hub's library raises at answers of another form. Its own errors are none of these but for `ValueError`s
+of names, which are checked before."""
 
 
 class Interrupted(Exception):
@@ -122,17 +130,23 @@ class Hub:
             try:
                 info = api.repo_info(repository, revision=revision, repo_type=self.kind, files_metadata=True,
                                      timeout=timeout_s)
-            except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
+                files = {}
+                for item in (info.siblings if isinstance(info, DatasetInfo | ModelInfo) else None) or ():
+                    size = item.lfs.size if item.lfs else item.size
+                    if size is not None:
+                        blob = "" if item.lfs else item.blob_id or ""
+                        files[item.rfilename] = ExpectedFile(size, item.lfs.sha256 if item.lfs else "", blob)
+                for name, one in files.items():
+                    if not (isinstance(one.size, int) and 0 <= one.size < 1 << 63
+                            and all(isinstance(text, str) for text in (name, one.sha256, one.blob))):
+                        raise TypeError("a file of a wrong type")
+                if not isinstance(info.sha, str | None):
+                    raise TypeError("a commit of a wrong type")
+            except _NOT_A_LIST:
                 raise UserError(
                     f"{self.host} sent something that is no list of files.",
                     "Check HF_ENDPOINT, and whether this network asks for a login in the browser first; then continue.",
                 ) from None
-        files = {}
-        for item in (info.siblings if isinstance(info, DatasetInfo | ModelInfo) else None) or ():
-            size = item.lfs.size if item.lfs else item.size
-            if size is not None:
-                blob = "" if item.lfs else item.blob_id or ""
-                files[item.rfilename] = ExpectedFile(size, item.lfs.sha256 if item.lfs else "", blob)
         if not info.sha:
             raise UserError(f"{self.host} does not give the commit of {repository}.", "Use another HF_ENDPOINT.")
         return RepositoryFiles(repository, info.sha, files)
@@ -143,7 +157,7 @@ class Hub:
 
         Raises `Interrupted` also while the blocks are read. `timeout_s` is for each wait for the network.
         """
-        from huggingface_hub import get_session, hf_hub_url, hf_raise_for_status
+        from huggingface_hub import errors, get_session, hf_hub_url, hf_raise_for_status
         from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
         url = hf_hub_url(file.repository, file.name, revision=file.commit, endpoint=self.endpoint,
@@ -158,7 +172,10 @@ class Hub:
                 return
             if response.status_code >= 400:
                 response.read()
-            hf_raise_for_status(response)
+            try:
+                hf_raise_for_status(response)
+            except _NOT_A_LIST:  # the library expects names and values in what explains an error
+                raise errors.HfHubHTTPError(f"status {response.status_code}", response=response) from None
             first, total = part_of(response)
             yield ByteStream(first, total, response.iter_bytes())
 
@@ -242,7 +259,7 @@ def is_passing(status: int) -> bool:
 def _first_of(response: Response) -> int:
     """The position of the first byte of a part, from `Content-Range: bytes FIRST-LAST/TOTAL`."""
     first = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
-    if not first.isdigit():
+    if not _NUMBER.fullmatch(first):
         raise Interrupted("the hub sent a part without saying which")
     return int(first)
 
@@ -252,9 +269,9 @@ def _total_of(response: Response) -> int | None:
     total = response.headers.get("Content-Range", "").rpartition("/")[2]
     if response.status_code == 200 and not response.headers.get("Content-Encoding"):
         total = response.headers.get("Content-Length", "")
-    return int(total) if total.isdigit() else None
+    return int(total) if _NUMBER.fullmatch(total) else None
 
 
 def _retry_after(response: Response) -> float:
     value = response.headers.get("Retry-After", "")
-    return min(float(value), _LONGEST_RETRY_AFTER_S) if value.isdigit() else 0.0
+    return min(float(value), _LONGEST_RETRY_AFTER_S) if _NUMBER.fullmatch(value) else 0.0

@@ -120,6 +120,8 @@ def _has_all(target: Path, adapters: Sequence[str]) -> bool:
         return False
     try:
         config = foreign.read_json(target / "config.json")
+        if not isinstance(config, dict):
+            raise ValueError("it holds no names with values")
     except (OSError, ValueError) as error:
         raise UserError(f"{target / 'config.json'} could not be read: {error}.", repair_hint(target)) from error
     by_language = any(target.glob(_ADAPTER.format("*"))) or config.get("adapter_attn_dim") is not None

@@ -14,8 +14,9 @@ import pytest
 from config.errors import UserError
 from config.schema import PrepareOptions
 from core.jobs.directory import create_job
-from core.jobs.events import Finished, append_event
-from core.library import records
+from core.jobs.events import CheckpointSaved, Finished, append_event
+from core.jobs.state import JobBoard
+from core.library import catalog, records
 from core.workspace import Workspace
 from data import manifest
 from data.durable_files import check_no_link_out, hash_file
@@ -241,3 +242,13 @@ def test_the_address_of_a_source_is_shown_without_its_password(workspace: Worksp
     assert "https://example.org/a.zip" in shown
     assert "hunter2" not in shown
     assert "hunter3" not in shown
+
+
+@pytest.mark.parametrize("path", ["/etc", "../../models/tiny", "checkpoints/../../../models/tiny", "checkpoints/..", "",
+                                  "checkpoints", "checkpoints/a/b", "checkpoints/step-000003/../../.."])
+def test_a_checkpoint_of_a_journal_lies_within_its_run(path: str, workspace: Workspace) -> None:
+    append_event(workspace.runs / "exported" / "events.jsonl", CheckpointSaved(9, path, True))
+    run = workspace.runs / foreign_workspace.RUN
+    append_event(run / "events.jsonl", CheckpointSaved(9, path, True))
+    found = catalog.list_references(workspace, JobBoard(workspace).states())
+    assert [one.folder for one in found if one.kind == "run"] == [run / "checkpoints" / "step-000003"]

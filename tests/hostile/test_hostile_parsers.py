@@ -13,8 +13,12 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Literal
+from unittest import mock
 
+import httpx2
 import pyarrow
 import pytest
 import soundfile
@@ -25,16 +29,27 @@ from pyarrow import parquet
 from config import foreign
 from config.errors import UserError
 from config.text_rules import parse_rules
-from core.jobs import events
-from core.sources import allowed
+from core.dataset.review import _Draft
+from core.jobs import checkpoint_names, events
+from core.jobs.directory import load_job_directory
+from core.library import certificate, diagnosis, evaluation_report, records, segments
+from core.library.reference_voices import read_recording
+from core.model import tensor_files
+from core.proof.tokenizer_fit import read_pieces
+from core.sources import allowed, hub_dataset, recognisers, source_preview
 from core.sources.archives import unpack_archive
 from core.sources.dataset_source import WebAddress
 from core.sources.downloader import public_name
+from core.sources.hub import Hub, Interrupted, RemoteFile
 from core.sources.hub_dataset import DatasetAddress
+from core.text.pieces import read_tokenizer
+from core.training.checkpoint import read_ranking
 from core.workspace import Workspace
 from data import manifest
+from data.durable_files import ExpectedFile
+from data.front_end import FrontEnd, read_segmenter
 from data.importers import import_source
-from data.segmenters import vocabulary
+from data.segmenters import base_file, vocabulary
 
 DEEP = 100_000
 TEXTS = {
@@ -341,3 +356,113 @@ def test_any_bytes_and_any_json_are_refused_or_read_by_every_parser(content: byt
             (folder / name).write_bytes(content)
         refused_or(lambda: list(import_source(folder, "am", foreign=True)))
         refused_or(lambda: manifest.load(folder))
+
+
+_NAMED = st.dictionaries(st.sampled_from((
+    "name", "family", "variant", "repository", "revision", "requested_revision", "files", "run", "step", "scope",
+    "extension", "dataset", "rows_hash", "frozen_hash", "origin", "languages", "base_languages", "size", "prefix_size",
+    "segmenter", "style", "values", "metric", "best", "created", "checks", "errors", "proofs", "sentences", "clips",
+    "models", "base", "id", "audio", "begin", "end", "text", "fixes", "included", "found", "kept", "notes", "state",
+    "job", "config", "journal", "lengths", "last_step", "data", "ref")), _JSON, max_size=12)
+_FRONT_END = {"segmenter": "bpe",
+              "languages": {"en": {"tag": "[en]", "normaliser": "lower", "tokenizer": "tokenizer.json"}},
+              "base_languages": ["en"], "size": 4, "prefix_size": 4, "style": "words", "data": []}
+_SPOILT = st.tuples(st.sampled_from([*_FRONT_END, "languages.en"]), _JSON | st.dictionaries(
+    st.sampled_from(["tag", "normaliser", "tokenizer", "rules", "added", "en", "../en"]), _JSON)).map(
+        lambda one: {**_FRONT_END, **({"languages": {"en": one[1]}} if "." in one[0] else {one[0]: one[1]})})
+_RECORD = st.one_of(_ANY, (_NAMED | _SPOILT).map(lambda value: json.dumps(value).encode()))
+
+
+def _front_end(folder: Path) -> object:
+    """One whose tokenizer is whole, so that its settings are read to the end."""
+    (folder / "tokenizer.json").write_bytes(base_file(["[en]"], "ab"))
+    return FrontEnd.load(folder)
+
+
+READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "model": ("model.json", lambda path: records.read_model_record(path.parent)),
+    "checkpoint": ("checkpoint.json", lambda path: records.find_damage(path.parent)),
+    "export": ("export.json", lambda path: records.read_export_record(path.parent)),
+    "hashes of an export": (records.EXPORT_SUMS, lambda path: records.check_export_files(path.parent)),
+    "extension": ("extension.json", lambda path: records.read_record(path, records.ExtensionRecord)),
+    "certificate": ("certificate.json", certificate.read),
+    "evaluation": (evaluation_report.JSON, lambda path: evaluation_report.read(path.parent)),
+    "diagnosis": ("diagnosis.json", lambda path: diagnosis.read(path.parent)),
+    "front-end": ("front_end.json", lambda path: _front_end(path.parent)),
+    "card of segments": ("segments.yaml", lambda path: segments.Segments.load(path.parent)),
+    "segments": ("pieces.jsonl", segments.read_clips),
+    "names of checkpoints": ("checkpoints/names.json", lambda path: checkpoint_names.pinned_names(path.parents[1])),
+    "ranking": ("checkpoints/best.json", lambda path: read_ranking(path.parents[1])),
+    "decisions": ("review.jsonl", lambda path: _Draft(path).read()),
+    "report of a dataset": ("report.json", lambda path: source_preview.read_report(path.parent)),
+    "tokenizer": ("a.json", read_tokenizer), "SentencePiece": ("a.model", read_tokenizer),
+    "tiktoken": ("a.tiktoken", lambda path: read_segmenter(path.read_bytes(), "a.tiktoken")),
+    "pieces of the Doctor": ("b.json", read_pieces),
+    "weights": ("a.safetensors", lambda path: tensor_files.read(path, "Make it again.")),
+    "shapes of weights": ("a.safetensors", lambda path: tensor_files.shapes(path, "Make it again.")),
+    "zip": ("a.zip", lambda path: unpack_archive(path, path.parent / "out", 10_000_000)),
+    "tar": ("a.tar.gz", lambda path: unpack_archive(path, path.parent / "out", 10_000_000)),
+    "sound": ("a.wav", read_recording), "job": ("config.yaml", lambda path: load_job_directory(path.parent)),
+    "journal": ("events.jsonl", lambda path: events.read_events(path)),
+    "subtitles": ("a.srt", lambda path: list(import_source(path.parent, "am", foreign=True))),
+    "lyrics": ("a.lrc", lambda path: list(import_source(path.parent, "am", foreign=True))),
+    "Kaldi": ("wav.scp", lambda path: list(import_source(path.parent, "am", foreign=True))),
+    "recogniser": ("config.json", lambda path: recognisers._has_all(path.parent, ("amh",))),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(content=_RECORD)
+def test_any_bytes_and_any_json_are_refused_or_read_by_every_reader(reader: str, content: bytes) -> None:
+    name, read = READERS[reader]
+    with tempfile.TemporaryDirectory() as home:
+        path = Path(home) / name
+        path.parent.mkdir(exist_ok=True)
+        (path.parent / "out").mkdir()
+        (path.parent / "a.mp3").touch()
+        path.write_bytes(content)
+        refused_or(lambda: read(path))
+
+
+_HUB_FILE = st.fixed_dictionaries({}, optional={
+    "rfilename": st.one_of(_JSON, st.sampled_from(["config.json", "a.parquet", "../a", "/a", "model.safetensors"])),
+    "size": _JSON, "blobId": _JSON,
+    "lfs": st.one_of(_JSON, st.dictionaries(st.sampled_from(["size", "sha256", "pointerSize"]), _JSON))})
+_HUB_ANSWER = st.one_of(_ANY, st.fixed_dictionaries({}, optional={
+    "sha": st.one_of(_JSON, st.just("a" * 40)), "id": _JSON, "siblings": st.one_of(_JSON, st.lists(_HUB_FILE)),
+    "lastModified": _JSON, "cardData": _JSON, "tags": _JSON, "gated": _JSON, "downloads": _JSON, "safetensors": _JSON,
+    "config": _JSON, "createdAt": _JSON}).map(lambda value: json.dumps(value).encode()))
+_HEADER_VALUES = st.one_of(st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=20),
+                           st.sampled_from(["bytes 5-9/10", "bytes 9-1/*", "bytes -/-", "bytes \u00b2-9/\u00b3",
+                                            "1e400", "-1", "9" * 5000, "nan"]))
+_HEADERS = st.dictionaries(st.sampled_from([
+    "Content-Range", "Retry-After", "Content-Type", "X-Error-Code", "X-Error-Message", "ETag", "Content-Encoding",
+    "X-Repo-Commit", "Link"]), _HEADER_VALUES, max_size=3)
+_STATUS = st.sampled_from([200, 200, 200, 204, 206, 206, 301, 400, 401, 403, 404, 416, 429, 500, 503])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(status=_STATUS, headers=_HEADERS, body=_HUB_ANSWER, start=st.integers(0, 20), kind=st.sampled_from(
+    ["model", "dataset"]))
+def test_any_answer_of_a_hub_is_refused_or_read(status: int, headers: dict[str, str], body: bytes, start: int,
+                                                kind: Literal["model", "dataset"]) -> None:
+    hub = Hub("http://hub.example", None, kind)
+
+    def read() -> None:
+        found = hub.list("a/b", "main", 5.0)
+        assert all(isinstance(name, str) and isinstance(one.size, int) for name, one in found.files.items())
+        hub_dataset._tables(found)
+        list(recognisers.select_files(found))
+
+    def stream() -> None:
+        file = RemoteFile("a/b", "a" * 40, "a.bin", ExpectedFile(100))
+        with hub.open(file, start, 5.0) as answer:
+            assert sum(map(len, answer.blocks)) >= 0
+
+    sent = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    answer = httpx2.MockTransport(lambda request: httpx2.Response(status, headers=sent, content=body))
+    with mock.patch("huggingface_hub.utils._http._GLOBAL_CLIENT", httpx2.Client(transport=answer)):
+        for one in (read, stream):
+            with suppress(Interrupted):
+                refused_or(one)

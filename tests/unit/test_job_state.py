@@ -141,7 +141,7 @@ _EVENTS = some.lists(some.one_of(
     some.builds(Stage, some.sampled_from(["load", "train"]), some.sampled_from([None, 2.0])),
     some.builds(WarningRaised, some.text(max_size=5)), some.sampled_from([
         Queued(), Queued(restart=True), Waiting("for the CPU"), Started(1, 1), Progress(3, 9, "clips"),
-        Stopped("ended"), Failed("no", "hint", "traceback", 1), Stopped("the machine went down", terminated=True)])), max_size=25)
+        Stopped("ended"), Failed("no", "hint", "traceback", 1), Stopped("down", terminated=True)])), max_size=25)
 
 
 @settings(max_examples=40, deadline=None)
