@@ -460,7 +460,8 @@ def test_a_long_request_is_cut_off(client: TestClient, path: str, size: int) -> 
 
 def test_a_closed_session_keeps_its_states_and_little_else(page: ServedPage) -> None:
     holder = page.application.state_holder
-    number = next(number for number, function in page.blocks.fns.items() if function.targets[0][1] == "tick")
+    number = next(number for number, function in page.blocks.fns.items()
+                  if getattr(function.fn, "__name__", "") == "check")
     values = [None if isinstance(widget, components.State) else widget.value
               for widget in page.blocks.fns[number].inputs]
     assert page.event(number, values, session_hash="closing").status_code == 200
