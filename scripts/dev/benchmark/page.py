@@ -62,6 +62,7 @@ from core.jobs.state import JobReader
 from core.library.records import CheckpointRecord, Origin
 from core.workspace import Workspace
 from data.durable_files import write_json
+from scripts.command import exit_with
 from scripts.dev.benchmark import machine
 
 ROOT = Path(__file__).resolve().parents[3]
