@@ -59,7 +59,7 @@ document.addEventListener("click", (event) => {
 /* A dropdown that was closed with Escape keeps the focus, by which alone it opens (6.31): a click gives it anew. */
 document.addEventListener("mousedown", (event) => {
   const field = event.target;
-  if (field === document.activeElement && field.matches("input[role=listbox][aria-expanded=false]")) field.blur();
+  if (field === document.activeElement && field.matches("input[role=combobox][aria-expanded=false]")) field.blur();
 }, true);
 
 /* Plays the parts of clips one after another while later parts are still being made. The card of the clip that is heard
