@@ -8,7 +8,7 @@ from config.schema import ExtendOptions
 from core.library import model_info
 from core.text import row_sources
 from core.text.row_sources import SpelledRowCounts
-from ui import job_views, records, verb_form
+from ui import job_views, verb_form
 from ui.live import View
 from ui.page import Page
 
@@ -48,7 +48,7 @@ def build(page: Page) -> None:
                             "embeddings")
             damaged = gr.HTML(elem_id="damaged-extensions")
             page.live.panel(damaged, lambda _view: job_views.damaged_view(
-                records.damaged_extensions(page.workspace), "Extensions that cannot be read"), "embeddings")
+                model_info.damaged_extensions(page.workspace), "Extensions that cannot be read"), "embeddings")
 
 
 def coverage_text(name: str, found: SpelledRowCounts) -> str:

@@ -11,9 +11,10 @@ from core.jobs import control
 from core.jobs.directory import Job
 from core.jobs.events import Result
 from core.jobs.state import JobState
+from core.library import model_info
 from core.library.catalog import CATALOG, CatalogEntry, ModelVariant, family_of, require_licences, variant
 from core.sources.base_models import licence_lines
-from ui import job_views, records, verb_form
+from ui import job_views, verb_form
 from ui.form import command_line, parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span
@@ -31,7 +32,7 @@ def build(page: Page) -> None:
             _build_family(page, family)
     damaged = gr.HTML(elem_id="damaged-models")
     page.live.panel(damaged, lambda _view: job_views.damaged_view(
-        records.damaged_models(page.workspace), "Models that cannot be read"), "model")
+        model_info.damaged_models(page.workspace), "Models that cannot be read"), "model")
 
 
 def _build_family(page: Page, family: CatalogEntry) -> None:
@@ -104,7 +105,7 @@ def variant_view(family: CatalogEntry, chosen: ModelVariant) -> Html:
 
 def _downloaded(page: Page, family: CatalogEntry) -> list[str]:
     """Names of the models of this family in the workspace."""
-    damaged = records.damaged_models(page.workspace)
+    damaged = model_info.damaged_models(page.workspace)
     return [name for name in page.workspace.list_models()
             if name not in damaged and family_of(page.workspace, name) == family.name]
 

@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from config import foreign
-from config.errors import UserError
 from core.jobs.state import JobState
-from core.library import catalog
-from core.library import records as library
 from core.library.catalog import run_checkpoint
 from core.library.certificate import CERTIFICATE, NOT_PROVEN_YET
 from core.workspace import Workspace
-from data.front_end import SETTINGS_FILE
 
 _RECORDINGS_CER = re.compile("error_(.+)_recordings")
 
@@ -85,52 +80,6 @@ def dataset(workspace: Workspace, name: str) -> DatasetSummary:
     return DatasetSummary(name, str(about.get("language", "")), _count(about.get("clips")),
                           _count(about.get("held_out_clips")), _measure(about.get("duration_s")),
                           str(about.get("licence") or ""), damage)
-
-
-def damaged_models(workspace: Workspace) -> dict[str, str]:
-    """Folders among the base models that cannot be used as they are, with the reason."""
-    def read(name: str) -> object:
-        _object(workspace.models / name / SETTINGS_FILE, missing=True)
-        return catalog.find_entry(catalog.family_of(workspace, name))
-
-    return _damaged(workspace.list_models(), read)
-
-
-def damaged_tokenizers(workspace: Workspace) -> dict[str, str]:
-    """As `damaged_models`, of tokenizers."""
-    return _damaged(workspace.list_tokenizers(), lambda name: [
-        _object(workspace.tokenizers / name / file) for file in (SETTINGS_FILE, "report.json")])
-
-
-def damaged_extensions(workspace: Workspace) -> dict[str, str]:
-    """As `damaged_models`, of extended models."""
-    return _damaged(workspace.list_extensions(), lambda name: library.read_record(
-        workspace.extensions / name / library.EXTENSION, library.ExtensionRecord))
-
-
-def damaged_exports(workspace: Workspace) -> dict[str, str]:
-    """As `damaged_models`, of exports."""
-    return _damaged(workspace.list_exports(), lambda name: library.read_export_record(workspace.exports / name))
-
-
-def _damaged(names: Iterable[str], read: Callable[[str], object]) -> dict[str, str]:
-    found = {}
-    for name in names:
-        try:
-            with foreign.reading(name, "Move it away."):
-                read(name)
-        except UserError as error:
-            found[name] = error.message
-    return found
-
-
-def _object(path: Path, missing: bool = False) -> object:
-    """The names and values in `path`, where it may be `missing` or not; `DamagedFile` for anything else."""
-    if missing and not path.exists():
-        return None
-    if not isinstance(value := foreign.read_json(path), dict):
-        raise foreign.DamagedFile(f"{path} is damaged: it holds no names with values.", "Move it away.")
-    return value
 
 
 def held_out_texts(workspace: Workspace, name: str, most: int = 6) -> list[str]:

@@ -13,6 +13,7 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import NO_RULES, CompareTokenizersOptions, TokenizerOptions
 from core.jobs.state import JobState
+from core.library import model_info
 from core.text import pasted_text, text_rules
 from core.text.script_coverage import MIN_OCCURRENCES, CharacterCount, ScriptBlock
 from core.text.tokenizer_comparison import BASE, FILE, TokenizerCandidate, TokenizerComparison
@@ -56,7 +57,7 @@ def build(page: Page) -> None:
                 "languages.", lambda state: report(page, state)), "tokenizer")
             damaged = gr.HTML(elem_id="damaged-tokenizers")
             page.live.panel(damaged, lambda _view: job_views.damaged_view(
-                records.damaged_tokenizers(page.workspace), "Tokenizers that cannot be read"), "tokenizer")
+                model_info.damaged_tokenizers(page.workspace), "Tokenizers that cannot be read"), "tokenizer")
     build_lab(page, form)
     rules.build(page, form.widget("rules"))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -426,3 +426,49 @@ def _training(path: Path) -> Mapping[str, object]:
 
 def _hours(hours: float) -> str:
     return f"{hours:.1f} h" if hours >= 1 else f"{hours * 60:.0f} min"
+
+
+def damaged_models(workspace: Workspace) -> dict[str, str]:
+    """Folders among the base models that cannot be used as they are, with the reason."""
+    def read(name: str) -> object:
+        _object(workspace.models / name / SETTINGS_FILE, missing=True)
+        return catalog.find_entry(catalog.family_of(workspace, name))
+
+    return _damaged(workspace.list_models(), read)
+
+
+def damaged_tokenizers(workspace: Workspace) -> dict[str, str]:
+    """As `damaged_models`, of tokenizers."""
+    return _damaged(workspace.list_tokenizers(), lambda name: [
+        _object(workspace.tokenizers / name / file) for file in (SETTINGS_FILE, "report.json")])
+
+
+def damaged_extensions(workspace: Workspace) -> dict[str, str]:
+    """As `damaged_models`, of extended models."""
+    return _damaged(workspace.list_extensions(), lambda name: records.read_record(
+        workspace.extensions / name / records.EXTENSION, records.ExtensionRecord))
+
+
+def damaged_exports(workspace: Workspace) -> dict[str, str]:
+    """As `damaged_models`, of exports."""
+    return _damaged(workspace.list_exports(), lambda name: records.read_export_record(workspace.exports / name))
+
+
+def _damaged(names: Iterable[str], read: Callable[[str], object]) -> dict[str, str]:
+    found = {}
+    for name in names:
+        try:
+            with foreign.reading(name, "Move it away."):
+                read(name)
+        except UserError as error:
+            found[name] = error.message
+    return found
+
+
+def _object(path: Path, missing: bool = False) -> object:
+    """The names and values in `path`, where it may be `missing` or not; `DamagedFile` for anything else."""
+    if missing and not path.exists():
+        return None
+    if not isinstance(value := foreign.read_json(path), dict):
+        raise foreign.DamagedFile(f"{path} is damaged: it holds no names with values.", "Move it away.")
+    return value

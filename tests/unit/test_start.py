@@ -36,5 +36,5 @@ def test_what_a_button_said_goes_when_the_chain_has_ended(states: tuple[JobState
     running = View("start", {}, states)
     assert "value" not in start.notice_while_running(running)  # type: ignore[operator]
     for status in ("finished", "failed", "stopped"):
-        ended = replace(running, jobs=tuple(replace(state, status=status) for state in states))  # type: ignore[arg-type]
+        ended = View("start", {}, tuple(replace(state, status=status) for state in states))  # type: ignore[arg-type]
         assert start.notice_while_running(ended)["value"] == ""  # type: ignore[index]
