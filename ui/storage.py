@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import gradio as gr
@@ -182,11 +183,16 @@ def _build_archives(page: Page) -> None:
             form, _ = verb_form.build_verb_form(page, "unpack", "Import archive", first=("archive", "save_as"),
                                                 choices={})
             notice = gr.HTML(elem_classes="notices")
-            page.on(upload.upload, lambda path: [
-                NOTHING, str(source_preview.store_upload(page.workspace, [Path(path)])), None],
-                    [upload], [notice, form.widget("archive"), upload], files=True)
+            page.on(upload.upload, partial(_save_archive, page), [upload], [notice, form.widget("archive"), upload],
+                    files=True)
             unpacked = gr.HTML(elem_id="unpack-result")
             page.live.panel(unpacked, verb_form.last_job_view("unpack", "What was imported appears here."), "storage")
+
+
+def _save_archive(page: Page, path: str | None) -> Sequence[object]:
+    """Save an uploaded archive and make it the one to import."""
+    saved = source_preview.store_upload(page.workspace, [Path(path)] if path else [])
+    return [NOTHING, str(saved), None]
 
 
 def packable(workspace: Workspace, view: View) -> Iterator[str]:

@@ -190,7 +190,7 @@ def test_a_stop_among_the_variants_keeps_them_and_goes_on(
     assert augmentation.load(workspace.dataset("d")) is None  # what is not whole is not said to be there
     assert extractor.calls == 6 + 2
     prepared(source, workspace, variants=2)
-    assert extractor.calls == 6 + 6
+    assert extractor.calls == 6 + 8
     recorder = Recorder()
     prepared(source, workspace, recorder, variants=3, variant_noise=0.0)
     assert "The dataset's variants change: 3 a clip" in recorder.warnings
