@@ -17,6 +17,8 @@ from models.base import LossOptions, Sampling
 from tests.contract.conftest import World
 from tests.worlds import ENGLISH, train_options
 
+pytestmark = pytest.mark.covering
+
 KINDS = ("lora", "dora", "adalora")
 HARD = {"weight_decay": 0.1, "max_grad_norm": 0.5, "adapter_dropout": 0.1, "steps": 9, "warmup": 0, "row_lr": 0.05,
         "adapter_lr": 0.05, "batch_size": 3}

@@ -27,6 +27,8 @@ from tests.contract.conftest import CPU, World, single_start
 from tests.emulated_cuda import CUDA, REAL, emulated_cuda
 from tests.worlds import ENGLISH, RATE, CodesAsSound, tone, train_options
 
+pytestmark = pytest.mark.covering
+
 KINDS = ("none", "lora", "dora", "adalora")
 SAMPLING = Sampling(temperature=1.0, guidance=0.5, repetition_penalty=1.2)
 

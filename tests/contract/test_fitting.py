@@ -20,6 +20,8 @@ from models.base import Losses, LossOptions, Sample, SpeechModel
 from tests.contract.conftest import World
 from tests.worlds import DEVICE
 
+pytestmark = pytest.mark.covering
+
 EVEN = {"batch_size": 6, "adapter_dropout": 0.0, "text_dropout": 0.4, "code_dropout": 0.5}
 NOISY = {"adapter_dropout": 0.3, "text_dropout": 0.3, "gradient_accumulation": 2}
 

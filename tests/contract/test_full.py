@@ -26,6 +26,8 @@ from models.base import LossOptions
 from tests.contract.conftest import World
 from tests.worlds import DEVICE, Listener, extended_world, train_options
 
+pytestmark = pytest.mark.covering
+
 FULL = {"scope": "full", "steps": 6, "warmup": 0, "batch_size": 3, "text_dropout": 0.0, "adapter_dropout": 0.0}
 
 

@@ -12,6 +12,8 @@ from models.base import Sample, Sampling
 from tests.contract.conftest import World
 from tests.worlds import ENGLISH, CodesAsSound
 
+pytestmark = pytest.mark.covering
+
 GREEDY = Sampling(temperature=0.0, guidance=0.0)
 
 

@@ -23,6 +23,8 @@ from models.base import Generated
 from tests.contract.conftest import World
 from tests.worlds import DEVICE, ENGLISH, RATE, Listener, tone, train_options
 
+pytestmark = pytest.mark.covering
+
 FULL = {"scope": "full", "replay": 0.5}
 
 

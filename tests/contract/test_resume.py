@@ -15,6 +15,8 @@ from core.training import checkpoint
 from tests.contract.conftest import World
 from tests.worlds import DEVICE, Listener, train_options
 
+pytestmark = pytest.mark.covering
+
 CHANGES = {"steps": 9, "checkpoint_every": 4, "adapter_dropout": 0.2, "gradient_accumulation": 2, "text_dropout": 0.3}
 
 

@@ -10,6 +10,8 @@ from core.training.memory_plan import MicrobatchPlan
 from models.base import LossOptions, Sample, Sampling
 from tests.contract.conftest import World
 
+pytestmark = pytest.mark.covering
+
 OPTIONAL = {"ja", "ru", "zh"}  # their text needs packages that may not be installed
 HALVES = (torch.float32, torch.bfloat16, torch.float16)
 HARD = {"weight_decay": 0.1, "max_grad_norm": 0.5, "gradient_accumulation": 2, "adapter_dropout": 0.1, "steps": 6,

@@ -41,6 +41,7 @@ def status(address: str) -> int:
         return error.code
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_the_page_compares_it_with_a_bare_one() -> None:
     done = subprocess.run([sys.executable, "-m", "scripts.dev.benchmark.page", "--answers", "2", "--steps", "3"],
                           cwd=ROOT, capture_output=True, text=True, check=True)

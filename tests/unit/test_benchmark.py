@@ -99,6 +99,7 @@ def test_s3gen_is_measured_at_each_number_of_steps_and_prompt(bench: Bench) -> N
     assert all(20 < cost.value < 120 for cost in found.costs)
 
 
+@pytest.mark.slow
 def test_training_is_measured_in_each_scope_and_beside_the_package(bench: Bench) -> None:
     found = training.measure(bench)
     both = [f"{name}, {what}" for name in ("chatterbox", "indextts2")

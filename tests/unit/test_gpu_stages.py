@@ -26,6 +26,7 @@ def result(stage: GpuStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lim
     return run("mine", CPU, tmp_path / "scratch", quick=True, limit_s=limit_s)
 
 
+@pytest.mark.slow
 def test_tests_are_counted_and_a_stage_that_takes_too_long_is_stopped(tmp_path: Path,
                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "test_them.py"
@@ -45,6 +46,7 @@ def test_tests_are_counted_and_a_stage_that_takes_too_long_is_stopped(tmp_path: 
     assert result(stage, tmp_path, monkeypatch).result == "not run"
 
 
+@pytest.mark.slow
 def test_a_part_of_the_benchmark_is_written_beside_what_was_found_before(tmp_path: Path) -> None:
     """The benchmark itself, on a narrow model."""
     write(tmp_path, StageResult("demo", "the demo", "", "failed", 1.0, "2026-01-01", "abc", "a GPU", "exit code 3"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,14 +27,21 @@ def option_classes() -> list[type[Options]]:
     return [*(verb.options for verb in VERBS.values()), SamplingOptions]
 
 
+@cache
+def names_and_attributes(text: str) -> tuple[set[str], set[str]]:
+    nodes = list(ast.walk(ast.parse(text)))
+    return ({node.id for node in nodes if isinstance(node, ast.Name)},
+            {node.attr for node in nodes if isinstance(node, ast.Attribute)})
+
+
 def unread(model: type[Options], texts: Iterable[str]) -> list[str]:
     """Fields of `model` that are no attribute in any of `texts` that names the class (or its twin)."""
     names = {model.__name__, *TWINS.get(model.__name__, ())}
     read: set[str] = set()
     for text in texts:
-        nodes = list(ast.walk(ast.parse(text)))
-        if names & {node.id for node in nodes if isinstance(node, ast.Name)}:
-            read |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        named, attributes = names_and_attributes(text)
+        if names & named:
+            read |= attributes
     return [name for name in model.model_fields if name not in read]
 
 

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from itertools import dropwhile
 from pathlib import Path
 
@@ -59,12 +60,18 @@ def check_verb(verb: str, arguments: list[str]) -> None:
     parse_options(VERBS[verb].options, {**below, **given_values(given, VERBS[verb].options)})
 
 
-def check_help(program: list[str], arguments: list[str]) -> None:
+@cache
+def help_of(*program: str) -> str:
     done = subprocess.run(
         [sys.executable, *program, "--help"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
-    assert [word for word in arguments if word.startswith("--") and word not in done.stdout] == []
+    return done.stdout
+
+
+def check_help(program: list[str], arguments: list[str]) -> None:
+    shown = help_of(*program)
+    assert [word for word in arguments if word.startswith("--") and word not in shown] == []
 
 
 @pytest.mark.parametrize("line", COMMANDS)
