@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import secrets
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import soundfile
@@ -33,7 +31,6 @@ from data.durable_files import write_text
 
 Samples = NDArray[np.float32]
 ANCHOR_HZ, ANCHOR_Q_DB = 3500.0, 10.0
-_TEMPLATE = Path(__file__).with_suffix(".html")
 _LUFS = -23.0  # EBU R 128; lower where a clip's peak forbids it
 _LEAST_RATE = 16_000
 _METHODS = {
@@ -132,5 +129,4 @@ def page_of(test: ListeningTest, texts: Mapping[int, str], sounds: Mapping[str, 
         "trials": {trial.id: {"clips": trial.clips, "text": shown.get(trial.id, "")} for trial in test.trials},
         "sounds": {name: base64.b64encode(content).decode() for name, content in sorted(sounds.items())},
     }
-    data = json.dumps(values, ensure_ascii=False).replace("<", "\\u003c")
-    return _TEMPLATE.read_text(encoding="utf-8").replace("/*DATA*/", data)
+    return listening.fill_page(values)

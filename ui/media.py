@@ -22,7 +22,6 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from config import foreign
 from config.errors import UserError
 from core.dataset.playable import DECODED, TYPES, playable
 from core.jobs.directory import load_job
@@ -140,14 +139,15 @@ def _uncovered(workspace: Workspace, job: str, name: str) -> Path | None:
 
 def _listening_page(workspace: Workspace, job: str) -> str:
     listening.read_test(workspace.run(job))
-    return foreign.read_bytes(workspace.run(job) / listening.PAGE, listening.PAGE_BYTES).decode("utf-8")
+    return listening.read_page(workspace.run(job))
 
 
 def _add_answers(workspace: Workspace, job: str, content: bytes) -> listening.AddedAnswers:
     """Add what a listener answered on the page; the evaluation's report has the results of those who are done."""
     added = listening.add_answers(workspace, content, "The page", workspace.run(job))
     if added.complete and added.answers:
-        listening.update_report(workspace, added.test.evaluation)
+        with suppress(UserError, OSError):  # the answers are stored, which is what the listener has to know
+            listening.update_report(workspace, added.test.evaluation)
     return added
 
 

@@ -9,6 +9,7 @@ arrive.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,12 +38,15 @@ from core.library.evaluation_report import (
     ListeningResult,
     ListeningScore,
 )
-from core.workspace import Workspace
+from core.workspace import Workspace, resolve_inside
 from data.durable_files import append_text, write_json
 
 TEST, PAGE, ANSWERS = "listening_test.json", "listening-test.html", "answers.jsonl"
 FORMAT = "lisan-listening-test-1"
 FILE_BYTES, PAGE_BYTES = 1 << 20, 64 << 20
+_TEMPLATE = Path(__file__).parents[1] / "listening_test.html"
+_DATA_PLACE = "/*DATA*/"
+_DATA = re.compile('<script type="application/json" id="data">([^<]*)</script>')
 _MOST_SESSIONS, _NAME_LENGTH, _LONGEST_S = 1000, 60, 86_400.0
 _FROM_TEST = "Ask for the file that the test page saved."
 SAME = "same"
@@ -195,6 +199,23 @@ def read_test(folder: Path) -> ListeningTest:
 @lru_cache(maxsize=32)
 def _read_test(folder: Path, _changed: int, _size: int) -> ListeningTest:
     return loading.read_record(folder / TEST, ListeningTest, "Make the test again: python -m scripts.listening_test.")
+
+
+def fill_page(values: Mapping[str, Any]) -> str:
+    """The HTML page of a test; `values` is what its script reads."""
+    data = json.dumps(values, ensure_ascii=False).replace("<", "\\u003c")
+    return _TEMPLATE.read_text(encoding="utf-8").replace(_DATA_PLACE, data)
+
+
+def read_page(folder: Path) -> str:
+    """The page of the test in `folder`, filled anew with the data of its file: a script of others is not served."""
+    path, hint = folder / PAGE, "Make the test again: python -m scripts.listening_test."
+    with foreign.reading(path, hint):
+        found = _DATA.search(foreign.read_bytes(path, PAGE_BYTES).decode("utf-8"))
+        values = foreign.loads(found[1]) if found else None
+        if not isinstance(values, dict):
+            raise ValueError("it has no data of a test")
+        return fill_page(values)
 
 
 def list_tests(workspace: Workspace, evaluation: str = "") -> list[tuple[Path, ListeningTest]]:
@@ -470,7 +491,7 @@ def _scores(test: ListeningTest, answers: Sequence[_Answer]) -> Iterator[Listeni
 def update_report(workspace: Workspace, evaluation: str) -> tuple[ListeningResult, ...]:
     """Write the results into the reports of their evaluation, where it is still there; the results."""
     found = results(workspace, evaluation)
-    folder = workspace.runs / evaluation
+    folder = resolve_inside(workspace.runs, evaluation)  # the test may be foreign
     if (folder / evaluation_report.JSON).is_file():
         with locked(folder / "listening.lock", 30.0,
                     f"The report of {evaluation} is being written by another program.",

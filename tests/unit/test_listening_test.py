@@ -21,6 +21,8 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import signal, stats
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from config.errors import UserError
 from core.library import evaluation_report, listening, significance
@@ -30,6 +32,7 @@ from core.listening_test import anchor_of
 from core.workspace import Workspace
 from scripts import listening_test as script
 from tests.listening_world import EVALUATION, LEVELS, MODELS, evaluated_world, make_test
+from ui import media
 
 BASE, RUN = MODELS[:2]
 Answer = Callable[[tuple[str, ...]], dict[str, object]]
@@ -114,6 +117,31 @@ def test_the_page_does_not_tell_which_model_is_which(world: Workspace) -> None:
     assert len(set(contents)) == len(contents)  # X has bytes of its own
     again = make_test(world, "hidden-2", kind="abx")[1]
     assert not {one.id for one in test.clips} & {one.id for one in again.clips}
+
+
+def test_no_script_of_a_foreign_test_is_served(world: Workspace) -> None:
+    folder, _ = make_test(world, "foreign", kind="rating")
+    page, own = folder / listening.PAGE, (folder / listening.PAGE).read_text(encoding="utf-8")
+    client, address = TestClient(Starlette(routes=media.routes(world))), media.listening_url("foreign", True)
+    page.write_text(own.replace("<main", "<script>alert(1)</script><main", 1), encoding="utf-8")
+    assert client.get(f"/{address}").text == own
+    for content in ('<script type="application/json" id="data">{</script>', "<script>alert(1)</script>"):
+        page.write_text(content, encoding="utf-8")
+        assert client.get(f"/{address}").status_code == 404
+    page.unlink()
+    assert client.get(f"/{address}").status_code == 404
+
+
+def test_answers_stand_where_the_report_cannot_be_written(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_workspace: Workspace, _evaluation: str) -> None:
+        raise UserError("The report is damaged.")
+
+    monkeypatch.setattr(listening, "update_report", refuse)
+    _, test = make_test(world, "stands", kind="rating")
+    client = TestClient(Starlette(routes=media.routes(world)))
+    given = json.dumps(sessions(test, lambda _models: {"naturalness": 3, "intelligibility": 3}))
+    answer = client.post(f"/{media.listening_url('stands')}", content=given)
+    assert (answer.status_code, answer.json()) == (200, {"rows": [0]})
 
 
 def test_all_clips_are_equally_loud_at_one_rate(world: Workspace) -> None:
