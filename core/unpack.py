@@ -88,7 +88,8 @@ def run(options: UnpackOptions, workspace: Workspace, reporter: Reporter) -> Res
     for line in missing:
         reporter.emit(WarningRaised(f"Not in the archive, and not here: {line}"))
     main = manifest.items[0]
-    return {"item": f"{main.kind}:{names[main]}", "imported": ", ".join(item.reference for item in written),
+    return {"item": f"{main.kind}:{names[main]}",
+            "imported": ", ".join(f"{item.kind}:{names[item]}" for item in written),
             "here_already": ", ".join(item.reference for item in there), "files": len(manifest.files),
             "bytes": total, "missing": ", ".join(name for name in manifest.missing
                                                  if not parse(name).path(workspace).exists())}
@@ -132,12 +133,14 @@ def _read_manifest(archive: IO[bytes]) -> Manifest:
 def _read_header(archive: IO[bytes]) -> tuple[str, int]:
     """Name and size of the next member, which must be a plain file; a long name comes in a member before it."""
     about = tarfile.TarInfo.frombuf(archive.read(HEADER_BYTES), "utf-8", "strict")
-    if about.type == tarfile.GNUTYPE_LONGNAME and about.size <= _MOST_NAME_BYTES:
+    if about.type == tarfile.GNUTYPE_LONGNAME and 0 <= about.size <= _MOST_NAME_BYTES:
         name = archive.read(about.size + -about.size % HEADER_BYTES)[:about.size].rstrip(b"\0").decode()
         about = tarfile.TarInfo.frombuf(archive.read(HEADER_BYTES), "utf-8", "strict")
         about.name = name
     if about.type not in _PLAIN:
         raise ValueError(f"{about.name[:200]!r} is a link, a device or a folder; only plain files are read")
+    if about.size < 0:  # a binary number may be negative, and as much as there is would be read
+        raise ValueError(f"{about.name[:200]!r} has {about.size} bytes")
     return about.name, about.size
 
 

@@ -213,6 +213,16 @@ def test_a_forged_archive_is_refused_and_changes_nothing(name: str, packed: Path
     assert not list(tmp_path.rglob("evil"))
 
 
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_with_a_negative_size_reads_nothing(kind: bytes) -> None:
+    about = tarfile.TarInfo(pack.MANIFEST)
+    about.size, about.type = -1, kind
+    archive = io.BytesIO(about.tobuf(tarfile.GNU_FORMAT) + b"x" * 10_000)
+    with pytest.raises(ValueError, match="only plain files|-1 bytes"):
+        unpack._read_header(archive)
+    assert archive.tell() == pack.HEADER_BYTES
+
+
 def test_an_unchanged_copy_by_another_program_is_accepted(packed: Path, elsewhere: Workspace, tmp_path: Path) -> None:
     """The forgeries are refused for what they are, not for who wrote them."""
     imported(forged(packed, tmp_path / "copy.tar", lambda _members, _listed: None), elsewhere)
