@@ -135,8 +135,11 @@ def list_deleted(workspace: Workspace) -> list[BinEntry]:
     for kind in KINDS:
         for entry in _names(_bin(workspace, kind)):
             stamp, _, name = entry.partition(".")
-            if name and stamp.count("-") == _STAMP_PARTS and not entry.startswith(_EMPTYING):
-                found.append(BinEntry(Item(kind, name), stamp))
+            if not name or stamp.count("-") != _STAMP_PARTS:
+                continue
+            with suppress(ValueError, OverflowError):  # the stamp is no time: others put it there, and it stays
+                if (deleted := BinEntry(Item(kind, name), stamp)).deleted:
+                    found.append(deleted)
     return sorted(found, key=lambda entry: entry.stamp, reverse=True)
 
 

@@ -155,6 +155,17 @@ def test_an_emptying_that_was_killed_leaves_nothing_to_restore(workspace: Worksp
     assert list(entry.path(workspace).parent.iterdir()) == []
 
 
+def test_what_others_put_into_the_bin_is_no_entry_of_it(workspace: Workspace) -> None:
+    fill(workspace, "dataset:mine")
+    entry = storage.delete(workspace, Item("dataset", "mine"))
+    stray = [entry.path(workspace).with_name(name) for name in ("a-b-c.txt", "99999999-999999-1.x", "notes")]
+    for path in stray:
+        path.mkdir()
+    assert storage.list_deleted(workspace) == [entry]
+    assert storage.empty_bin(workspace) == 1
+    assert all(path.is_dir() for path in stray)
+
+
 @pytest.mark.parametrize("reference", ["dataset:../runs", "dataset:..", "dataset:.bin", "dataset:", "nonsense:x",
                                        "cache:uploads", "/etc/passwd", "dataset:a/b", "dataset:missing"])
 def test_nothing_outside_is_deleted(workspace: Workspace, reference: str) -> None:
