@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from config.schema import CertifyOptions
 from core import compute
-from core.jobs.checkpoint_names import CHOICE, choose, pinned_names
+from core.jobs import control
+from core.jobs.checkpoint_names import BEST, CHOICE, pinned_names
+from core.jobs.directory import load_job
 from core.jobs.events import Result, WarningRaised
 from core.jobs.reporter import Reporter, progress_callback, stage
 from core.library import catalog, certificate
@@ -15,19 +17,19 @@ from core.proof import certify
 from core.training import checkpoint
 from core.workspace import Workspace
 
-BEST = "best"
-"""`run:ID@best` ends the choice of a checkpoint."""
-
 
 def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    """Write `certificate.json` beside the run; a reference with a step or a name chooses that checkpoint first."""
+    """Write `certificate.json` beside the run; `run:ID@STEP` or a name chooses that checkpoint first.
+
+    `run:ID@best` ends the choice.
+    """
     name, _, wanted = catalog.require_run(options.run).removeprefix("run:").partition("@")
     run_dir = workspace.run(name)
-    if wanted == BEST:
-        if CHOICE in pinned_names(run_dir):
-            choose(run_dir, "")
-    elif wanted and catalog.resolve(workspace, options.run).step != pinned_names(run_dir).get(CHOICE):
-        choose(run_dir, wanted)
+    chosen = pinned_names(run_dir).get(CHOICE)
+    if wanted == BEST and chosen is not None:
+        control.use_checkpoint(load_job(workspace, name), "")
+    elif wanted not in ("", BEST) and catalog.resolve(workspace, options.run).step != chosen:
+        control.use_checkpoint(load_job(workspace, name), wanted)
 
     def warn(message: str) -> None:
         reporter.emit(WarningRaised(message))

@@ -11,10 +11,17 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import CompareOptions, EmotionOptions, SoundOptions
-from core.jobs.checkpoint_names import CHOICE, pinned_names
+from core.jobs.checkpoint_names import CHOICE
 from core.jobs.state import JobState
 from core.library import model_info, reference_voices
-from core.library.catalog import CATALOG, CatalogEntry, ModelReference, list_checkpoints, list_references
+from core.library.catalog import (
+    CATALOG,
+    CatalogEntry,
+    ModelReference,
+    list_checkpoints,
+    list_references,
+    listed_names,
+)
 from core.workspace import Workspace
 from ui import comparison_views, job_views, records
 from ui.form import OptionsForm, Value, build_form
@@ -152,7 +159,7 @@ def label(view: View, model: ModelReference) -> str:
     state = view.job(model.name) if model.kind == "run" else None
     if state is None:
         return model.label
-    names = [name for name, step in pinned_names(state.job.directory).items() if step == model.step]
+    names = [name for name, step in listed_names(state).items() if step == model.step]
     why = ["your choice" if CHOICE in names else "best"] * ("@" not in model.reference)
     why += [f"“{name}”" for name in names if name != CHOICE]
     why += [records.unproven_note(state).removeprefix(", ")] * ("@" not in model.reference)

@@ -16,6 +16,8 @@ from data.durable_files import write_json
 CHECKPOINTS, NAMES = "checkpoints", "names.json"
 CHOICE = "choice"
 """The name of the checkpoint that a person chose in the place of the best one: it is what `run:ID` stands for."""
+BEST = "best"
+"""`run:ID@best` is the best checkpoint, whatever was chosen."""
 _PATIENCE_S = 10.0
 
 
@@ -50,6 +52,9 @@ def pinned_names(run: Path) -> dict[str, int]:
 def pin(run: Path, step: int, name: str) -> None:
     """Name the checkpoint of `step`, so that the run never deletes it."""
     resolve_inside(run, name)
+    if name == BEST or name.isdigit():
+        raise UserError(f"{name!r} cannot be the name of a checkpoint: run:{run.name}@{name} is "
+                        f"{'the best one' if name == BEST else f'that of step {name}'}.", "Take another name.")
     if name == CHOICE:
         raise UserError(f"{name!r} is the name of the checkpoint that the run stands for.",
                         "Take another name; to use a checkpoint: Listen tab, or pin_checkpoint RUN --use STEP.")

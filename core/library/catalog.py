@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from config.errors import UserError, join_names
-from core.jobs.checkpoint_names import CHECKPOINTS, CHOICE, pinned_names
+from core.jobs.checkpoint_names import BEST, CHECKPOINTS, CHOICE, pinned_names
 from core.jobs.directory import load_job
 from core.jobs.state import JobBoard, JobReader, JobState
 from core.library.records import read_model_record
@@ -311,7 +311,7 @@ class ModelReference:
 
 
 def resolve(workspace: Workspace, reference: str) -> ModelReference:
-    """The model behind `base:NAME`, `run:ID`, `run:ID@STEP` (or `@NAME`) or `export:NAME`.
+    """The model behind `base:NAME`, `run:ID`, `run:ID@STEP` (or `@NAME`, `@best`) or `export:NAME`.
 
     A run stands for its chosen checkpoint, else for the best.
     """
@@ -356,7 +356,7 @@ def list_references(workspace: Workspace, runs: Sequence[JobState]) -> list[Mode
         with suppress(UserError):  # a folder whose name is none that Lisan gives
             found.append(resolve(workspace, reference))
     for state in runs:
-        if state.verb == "train" and (best := _best(state, _checkpoints(state))) is not None:
+        if state.verb == "train" and (best := run_checkpoint(state)) is not None:
             found.append(ModelReference(f"run:{state.id}", "run", state.id, *best))
     return found
 
@@ -367,14 +367,26 @@ _CHECKPOINT_PATH = re.compile(rf"{CHECKPOINTS}/\w[\w.-]*")
 
 def list_checkpoints(state: JobState) -> list[ModelReference]:
     """Every checkpoint that a training keeps, newest first: `run:ID@NAME` where it was pinned, else `run:ID@STEP`."""
-    names = {step: name for name, step in pinned_names(state.job.directory).items() if name != CHOICE}
+    names = {step: name for name, step in listed_names(state).items() if name != CHOICE}
     return [ModelReference(f"run:{state.id}@{names.get(step, step)}", "run", state.id, folder, step)
             for folder, step in sorted(_checkpoints(state), key=lambda one: -one[1])]
 
 
 def run_checkpoint(state: JobState) -> tuple[Path, int] | None:
     """Folder and step of the checkpoint that a run stands for; None before there is one."""
-    return _best(state, _checkpoints(state))
+    saved = _checkpoints(state)
+    return _best(saved, listed_names(state)) if saved else None
+
+
+def listed_names(state: JobState) -> Mapping[str, int]:
+    """The names of a run's checkpoints for a list of runs: none where the file of one of them is damaged.
+
+    `resolve` refuses that run, so that nothing is made of another checkpoint than the one that was chosen.
+    """
+    try:
+        return pinned_names(state.job.directory)
+    except UserError:
+        return {}
 
 
 def _checkpoint(workspace: Workspace, reference: str, name: str) -> ModelReference:
@@ -390,11 +402,11 @@ def _checkpoint(workspace: Workspace, reference: str, name: str) -> ModelReferen
             f"The run {run!r} has no checkpoint ({state.status}).",
             "Let it train to its first checkpoint, or choose another run.",
         )
-    if not wanted:
-        best = _best(state, saved)
+    pinned = pinned_names(state.job.directory)
+    if wanted in ("", BEST):
+        best = _best(saved, {} if wanted else pinned)
         assert best is not None
         return ModelReference(reference, "run", run, *best)
-    pinned = pinned_names(state.job.directory)
     for folder, step in saved:
         if step == pinned.get(wanted) or str(step) == wanted:
             return ModelReference(reference, "run", run, folder, step)
@@ -414,9 +426,6 @@ def _checkpoints(state: JobState) -> list[tuple[Path, int]]:
     return [(state.job.directory / one.path, one.step) for one in found]
 
 
-def _best(state: JobState, saved: Sequence[tuple[Path, int]]) -> tuple[Path, int] | None:
-    """The one that a person chose, else the last one marked as best, else the latest."""
-    if not saved:
-        return None
-    choice = pinned_names(state.job.directory).get(CHOICE)
-    return next((one for one in saved if one[1] == choice), saved[-1])
+def _best(saved: Sequence[tuple[Path, int]], names: Mapping[str, int]) -> tuple[Path, int] | None:
+    """The one that a person chose by these `names`, else the last one marked as best, else the latest."""
+    return next((one for one in saved if one[1] == names.get(CHOICE)), saved[-1] if saved else None)

@@ -21,7 +21,7 @@ from core import train
 from core.export import _errors, _not_proven
 from core.jobs import directory
 from core.jobs.checkpoint_names import checkpoint_steps, choose
-from core.jobs.events import Journal, Progress
+from core.jobs.events import Finished, Journal, Progress, append_event
 from core.jobs.reporter import JournalReporter, StopRequested
 from core.jobs.state import JobReader
 from core.library import certificate, records
@@ -254,6 +254,9 @@ def test_another_checkpoint_is_chosen_and_certified_by_the_same_job(world: Works
     with closing(Journal(run.journal)) as journal:
         train.run(train_options(evaluation_sentences=0, keep_last=9), world, JournalReporter(journal, lambda: False))
     best, other = sorted(checkpoint_steps(run.directory), reverse=True)[:2]
+    with pytest.raises(UserError, match="only a finished training stands for"):
+        certify_job.run(CertifyOptions(run=f"run:choices@{other}"), world, Listener(run.directory))
+    append_event(run.journal, Finished({}))
     assert certify_job.run(CertifyOptions(run="run:choices"), world, Listener(run.directory))["step"] == best
     proven = JobReader(run).state(worker_alive=False)
     assert records_of_page.unproven_note(proven) == ""

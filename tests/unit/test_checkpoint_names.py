@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from config.errors import UserError
-from config.schema import PrepareOptions
+from config.schema import CertifyOptions, PrepareOptions
 from core.jobs import checkpoint_names, control, directory
 from core.jobs.directory import create_job
 from core.jobs.events import CheckpointSaved, Finished, Journal, append_event
 from core.library import catalog
+from core.submission import requirements
 from core.training import checkpoint
 from core.workspace import Workspace
 from scripts import pin_checkpoint
@@ -106,6 +107,27 @@ def test_a_run_stands_for_the_checkpoint_of_ones_choice(run: Path, workspace: Wo
     assert catalog.resolve(workspace, "run:one").step == 400
     with pytest.raises(UserError, match="is the name of the checkpoint that the run stands for"):
         checkpoint_names.pin(run, 200, "choice")
+
+
+def test_the_best_checkpoint_has_a_reference_of_its_own(run: Path, workspace: Workspace) -> None:
+    append_event(directory.load_job(workspace, "one").journal, Finished({}))
+    checkpoint_names.choose(run, "200")
+    assert catalog.resolve(workspace, "run:one@best").step == 400
+    for ours in ("run:one@best", "run:one@200", "run:one"):
+        assert requirements.check_requirements(workspace, "certify", CertifyOptions(run=ours)) == ()
+    for taken in ("best", "400"):
+        with pytest.raises(UserError, match=f"run:one@{taken} is"):
+            checkpoint_names.pin(run, 200, taken)
+
+
+def test_a_damaged_list_of_names_hides_no_run_and_gives_no_other_checkpoint(run: Path, workspace: Workspace) -> None:
+    checkpoint_names.choose(run, "200")
+    (run / "checkpoints" / "names.json").write_text("[", encoding="utf-8")
+    state = control.read_state(directory.load_job(workspace, "one"))
+    assert [one.reference for one in catalog.list_references(workspace, [state])] == ["run:one"]
+    assert [one.reference for one in catalog.list_checkpoints(state)] == ["run:one@400", "run:one@200"]
+    with pytest.raises(UserError, match=r"names\.json could not be read"):
+        catalog.resolve(workspace, "run:one")
 
 
 def test_an_unknown_run_is_answered_with_those_that_speak(run: Path, workspace: Workspace) -> None:
