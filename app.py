@@ -150,7 +150,7 @@ def serve(board: JobBoard, given: argparse.Namespace, port: int, auth: tuple[str
         left = [one.seconds_left() for one in (restart, idle) if one]
         return (len(findings), *(None if seconds is None else int(seconds) for seconds in left))
 
-    guarded = web_surface.GuardedApp(access, media.routes(workspace, announced), uploads,
+    guarded = web_surface.GuardedApp(access, media.routes(workspace, announced, board), uploads,
                                      None if given.max_upload is None else int(given.max_upload * 1e9))
     try:
         blocks.launch(

@@ -151,15 +151,16 @@ def _add_answers(workspace: Workspace, job: str, content: bytes) -> listening.Ad
     return added
 
 
-def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None) -> list[Route]:
+def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
+           board: JobBoard | None = None) -> list[Route]:
     """Routes to hand to the application, which asks for the sign-in (`ui/web_surface.py`).
 
-    `announced`: what the page shows and the workspace does not tell, such as a countdown.
+    `announced`: what the page shows and the workspace does not tell, such as a countdown. `board`: the page's own.
     """
-    board = JobBoard(workspace)
+    jobs = board or JobBoard(workspace)
 
     async def mark(request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(lambda: workspace_mark(board, announced())),
+        return JSONResponse(await run_in_threadpool(lambda: workspace_mark(jobs, announced())),
                             headers={"Cache-Control": "no-store"})
 
     async def media(request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -72,15 +73,19 @@ class Measurements:
             thread.join(patience_s)
 
     def _measure(self) -> None:
-        began, fault = time.monotonic(), ""
+        began, fault = time.monotonic(), "unexpected error, see the app's log"
         try:
-            self._latest = storage.take_inventory(self._workspace, self._board.states())
+            before, self._latest = self._latest, storage.take_inventory(self._workspace, self._board.states())
+            fault = ""
+            if before is None or (before.items, before.deleted) != (self._latest.items, self._latest.deleted):
+                os.utime(self._workspace.cache)  # the page asks for the times of these folders (`workspace_mark`)
         except (OSError, UserError) as error:
-            fault = str(error)
-        ended = time.monotonic()
-        with self._guard:
-            self._fault, self._thread = fault, None
-            self._due = ended + max(_FRESH_S, _REST * (ended - began))
+            fault = str(error).rstrip(".")
+        finally:
+            ended = time.monotonic()
+            with self._guard:
+                self._fault, self._thread = fault, None
+                self._due = ended + max(_FRESH_S, _REST * (ended - began))
 
 
 def build(page: Page) -> None:
