@@ -34,7 +34,20 @@ _UNREADABLE = (ArithmeticError, AttributeError, AssertionError, BufferError, EOF
 
 
 class DamagedFile(UserError, ValueError):
-    """A file that is not what its name says."""
+    """A file that is not what its name says; `reason`: what is wrong, without the file's name."""
+
+    def __init__(self, message: str, hint: str = "", reason: str = "") -> None:
+        super().__init__(message, hint)
+        self.reason = reason or message.rstrip(".")
+
+
+def reason_of(error: Exception) -> str:
+    """What went wrong, for a sentence that names the file itself."""
+    if isinstance(error, DamagedFile):
+        return error.reason
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error) if isinstance(error, ValueError) else repr(error)
 
 
 @contextmanager
@@ -86,7 +99,8 @@ def parse_json(content: bytes | str, where: object) -> Any:
     try:
         return loads(content)
     except ValueError as error:
-        raise DamagedFile(f"{where} is damaged: it is not JSON: {str(error)[:200]}.", _AGAIN) from error
+        reason = f"it is not JSON: {str(error)[:200]}"
+        raise DamagedFile(f"{where} is damaged: {reason}.", _AGAIN, reason) from error
 
 
 def loads(content: bytes | str) -> Any:
@@ -114,8 +128,9 @@ def parse_yaml(content: bytes | str, where: object) -> Any:
         check_yaml(text)
         return yaml.load(text, Loader=_LOADER)
     except (RecursionError, ValueError, TypeError, ArithmeticError, AttributeError, yaml.YAMLError) as error:
-        reason = _TOO_DEEP if isinstance(error, RecursionError) else " ".join(str(error).split())[:200]
-        raise DamagedFile(f"{where} is damaged: it is not YAML: {reason}.", _AGAIN) from error
+        fault = _TOO_DEEP if isinstance(error, RecursionError) else " ".join(str(error).split())[:200]
+        reason = f"it is not YAML: {fault}"
+        raise DamagedFile(f"{where} is damaged: {reason}.", _AGAIN, reason) from error
 
 
 def _integer(text: str) -> int:

@@ -36,7 +36,8 @@ def read_record(path: Path, kind: type[Record], hint: str) -> Record:
         status = os.stat(path)
         return cast("Record", _parsed(path, kind, status.st_mtime_ns, status.st_size))  # type: ignore[arg-type]
     except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        faults = "; ".join(": ".join(filter(None, (".".join(map(str, fault['loc'])), fault['msg'])))
+                           for fault in error.errors())
         raise UserError(f"{path} could not be read: {faults}.", hint) from error
     except OSError as error:
         raise UserError(f"{path} could not be read: {error.strerror}.", hint) from error

@@ -225,7 +225,7 @@ def read_sums(path: Path, hint: str) -> dict[str, str]:
     try:
         sums = {str(name): str(digest) for name, digest in foreign.read_json(path).items()}
     except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"The list of files {path} could not be read: {error}.", hint) from error
+        raise UserError(f"The list of files {path} could not be read: {foreign.reason_of(error)}.", hint) from error
     for name in sums:
         check_relative_path(name, path)
     return sums

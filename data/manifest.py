@@ -148,7 +148,7 @@ def load_card(folder: Path) -> DatasetCard:
     except OSError as error:
         raise UserError(f"{path} could not be read: {error.strerror}.", "Prepare the dataset first.") from error
     except (TypeError, ValueError) as error:
-        raise UserError(f"{path} is damaged: {error}.", "Prepare the dataset again.") from error
+        raise UserError(f"{path} is damaged: {foreign.reason_of(error)}.", "Prepare the dataset again.") from error
 
 
 def _checked(file: IO[bytes], path: Path, begins: array[int]) -> Iterator[ManifestClip]:

@@ -128,7 +128,7 @@ def dataset_list(page: Page, view: View) -> Html:
     rows = [
         (one.name, job_views.language_name(one.language), *("–" if count is None else str(count) for count in (
             one.clips, one.held_out_clips)), job_views.duration(one.duration_s),
-         f"damaged: {one.damage}" if one.damage else one.licence or "not given")
+         one.damage or one.licence or "not given")
         for one in found
     ]
     return element("details", element("summary", f"{pluralize(len(found), 'dataset')} in the workspace"),

@@ -488,8 +488,9 @@ def damaged_view(damaged: Mapping[str, str], title: str) -> Html:
     """Folders that cannot be read, with the reason."""
     if not damaged:
         return NOTHING
-    shown = [(span("id", name), f"damaged: {reason}") for name, reason in list(damaged.items())[:60]]
-    return join((element("h4", title), table(("Folder", "Reason"), shown)))
+    shown = [(span("id", name), reason) for name, reason in list(damaged.items())[:60]]
+    more = paragraph(f"{len(damaged) - 60} more are not shown.", class_="small") if len(damaged) > 60 else NOTHING
+    return join((element("h4", title), table(("Damaged", "Reason"), shown), more))
 
 
 def history_view(states: Sequence[JobState], most: int = 60) -> Html:

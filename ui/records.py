@@ -75,7 +75,9 @@ def dataset(workspace: Workspace, name: str) -> DatasetSummary:
         about = foreign.read_yaml(path)
         if not isinstance(about, dict):
             raise foreign.DamagedFile(f"{path} is damaged: it holds no names with values.", "Prepare it again.")
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        about, damage = {}, f"{path} is damaged: {foreign.reason_of(error)}."
+    except ValueError as error:
         about, damage = {}, str(error)
     return DatasetSummary(name, str(about.get("language", "")), _count(about.get("clips")),
                           _count(about.get("held_out_clips")), _measure(about.get("duration_s")),

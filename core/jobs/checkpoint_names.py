@@ -45,7 +45,7 @@ def pinned_names(run: Path) -> dict[str, int]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError, TypeError, ArithmeticError) as error:
-        raise UserError(f"{path} could not be read: {error}.",
+        raise UserError(f"{path} could not be read: {foreign.reason_of(error)}.",
                         "Delete it, and pin the checkpoints again.") from error
 
 

@@ -126,7 +126,8 @@ def load_job_directory(directory: Path) -> Job:
         if not 0 <= job.created < LATEST or not all(isinstance(name, str) for name in job.settings):
             raise ValueError("its time or its options have a wrong type")
     except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
-        raise UserError(f"{path} is not the configuration of a job: {error!r}.", "Start the job again.") from error
+        raise UserError(f"{path} is not the configuration of a job: {foreign.reason_of(error)}.",
+                        "Start the job again.") from error
     if job.verb not in VERBS:
         raise UserError(f"{path} asks for the verb {job.verb!r}, which is unknown.", f"Known: {', '.join(VERBS)}.")
     return job

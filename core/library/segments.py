@@ -81,7 +81,7 @@ class Segments:
         try:
             return cls(folder, SegmentsCard(**foreign.read_yaml(path)))
         except (OSError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"{path} could not be read: {error}.", _AGAIN) from error
+            raise UserError(f"{path} could not be read: {foreign.reason_of(error)}.", _AGAIN) from error
 
     def pieces(self) -> tuple[SegmentClip, ...]:
         """Every clip, with its text where it has one."""
@@ -116,7 +116,7 @@ def read_clips(path: Path) -> tuple[SegmentClip, ...]:
         return tuple(SegmentClip(**{_FIELDS.get(name, name): value for name, value in foreign.loads(line).items()})
                      for line in lines if line)
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} could not be read: {error}.", _AGAIN) from error
+        raise UserError(f"{path} could not be read: {foreign.reason_of(error)}.", _AGAIN) from error
 
 
 def write_clips(path: Path, pieces: Iterable[SegmentClip]) -> None:

@@ -123,7 +123,8 @@ def _has_all(target: Path, adapters: Sequence[str]) -> bool:
         if not isinstance(config, dict):
             raise ValueError("it holds no names with values")
     except (OSError, ValueError) as error:
-        raise UserError(f"{target / 'config.json'} could not be read: {error}.", repair_hint(target)) from error
+        raise UserError(f"{target / 'config.json'} could not be read: {foreign.reason_of(error)}.",
+                        repair_hint(target)) from error
     by_language = any(target.glob(_ADAPTER.format("*"))) or config.get("adapter_attn_dim") is not None
     return not by_language or not adapters or any((target / _ADAPTER.format(code)).is_file() for code in adapters)
 

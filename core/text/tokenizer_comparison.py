@@ -132,7 +132,8 @@ class TokenizerComparison:
         try:
             return TypeAdapter(cls).validate_json(foreign.read_bytes(path))
         except (OSError, ValueError) as error:
-            raise UserError(f"{path} could not be read: {error}.", "Compare the tokenizers again.") from error
+            raise UserError(f"{path} could not be read: {foreign.reason_of(error)}.",
+                            "Compare the tokenizers again.") from error
 
 
 def build_candidates(base: FrontEnd, texts: ComparedTexts, sizes: Sequence[int], limit: int, rules: TextRules | None,

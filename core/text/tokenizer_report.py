@@ -101,7 +101,8 @@ class TokenizerReport:
         try:
             return TypeAdapter(cls).validate_json(foreign.read_bytes(path))
         except (OSError, ValueError) as error:
-            raise UserError(f"{path} could not be read: {error}.", "Make the tokenizer again.") from error
+            raise UserError(f"{path} could not be read: {foreign.reason_of(error)}.",
+                            "Make the tokenizer again.") from error
 
 
 @dataclass(frozen=True)

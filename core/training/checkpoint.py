@@ -299,7 +299,7 @@ def read_ranking(run_dir: Path) -> Ranking:
         return Ranking(str(values["metric"]), values["best"], by_step)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         hint = "Delete it and resume the run: the last checkpoint is measured again."
-        raise UserError(f"{path} is damaged: {error!r}.", hint) from error
+        raise UserError(f"{path} is damaged: {foreign.reason_of(error)}.", hint) from error
 
 
 def best_intact(run_dir: Path, warn: Callable[[str], None]) -> int:

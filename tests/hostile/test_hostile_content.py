@@ -157,7 +157,8 @@ def test_what_cannot_be_read_is_listed_as_damaged_in_its_place(file: str, worksp
     shown = answers(shown_page)
     harmless(shown, workspace)
     assert LISTED[file] in shown
-    assert re.search(r"damaged: [^<]*(more than 64 levels|recursion limit)", shown)
+    assert re.search(r"(damaged|could not be read|of a job): [^<]*(more than 64 levels|recursion limit)", shown)
+    assert not re.search(r": :|damaged: [^<]* is damaged: |DamagedFile\(", shown)
     for title in set(LISTED.values()) - {LISTED[file], "clips"}:
         assert title not in shown
     assert "exported" in shown  # the other job
