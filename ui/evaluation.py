@@ -133,7 +133,7 @@ def _build_listening(page: Page) -> None:
         choices=[one.name for one in report.models] if (report := report_of(view)) else []), "listen")
     page.live.panel(language, lambda view: gr.update(
         choices=["", *(report.languages() if (report := report_of(view)) else ())]), "listen")
-    page.live.panel(shown, lambda view: listening_view(page, view), "listen")
+    page.live.panel(shown, lambda view: listening_view(view), "listen")
     page.on(make.click, lambda *values: [page.started_notice(page.start("listening_test", options_now(*values)))],
             inputs, [notice])
     page.on(answers.upload, import_files, [answers], [notice, answers], files=True)
@@ -143,12 +143,18 @@ def _build_listening(page: Page) -> None:
             inputs, [command])
 
 
-def listening_view(page: Page, view: View) -> Html:
+def listening_view(view: View) -> Html:
     """The listening tests of the newest evaluation: links, and what listeners said so far."""
     evaluation, making = view.newest("evaluate"), view.newest("listening_test")
     parts = [job_views.job_card(making)] if making and making.status != "finished" else []
-    for folder, test in listening.list_tests(page.workspace, evaluation.id) if evaluation else []:
-        found = listening.result_of(folder)
+    made = [state.job.directory for state in reversed(view.jobs) if evaluation and state.verb == "listening_test"
+            and state.job.settings.get("evaluation") == evaluation.id]
+    for folder in (one for one in made if (one / listening.TEST).is_file()):
+        try:
+            test, found = listening.read_test(folder), listening.result_of(folder)
+        except UserError as error:
+            parts.append(job_views.fault(error.message, error.hint))
+            continue
         tables = [element("details", element("summary", title), table(head, rows), open=place == 0)
                   for place, (title, head, rows) in enumerate(listening_tables(found))]
         kind = next(title for title, name in _KINDS if name == test.kind)

@@ -13,6 +13,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import combinations
@@ -220,8 +221,11 @@ def read_page(folder: Path) -> str:
 
 def list_tests(workspace: Workspace, evaluation: str = "") -> list[tuple[Path, ListeningTest]]:
     """Folder and test of every listening test, or of those of one evaluation."""
-    folders = [workspace.runs / name for name in workspace.list_runs()]
-    found = [(folder, read_test(folder)) for folder in folders if (folder / TEST).is_file()]
+    found = []
+    for folder in (workspace.runs / name for name in workspace.list_runs()):
+        if (folder / TEST).is_file():
+            with suppress(UserError):  # damaged, as the Listen tab says; it must not end the evaluation of others
+                found.append((folder, read_test(folder)))
     return [(folder, test) for folder, test in found if evaluation in ("", test.evaluation)]
 
 

@@ -25,6 +25,9 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from config.errors import UserError
+from config.schema import EvaluateOptions, ListeningTestOptions
+from core.jobs.directory import create_job
+from core.jobs.state import JobBoard
 from core.library import evaluation_report, listening, significance
 from core.library.evaluation_report import ANCHOR, REFERENCE, ListeningScore
 from core.library.listening import ListeningTest
@@ -33,6 +36,8 @@ from core.workspace import Workspace
 from scripts import listening_test as script
 from tests.listening_world import EVALUATION, LEVELS, MODELS, evaluated_world, make_test
 from ui import media
+from ui.evaluation import listening_view
+from ui.live import View
 
 BASE, RUN = MODELS[:2]
 Answer = Callable[[tuple[str, ...]], dict[str, object]]
@@ -130,6 +135,16 @@ def test_no_script_of_a_foreign_test_is_served(world: Workspace) -> None:
         assert client.get(f"/{address}").status_code == 404
     page.unlink()
     assert client.get(f"/{address}").status_code == 404
+
+
+def test_a_damaged_test_is_shown_and_ends_no_other(tmp_path: Path) -> None:
+    workspace = Workspace.open(tmp_path)
+    evaluation = create_job(workspace, "evaluate", EvaluateOptions(models=("base:tiny",)), name=EVALUATION)
+    folder = create_job(workspace, "listening_test", ListeningTestOptions(evaluation=EVALUATION)).directory
+    (folder / listening.TEST).write_text("{", encoding="utf-8")
+    assert listening.results(workspace, evaluation.id) == ()
+    view = View("listen", {}, tuple(JobBoard(workspace).states()))
+    assert f"{listening.TEST} could not be read" in listening_view(view)
 
 
 def test_answers_stand_where_the_report_cannot_be_written(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
