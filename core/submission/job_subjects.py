@@ -63,21 +63,29 @@ def _names(verb: str, options: Mapping[str, object]) -> str:
         case "compare":
             return f"{given('base')} and {given('finetuned')}"
         case "synthesize":
-            return f"{given('voice_model')}: {given('text')}"
+            return f"{given('voice_model')}: {given('text') or _file(options.get('file'))}"
         case "evaluate":
             models = options.get("models")
             return ", ".join(_short(str(one)) for one in models) if isinstance(models, list | tuple) else ""
+        case "listening_test":
+            return f"{given('kind')} of {given('evaluation')}"
+        case "certify":
+            return given("run")
         case "export":
             return f"{given('run')} as {given('export')}"
         case "push":
             return f"{given('export')} to {given('repository')}"
         case "doctor":
-            return str(options.get("checkpoint") or "").rpartition("/")[2]
+            return _file(options.get("checkpoint"))
         case "pack":
             return given("item")
         case "unpack":
-            return str(options.get("archive") or "").rpartition("/")[2]
+            return _file(options.get("archive"))
     return given("dataset")
+
+
+def _file(path: object) -> str:
+    return str(path or "").rpartition("/")[2]
 
 
 def _short(text: str) -> str:

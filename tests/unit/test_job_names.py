@@ -36,7 +36,11 @@ def state(verb: str, title: str = "", **options: object) -> JobState:
     (state("export", run="run:train-20261123-084835-04ef", export="voice"), "run:04ef as voice"),
     (state("doctor", checkpoint="/else/t3.safetensors", language="am"), "t3.safetensors"),
     (state("synthesize", language="en", voice_model="base:tiny", text="a" * 99), f"English, base:tiny: {'a' * 60}..."),
+    (state("synthesize", language="en", voice_model="base:tiny", text="", file=f"/{'a' * 99}/b.txt"),
+     "English, base:tiny: b.txt"),
     (state("extend", extension="tiny-sw"), "tiny-sw"),
+    (state("certify", run="run:first@400"), "run:first@400"),
+    (state("listening_test", evaluation="evaluate-20261123-084835-04ef", kind="abx", language=""), "abx of 04ef"),
 ])
 def test_a_job_says_what_it_is_about(given: JobState, about: str) -> None:
     assert subject(given) == about
