@@ -35,6 +35,7 @@ from core.training.distributed import ONE_PROCESS, Ranks
 from core.training.trainer import STEP_PLAN, Trainer
 from core.workspace import Workspace
 from data import manifest
+from data.durable_files import write_text
 from data.front_end import FrontEnd
 
 _STARTING_ROWS = "starting_rows"  # in a run's folder: the hash of the new rows that it began with
@@ -116,7 +117,8 @@ def _check_same_rows(run_dir: Path, extension: str, rows_hash: str) -> None:
     if before != rows_hash:
         raise UserError(f"The extension {extension!r} was made again since this run started: its new rows are others "
                         f"({rows_hash[:12]}, wanted {before[:12]}). No checkpoint was saved yet.", "Start a new run.")
-    path.write_text(rows_hash + "\n", encoding="utf-8")
+    if not path.is_file():
+        write_text(path, f"{rows_hash}\n")  # whole or not at all: half of it would refuse every resume
 
 
 def _load_recogniser(options: TrainOptions, workspace: Workspace, reporter: Reporter, tts: TTSModel, language: str,
