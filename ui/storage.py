@@ -115,9 +115,14 @@ def build(page: Page) -> None:
     def delete_items(references: Sequence[str] | None) -> Sequence[object]:
         if not references:
             raise UserError("Nothing is chosen.", "Choose what to delete under To delete.")
+        done = list[str]()
         try:
             for one in references:
                 storage.delete(page.workspace, storage.parse(one), page.live.board)
+                done.append(one)
+        except UserError as error:
+            before = f" Before it went into the bin: {', '.join(done)}." if done else ""
+            raise UserError(f"{error.message}{before}", error.hint) from error
         finally:
             sizes.renew()
         return [job_views.notice(f"In the bin: {', '.join(references)}. Restore it below."), gr.update(value=[])]
