@@ -66,7 +66,8 @@ def _build_form(page: Page) -> None:
                     "doctor")
 
     def run(*values: Value) -> Sequence[object]:
-        options = parse(DoctorOptions, {**dict(zip(form.names, values, strict=True)), "part": "model"})
+        given = {name: value or "" if name in _FIRST else value for name, value in zip(form.names, values, strict=True)}
+        options = parse(DoctorOptions, {**given, "part": "model"})
         for name in ("base", "checkpoint"):
             if not getattr(options, name):
                 title = DoctorOptions.model_fields[name].title

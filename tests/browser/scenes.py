@@ -11,7 +11,8 @@ import soundfile
 
 from config.schema import CompareOptions, DoctorOptions, Options, TrainOptions
 from core import doctor
-from core.jobs.directory import Job, create_job
+from core.jobs import control
+from core.jobs.directory import Job, create_job, load_job
 from core.jobs.events import (
     AudioGenerated,
     CheckpointSaved,
@@ -27,7 +28,7 @@ from core.jobs.events import (
     Started,
     Step,
 )
-from core.library import certificate, diagnosis, records
+from core.library import catalog, certificate, diagnosis, records
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER
 from core.library.diagnosis import Diagnosis, ProbeDrift, TensorFinding, TokenizerFit
 from core.library.records import CheckpointRecord, Origin
@@ -163,8 +164,10 @@ def tokenizer(workspace: Workspace, name: str = "tiny-am") -> None:
 def certify(workspace: Workspace, run: str, *, failed: bool = False) -> None:
     """A certificate beside the run; with `failed`, the old rows have moved."""
     one, other = "4f9a" * 16, "77b0" * 16
+    checkpoint = catalog.run_checkpoint(control.read_state(load_job(workspace, run)))
+    step = checkpoint[1] if checkpoint else 700
     certificate.write(workspace.runs / run / certificate.CERTIFICATE, Certificate(
-        f"run:{run}@700", run, 700, "gated", "tiny", "tiny-am", one, other, 1_790_000_000.0,
+        f"run:{run}@{step}", run, step, "gated", "tiny", "tiny-am", one, other, 1_790_000_000.0,
         (CertificateCheck("prefix_rows", "failed" if failed else "passed", one, other if failed else one,
                "The 2454 old rows of text_emb and text_head are those of the base file."),
          CertificateCheck("frozen_tensors", "passed", f"182 tensors, {one}", f"182 equal, {one}",
