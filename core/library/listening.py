@@ -199,7 +199,11 @@ def read_test(folder: Path) -> ListeningTest:
 
 @lru_cache(maxsize=32)
 def _read_test(folder: Path, _changed: int, _size: int) -> ListeningTest:
-    return loading.read_record(folder / TEST, ListeningTest, "Make the test again: python -m scripts.listening_test.")
+    hint = "Make the test again: python -m scripts.listening_test."
+    test = loading.read_record(folder / TEST, ListeningTest, hint)
+    if not test.rows or not all(test.rows):
+        raise UserError(f"{folder / TEST} is damaged: it has no rows of trials.", hint)
+    return test
 
 
 def fill_page(values: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -302,9 +302,12 @@ class TrainingRun:
             for clip, sentence in pairs:
                 vector = lm.speaker_vector(clip.conditioning)
                 voice = max(sorted(own), key=lambda name: measures.cosine(own[name], vector))
-                if sentence.original is not None:
-                    found = measures.speaker_vector(*audio.read(sentence.original))
-                    of_voice.setdefault(voice, []).append(found / np.linalg.norm(found))
+                with suppress(UserError):  # silent or too short: it has no speaker
+                    if sentence.original is not None:
+                        found = measures.speaker_vector(*audio.read(sentence.original))
+                        of_voice.setdefault(voice, []).append(found / np.linalg.norm(found))
+            if not of_voice:
+                return {}
             everyone = np.mean([one for some in of_voice.values() for one in some], axis=0)
             self._centres = {name: np.mean(of_voice[name], axis=0) if name in of_voice else everyone for name in own}
         return self._centres
