@@ -125,9 +125,9 @@ def test_the_page_does_not_tell_which_model_is_which(world: Workspace) -> None:
 
 
 def test_no_script_of_a_foreign_test_is_served(world: Workspace) -> None:
-    folder, _ = make_test(world, "foreign", kind="rating")
+    folder, _ = make_test(world, "served", kind="rating")
     page, own = folder / listening.PAGE, (folder / listening.PAGE).read_text(encoding="utf-8")
-    client, address = TestClient(Starlette(routes=media.routes(world))), media.listening_url("foreign", True)
+    client, address = TestClient(Starlette(routes=media.routes(world))), media.listening_url("served", True)
     page.write_text(own.replace("<main", "<script>alert(1)</script><main", 1), encoding="utf-8")
     assert client.get(f"/{address}").text == own
     for content in ('<script type="application/json" id="data">{</script>', "<script>alert(1)</script>"):
