@@ -62,15 +62,17 @@ def resume_with_dependents(job: Job, states: Sequence[JobState], *,
                            command: Sequence[str] = WORKER_COMMAND) -> list[Job]:
     """Resume `job`, and those of `states` that never started because it, or one that depends on it, did not finish.
 
-    All resumed jobs; the dependent ones wait in the queue until what they need is made.
+    All resumed jobs; the dependent ones wait in the queue until what they need is made. Their own states are read anew:
+    a page that has just shown the stop may not know yet that they were skipped.
     """
     resume(job, command=command)
     resumed = [job]
-    for state in sorted(states, key=lambda one: (one.job.created, one.id)):
-        never_started = state.status == "skipped" or (state.resumable and state.started_at is None)
-        if never_started and {one.id for one in resumed} & set(state.job.after):
-            resume(state.job, command=command)
-            resumed.append(state.job)
+    for dependent in sorted((state.job for state in states), key=lambda one: (one.created, one.id)):
+        if {one.id for one in resumed} & set(dependent.after):
+            state = read_state(dependent)
+            if state.status == "skipped" or (state.resumable and state.started_at is None):
+                resume(dependent, command=command)
+                resumed.append(dependent)
     return resumed
 
 
