@@ -28,6 +28,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 WORKER_COMMAND = (sys.executable, "-m", "core.jobs.worker")
 _POLL_S = 0.1
 _MOST_NAME = 64  # letters
+_WORKER_ENDS_S = 5.0  # at most, between its last event and its end
 
 
 class AlreadyRunning(UserError):
@@ -82,6 +83,10 @@ def enqueue(job: Job, *, resuming: bool = False, restart: bool = False) -> FileL
     Raises `AlreadyRunning` when its worker lives, `UserError` when it has run and this is no resume.
     """
     lock = FileLock.acquire(job.lock)
+    until = time.monotonic() + _WORKER_ENDS_S
+    while lock is None and resuming and time.monotonic() < until and JobReader(job).state().resumable:
+        time.sleep(0.05)  # its worker has written that it ended, and still closes its files
+        lock = FileLock.acquire(job.lock)
     if lock is None:
         raise AlreadyRunning(f"{job.id} is already running.", "Watch it in the list of jobs, or stop it first.")
     try:

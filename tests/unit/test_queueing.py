@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -149,7 +150,8 @@ def test_what_a_failure_keeps_from_beginning_names_the_failure_and_goes_on_with_
     assert [state.status for state in skipped] == ["skipped"] * 2
     assert {state.message for state in skipped} == {f"{first.id} crashed, and this job needs what it makes."}
     assert control.wait(other, PATIENCE_S).status == "finished"
-    resumed = control.resume_with_dependents(first, JobBoard(workspace).states(), command=COMMAND)
+    stale = [replace(state, status="queued") for state in JobBoard(workspace).states()]  # what a page knew before
+    resumed = control.resume_with_dependents(first, stale, command=COMMAND)
     assert [job.id for job in resumed] == [first.id, second.id, third.id]
     assert [control.wait(job, PATIENCE_S).status for job in resumed] == ["finished"] * 3
 
