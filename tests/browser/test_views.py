@@ -228,7 +228,7 @@ def test_listen_offers_the_speakers_of_the_data_first_and_every_checkpoint(scene
     expect(page.locator("#listen-voice input")).to_have_value("one (training data)")  # Amharic was taught
     expect(page.locator("#tab-listen [role=alert]")).to_have_count(0)
     box = page.locator("#listen-finetuned input")
-    expect(box).to_have_value(re.compile("step 200, best"))
+    expect(box).to_have_value(re.compile("step 2[02]0, best"))  # another test adds to the training that runs
     expect(page.locator("#listen-use")).to_be_hidden()
     box.click()
     page.get_by_role("option", name=re.compile("^step 100")).last.click()  # of the run that has finished
