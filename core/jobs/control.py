@@ -28,7 +28,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 WORKER_COMMAND = (sys.executable, "-m", "core.jobs.worker")
 _POLL_S = 0.1
 _MOST_NAME = 64  # letters
-_WORKER_ENDS_S = 5.0  # at most, between its last event and its end
+_WORKER_ENDS_S = 20.0  # at most, between its last event and its end; a certificate runs at a low priority
 
 
 class AlreadyRunning(UserError):
