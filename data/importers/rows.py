@@ -278,6 +278,36 @@ def has_clip_columns(names: Collection[str]) -> bool:
     return "text" in meanings and bool(meanings & {"audio", "id"})
 
 
+_MS = re.compile(r"(?:begin|start|onset|end|stop|offset)(?:_time)?_?ms")
+_OTHER_UNIT = re.compile(r"(?:begin|start|onset|end|stop|offset)_?(?:samples?|frames?)")
+
+
+def _times_by_other_names(record: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Begin and end where columns are named `onset` and `offset`, `from` and `to`, or end in their unit.
+
+    What counts in samples or frames comes as it stands: it is no time in seconds, and is refused as such.
+    """
+    given = {name: str(value).strip() for name, value in record.items()
+             if value not in (None, "") and isinstance(value, str | int | float)}
+    pairs = [("onset", "offset"), ("from", "to")]
+    for begin, end in pairs:
+        if begin in given and end in given and all(re.fullmatch(r"[0-9.,:]+", given[name]) for name in (begin, end)):
+            yield from (("begin", given[begin]), ("end", given[end]))
+    for name, value in given.items():
+        meaning = "end" if name.startswith(("end", "stop", "offset")) else "begin"
+        if _MS.fullmatch(name):
+            try:
+                yield meaning, str(float(value.replace(",", ".")) / 1000)
+            except ValueError:
+                yield meaning, f"{name} {value}"
+        elif _OTHER_UNIT.fullmatch(name):
+            yield meaning, f"{name} {value}"
+    for name in ("timestamp", "timestamps"):
+        span = record.get(name)
+        if isinstance(span, list) and len(span) == 2 and all(isinstance(one, int | float) for one in span):
+            yield from (("begin", str(span[0])), ("end", str(span[1])))
+
+
 def standard_values(record: Mapping[str, object]) -> dict[str, str]:
     """The values of a record under the names of `COLUMNS`; the first of each meaning that is not empty."""
     found = {}
@@ -287,7 +317,7 @@ def standard_values(record: Mapping[str, object]) -> dict[str, str]:
             value = value.get("path")
         if value is not None and not isinstance(value, list):
             found[meaning] = str(value)
-    return found
+    return found | dict(_times_by_other_names(record))
 
 
 def span_of(values: Mapping[str, str]) -> tuple[float, float | None]:

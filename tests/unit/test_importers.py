@@ -8,7 +8,7 @@ from small_data import write_clip, write_dataset
 
 from config.errors import UserError
 from data.acoustics import audio
-from data.importers import ImportedSource, SourceRow, import_source
+from data.importers import ImportedSource, SourceRow, import_source, rows
 from data.importers.rows import RecordingLookup, RecordingNotFound
 
 
@@ -261,3 +261,19 @@ def test_splits_with_more_in_their_names_are_no_speakers(tmp_path: Path) -> None
             (tmp_path / split / f"{split}{number}.txt").write_text("ሰላም", encoding="utf-8")
     assert [(row.speaker, row.split) for row in import_source(tmp_path).rows] == [
         ("speaker", "held_out"), ("speaker", "held_out"), ("speaker", "train"), ("speaker", "train")]
+
+
+@pytest.mark.parametrize(("columns", "span"), [
+    ({"onset": "1.5", "offset": "2.25"}, (1.5, 2.25)), ({"start_ms": "250", "end_ms": 1188}, (0.25, 1.188)),
+    ({"from": "0.5", "to": "2"}, (0.5, 2.0)), ({"timestamp": [0.5, 2.5]}, (0.5, 2.5)),
+    ({"from": "Addis", "to": "Adama"}, (0.0, None)), ({"timestamp": "2024-01-01"}, (0.0, None)),
+    ({"offset": "1.5", "duration": "2"}, (1.5, 3.5))])
+def test_times_are_read_by_the_names_that_other_tools_give_them(
+        columns: dict[str, object], span: tuple[float, float | None]) -> None:
+    assert rows.span_of(rows.standard_values({"audio": "a.wav", "text": "ሰላም", **columns})) == span
+
+
+@pytest.mark.parametrize("columns", [{"start_sample": "0", "end_sample": "19008"}, {"begin_frame": 3}])
+def test_times_in_samples_or_frames_are_refused(columns: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="is not a time in seconds"):
+        rows.span_of(rows.standard_values({"audio": "a.wav", "text": "ሰላም", **columns}))
