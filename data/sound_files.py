@@ -43,6 +43,9 @@ def file_duration(path: str | Path) -> float:
     return duration_and_rate(path)[0]
 
 
+_ROUNDING_S = 2.0  # that a last part may end behind its recording: subtitles stay for a while
+
+
 def cut_to_flac(path: str | Path, begin_s: float, end_s: float | None) -> tuple[bytes, int]:
     """The part of a sound file from `begin_s` to `end_s` (None: its end), as the bytes of a FLAC file.
 
@@ -53,10 +56,11 @@ def cut_to_flac(path: str | Path, begin_s: float, end_s: float | None) -> tuple[
         with soundfile.SoundFile(str(path)) as file:
             begin = round(begin_s * file.samplerate)
             end = file.frames if end_s is None else min(file.frames, round(end_s * file.samplerate))
-            if begin >= end:
-                lasts = file.frames / file.samplerate
-                raise UserError(f"The part begins at {begin_s:g} s, and {path} lasts {lasts:.1f} s.",
-                                "Check that the times belong to this recording.")
+            lasts = file.frames / file.samplerate
+            if begin >= end or (end_s is not None and end_s > lasts + _ROUNDING_S):
+                which = f"begins at {begin_s:g}" if begin >= end else f"ends at {end_s:g}"
+                raise UserError(f"The part {which} s, and {path} lasts {lasts:.1f} s.",
+                                "Check that the times belong to this recording, and that they are seconds.")
             file.seek(begin)
             samples = file.read(end - begin, dtype=_CUT_AS.get(file.subtype, "float32"), always_2d=True)
             above = 0

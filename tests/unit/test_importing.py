@@ -66,6 +66,8 @@ def test_a_part_has_the_samples_of_its_time_and_the_same_bytes_each_time(tmp_pat
     assert (content, above) == (cut_to_flac(tmp_path / "a.wav", 0.5, 1.25)[0], 0)
     with pytest.raises(UserError, match=r"begins at 2 s, and .*a\.wav lasts 2\.0 s"):
         cut_to_flac(tmp_path / "a.wav", 2.0, None)
+    with pytest.raises(UserError, match=r"ends at 1188 s, and .*a\.wav lasts 2\.0 s"):
+        cut_to_flac(tmp_path / "a.wav", 0.0, 1188.0)
 
 
 def test_one_recording_and_its_subtitles_become_clips(tmp_path: Path, ready: Workspace) -> None:
