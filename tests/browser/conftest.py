@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from tests.processes import PATIENCE_S
 
@@ -87,9 +88,21 @@ def open_tab(page: Page, name: str) -> None:
     """Open a tab by its label, also where the tab bar is too narrow to show it."""
     tab = page.locator(f'#tabs [role="tab"]:visible:text-is("{name}")').first
     if not tab.is_visible():
-        page.locator("#tabs .overflow-menu > button").click()
         tab = page.locator(f'#tabs .overflow-dropdown button:text-is("{name}")').first
-    tab.click()
+
+        def choose() -> bool:
+            """Open the menu and choose; False where it closed in between, as when the bar was measured again."""
+            if not tab.is_visible():
+                page.locator("#tabs .overflow-menu > button").click()
+            try:
+                tab.click(timeout=5000)
+            except PlaywrightTimeout:
+                return False
+            return True
+
+        wait_until(choose, page)
+    else:
+        tab.click()
     page.locator(f"#tab-{name.lower()}").wait_for(state="visible")
 
 
