@@ -21,7 +21,7 @@ from core.jobs.state import JobBoard
 from core.library import model_info
 from core.workspace import Workspace
 from tests import chatterbox_world
-from tests.browser.conftest import NARROW, Take, open_tab
+from tests.browser.conftest import NARROW, Take, open_tab, wait_until
 from tests.browser.whole_way import (
     FULL_SIZE,
     choose_language,
@@ -34,6 +34,7 @@ from tests.browser.whole_way import (
     write_recordings,
 )
 from tests.hub import serving
+from tests.processes import PATIENCE_S
 from tests.serving import App, served
 from tests.worlds import RATE, tone
 
@@ -116,6 +117,8 @@ def download(page: Page, workspace: Workspace) -> None:
 
 
 def hear(page: Page, workspace: Workspace, take: Take) -> None:
+    board = JobBoard(workspace)  # a certificate that goes on between two comparisons takes their models out of memory
+    wait_until(lambda: not any(state.alive for state in board.states()), page, 4 * PATIENCE_S)
     open_tab(page, "Listen")
     page.locator("#tab-listen").get_by_role("button", name="Voice and sampling settings").click()
     expect(page.locator("#listen-own")).to_contain_text("temperature 0.8")
