@@ -135,6 +135,7 @@ def test_the_pages_of_a_test_fit(world: Workspace, enter: Enter, take: Take, siz
     take(page, f"listening-preference-{size[0]}-{scheme}")
 
 
+@pytest.mark.slow
 def test_two_listeners_on_the_page_lose_nothing(world: Workspace, app: App, open_page: Callable[..., Page],
                                                 enter: Enter, take: Take) -> None:
     page = open_page(f"{app.url}?tab=listen", NARROW)
