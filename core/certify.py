@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from config.schema import CertifyOptions
 from core import compute
-from core.jobs import control
+from core.jobs import checkpoint_names, control
 from core.jobs.checkpoint_names import BEST, CHOICE, pinned_names
 from core.jobs.directory import load_job
 from core.jobs.events import Result, WarningRaised
@@ -35,6 +35,8 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
         reporter.emit(WarningRaised(message))
 
     step = pinned_names(run_dir).get(CHOICE) or checkpoint.best_intact(run_dir, warn)
+    if CHOICE not in pinned_names(run_dir) and step != checkpoint.read_ranking(run_dir).best:
+        checkpoint_names.choose(run_dir, str(step))  # the best one is damaged: the run stands for what is certified
     folder, device = checkpoint.folder_of(run_dir, step), compute.setup_device(options.device)
     with stage(reporter, "certificate"):
         progress = progress_callback(reporter, "Stopped. The run can be used, and its certificate resumes at the "

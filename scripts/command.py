@@ -16,6 +16,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import IO, Any, NoReturn, ParamSpec, get_args
 
 from config.arguments import add_arguments, given_values, merged
@@ -97,6 +98,19 @@ def script_parser(script: str, description: str | None, json_help: str) -> argpa
     return parser
 
 
+def actions_parser(script: str, description: str | None,
+                   json_help: str) -> tuple[argparse.ArgumentParser, Callable[..., argparse.ArgumentParser]]:
+    """The parser of a script with actions, and what adds one: `--workspace` and `--json` stand before or behind it."""
+    parser = argparse.ArgumentParser(prog=f"python -m scripts.{script}", description=description,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    for where, otherwise in ((parser, None), (anywhere := argparse.ArgumentParser(add_help=False), argparse.SUPPRESS)):
+        where.add_argument("--workspace", default=otherwise or DEFAULT_WORKSPACE,
+                           help=f"folder of all artefacts (default: {DEFAULT_WORKSPACE})")
+        where.add_argument("--json", action="store_true", default=otherwise or False, help=json_help)
+    return parser, partial(parser.add_subparsers(dest="do", required=True, metavar="ACTION").add_parser,
+                           parents=[anywhere])
+
+
 def run_in_workspace(parser: argparse.ArgumentParser, arguments: Sequence[str] | None, do: Work) -> int:
     """The frame of a command that is no job: parse, open the workspace, `do` the work; the exit code.
 
@@ -142,8 +156,8 @@ def _train_and_certify(training: Job, *, resuming: bool, as_json: bool) -> int:
     """Run a training and its certificate, which another job may be making already; the exit code."""
     code, result = run_job(training, resuming=resuming), Result()
     if code == 0:
-        earlier = next((state for state in JobBoard(training.workspace).states()
-                        if state.verb == "certify" and training.id in state.job.after), None)
+        states = JobBoard(training.workspace).states()
+        earlier = next((state for state in states if state.certifies == training.id), None)
         if earlier is None or not (earlier.alive or earlier.status == "finished"):
             proof = earlier.job if earlier else create_proof(training)
             code = run_job(proof, resuming=earlier is not None and earlier.resumable)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from config.schema import CertifyOptions
 from core.jobs import checkpoint_names, control
 from core.jobs.directory import create_job, load_job
+from core.submission.requirements import check_requirements
 from core.workspace import Workspace
 from scripts.command import DONE, exit_with, run_in_workspace, run_job, script_parser
 
@@ -40,8 +41,11 @@ def _do(workspace: Workspace, given: argparse.Namespace) -> int:
         checkpoint_names.pin(run, given.step, given.name)
         print(f"The checkpoint of step {given.step} is pinned as {given.name}: run:{given.run}@{given.name}")
     elif given.use:
+        options = CertifyOptions(run=f"run:{given.run}@{given.use}")
+        check_requirements(workspace, "certify", options)
+        proof = create_job(workspace, "certify", options)
         control.use_checkpoint(load_job(workspace, given.run), "" if given.use == "best" else given.use)
-        code = run_job(create_job(workspace, "certify", CertifyOptions(run=f"run:{given.run}")))
+        code = run_job(proof)
     steps, names = checkpoint_names.checkpoint_steps(run), checkpoint_names.pinned_names(run)
     if given.json:
         print(json.dumps({"run": run.name, "steps": steps, "names": names}, ensure_ascii=False))

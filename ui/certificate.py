@@ -134,8 +134,7 @@ def _proof(page: Page, view: View) -> Html:
 
 def _proof_job(view: View, reference: str) -> JobState | None:
     """The newest job that certifies a run."""
-    return next((state for state in view.jobs if state.verb == "certify"
-                 and str(state.job.settings.get("run", "")).partition("@")[0] == reference), None)
+    return next((state for state in view.jobs if state.certifies and f"run:{state.certifies}" == reference), None)
 
 
 def not_proven_view(reference: str, job: JobState | None) -> Html:
@@ -236,7 +235,7 @@ def _compute(page: Page, reference: str) -> Sequence[object]:
 def _stop(page: Page, reference: str) -> Sequence[object]:
     """Stop the job that certifies the chosen run."""
     for state in page.live.board.states():
-        if state.verb == "certify" and state.alive and str(state.job.settings["run"]).partition("@")[0] == reference:
+        if state.alive and state.certifies and f"run:{state.certifies}" == reference:
             control.stop(state.job)
     return [job_views.notice("Stopping. The run can be used; Compute certificate goes on at the same sentence.")]
 

@@ -210,8 +210,8 @@ def _use(page: Page, reference: str) -> Sequence[object]:
     """Let the run of the checkpoint stand for it, and certify it."""
     name, _, wanted = (reference or "").removeprefix("run:").partition("@")
     step = resolve(page.workspace, reference).step
+    page.start("certify", CertifyOptions(run=reference))  # first: where it is refused, nothing is chosen
     control.use_checkpoint(load_job(page.workspace, name), wanted)
-    page.start("certify", CertifyOptions(run=f"run:{name}"))
     return [job_views.notice(f"run:{name} stands for step {step} from now on. Its certificate is being computed."),
             gr.update(value=f"run:{name}")]
 

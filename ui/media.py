@@ -68,6 +68,15 @@ def archive_url(job: str) -> str:
     return f"media/{PACKED}/{quote(job)}.tar"
 
 
+def clips_path(workspace: Workspace, job: str) -> Path | None:
+    """All clips of a job in one file; None where there is none."""
+    try:
+        path = load_job(workspace, job).directory / ARCHIVE
+    except UserError:
+        return None
+    return None if path.is_symlink() or not path.is_file() else path
+
+
 def archive_path(workspace: Workspace, job: str) -> Path | None:
     """The archive of a packing that has finished; None for every other job."""
     try:
@@ -213,11 +222,8 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
         return JSONResponse({"rows": added.rows})
 
     async def clips(request: Request) -> Response:
-        try:
-            path = load_job(workspace, request.path_params["job"]).directory / ARCHIVE
-        except UserError:
-            return PlainTextResponse("Not here.", status_code=404)
-        if path.is_symlink() or not path.is_file():
+        path = await run_in_threadpool(clips_path, workspace, request.path_params["job"])
+        if path is None:
             return PlainTextResponse("Not here.", status_code=404)
         return FileResponse(path, media_type="application/zip", filename=f"{request.path_params['job']}.zip")
 

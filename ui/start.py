@@ -142,7 +142,10 @@ def shown_chain(view: View) -> list[JobState]:
 
 
 def chain_of(states: Sequence[JobState]) -> list[JobState]:
-    """The newest training that waited for other jobs, with those before and after it, in order."""
+    """The newest training that waited for other jobs, with those before and after it, in order.
+
+    Its certificate is the newest, which may have been started on another tab.
+    """
     last = next((state for state in states if state.verb == "train" and state.job.after), None)
     if last is None:
         return []
@@ -150,8 +153,8 @@ def chain_of(states: Sequence[JobState]) -> list[JobState]:
     found = [last]
     while found[0].job.after and found[0].job.after[0] in by_id:
         found.insert(0, by_id[found[0].job.after[0]])
-    found += [state for state in reversed(states) if last.id in state.job.after]
-    return found
+    found += [state for state in reversed(states) if last.id in state.job.after and not state.certifies]
+    return found + [state for state in states if state.certifies == last.id][:1]
 
 
 def usable(states: Sequence[JobState]) -> list[JobState]:

@@ -135,8 +135,7 @@ def status_view(view: View) -> Html:
     title = join((job_views.job_title(state), " ", span("id", state.id)))
     extension = state.job.settings.get("extension")
     past = job_views.last_certificate_time(view.jobs, lambda one: one.job.settings.get("extension") == extension)
-    proof = next((one for one in view.alive if one.verb == "certify"
-                  and str(one.job.settings.get("run", "")).partition("@")[0] == f"run:{state.id}"), None)
+    proof = next((one for one in view.alive if one.certifies == state.id), None)
     note = job_views.certificate_note(state, past)
     if state.status == "finished" and records.unproven_note(state):
         note = f"Not proven yet. It can be used; {'its certificate comes next' if proof else 'see Certificate'}."

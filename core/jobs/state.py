@@ -127,6 +127,11 @@ class JobState:
         return self.status in RESUMABLE
 
     @property
+    def certifies(self) -> str:
+        """The id of the run that this job certifies; empty for other jobs."""
+        return str(self.job.settings.get("run", "")).removeprefix("run:").partition("@")[0] * (self.verb == "certify")
+
+    @property
     def has_device(self) -> bool:
         return self.status in ("running", "stopping") and self.started_at is not None
 

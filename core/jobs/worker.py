@@ -185,32 +185,33 @@ def run_verb(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] | N
         return gpu_wait.try_reserve()
 
     gives_way = bool(VERBS[job.verb].gives_way_to)
-    device = wait_for_turn(job, reporter, gpu_wait_reason)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    try:
-        attempt = JobReader(job).state(worker_alive=True).attempt + 1
-        reporter.emit(Started(os.getpid(), attempt))
-        if job.device == "cpu":  # torch must not find a GPU in whose queue the job does not stand
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        if model_server:
-            return client.run(job, model_server)
-        return _verb(job.verb, verbs)(job.options(), job.workspace, GivingWay(job, reporter) if gives_way else reporter)
-    except ModelServerDied as death:
-        return _death(death.code)
-    except StopRequested:
-        if not gives_way or reporter.stop_requested():
-            raise
-        step_back(job)
-    finally:
-        if visible is None:
-            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-        else:
-            os.environ["CUDA_VISIBLE_DEVICES"] = visible
-        if gives_way and (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
-            torch.cuda.empty_cache()  # for the job that comes now
-        if device:
-            device.release()
-    return run_verb(job, reporter, verbs, model_server)  # it gave way, and resumes after its turn
+    while True:  # again after it gave way to others
+        device = wait_for_turn(job, reporter, gpu_wait_reason)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        try:
+            attempt = JobReader(job).state(worker_alive=True).attempt + 1
+            reporter.emit(Started(os.getpid(), attempt))
+            if job.device == "cpu":  # torch must not find a GPU in whose queue the job does not stand
+                os.environ["CUDA_VISIBLE_DEVICES"] = ""
+            if model_server:
+                return client.run(job, model_server)
+            here = GivingWay(job, reporter) if gives_way else reporter
+            return _verb(job.verb, verbs)(job.options(), job.workspace, here)
+        except ModelServerDied as death:
+            return _death(death.code)
+        except StopRequested:
+            if not gives_way or reporter.stop_requested():
+                raise
+            step_back(job)
+        finally:
+            if visible is None:
+                os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+            else:
+                os.environ["CUDA_VISIBLE_DEVICES"] = visible
+            if gives_way and (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
+                torch.cuda.empty_cache()  # for the job that comes now
+            if device:
+                device.release()
 
 
 def _verb(name: str, verbs: Mapping[str, VerbFunction] | None) -> VerbFunction:

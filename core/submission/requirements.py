@@ -98,10 +98,11 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             _find(workspace, need, options)
         except UserError as error:
             missing.append((need, error))
-    proven = options.run if isinstance(options, ExportOptions) and not options.unproven else ""
+    proven = ""  # the run whose certificate an export waits for
+    if isinstance(options, ExportOptions) and not options.unproven:
+        proven = options.run.removeprefix("run:").partition("@")[0]
     living = JobBoard(workspace).queue() if missing or proven else []
-    makers = [state.id for state in living if proven and state.verb == "certify"
-              and _run_of(str(state.job.settings["run"])) == _run_of(proven)]
+    makers = [state.id for state in living if proven and state.certifies == proven]
     for need, fault in missing:
         found = [state.id for state in living if _makes(state, need.kind, need.name)]
         if not found:
@@ -192,10 +193,6 @@ def _find(workspace: Workspace, need: Need, options: Options) -> None:
             return
         {"model": workspace.model, "tokenizer": workspace.tokenizer, "extension": workspace.extension,
          "segments": workspace.segment_folder, "export": workspace.export}[kind](name)
-
-
-def _run_of(reference: str) -> str:
-    return reference.partition("@")[0]
 
 
 def _makes(state: JobState, kind: str, name: str) -> bool:

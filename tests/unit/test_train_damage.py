@@ -12,7 +12,7 @@ import torch
 from config.errors import UserError
 from config.schema import CertifyOptions
 from core import certify, train
-from core.jobs.checkpoint_names import checkpoint_steps
+from core.jobs.checkpoint_names import CHOICE, checkpoint_steps, pinned_names
 from core.library import certificate
 from core.model.loading import load_checkpoint
 from core.training import checkpoint
@@ -109,6 +109,7 @@ def test_a_best_checkpoint_that_is_damaged_is_not_certified(world: Workspace, mo
     assert certify.run(CertifyOptions(run=f"run:{run.name}"), world, proving)["step"] == 8
     assert "The best checkpoint cannot be used" in proving.of("warning")[0].message
     assert certificate.read(run / certificate.CERTIFICATE).step == 8
+    assert pinned_names(run)[CHOICE] == 8  # the run stands for what is proven
 
 
 def test_a_damaged_record_is_named(world: Workspace) -> None:
