@@ -16,7 +16,7 @@ from core.jobs.queue import Direction, move_in_queue
 from core.jobs.state import JobBoard
 from core.submission.job_subjects import subject
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE, exit_with, run_in_workspace
+from scripts.command import actions_parser, exit_with, run_in_workspace
 
 MOST = 20  # ended jobs that are listed
 ACTIONS = {
@@ -33,17 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m scripts.jobs", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    for where, otherwise in ((parser, None), (anywhere := argparse.ArgumentParser(add_help=False), argparse.SUPPRESS)):
-        where.add_argument("--workspace", default=otherwise or DEFAULT_WORKSPACE,
-                           help=f"folder of all artefacts (default: {DEFAULT_WORKSPACE})")
-        where.add_argument("--json", action="store_true", default=otherwise or False,
-                           help="list each job as one line of JSON")
-    actions = parser.add_subparsers(dest="do", required=True, metavar="ACTION")
-    actions.add_parser("list", help="what runs, waits and has ended", parents=[anywhere])
+    parser, add_action = actions_parser("jobs", __doc__, "list each job as one line of JSON")
+    add_action("list", help="what runs, waits and has ended")
     for name, words in ACTIONS.items():
-        action = actions.add_parser(name, help=words, parents=[anywhere])
+        action = add_action(name, help=words)
         action.add_argument("job", help="its id")
         if name == "rename":
             action.add_argument("name", help="up to 64 letters; '' removes the name")

@@ -20,7 +20,7 @@ from core.jobs.reporter import pluralize, size_text
 from core.submission import storage
 from core.submission.storage import Inventory, Item, Usage
 from core.workspace import KINDS, Workspace
-from scripts.command import DEFAULT_WORKSPACE, exit_with, run_in_workspace
+from scripts.command import actions_parser, exit_with, run_in_workspace
 
 MOST = 10  # items of a kind that are printed; --all prints every one
 
@@ -31,23 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m scripts.storage", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    for where, otherwise in ((parser, None), (anywhere := argparse.ArgumentParser(add_help=False), argparse.SUPPRESS)):
-        where.add_argument("--workspace", default=otherwise or DEFAULT_WORKSPACE,
-                           help=f"folder of all artefacts (default: {DEFAULT_WORKSPACE})")
-        where.add_argument("--json", action="store_true", default=otherwise or False,
-                           help="end with the outcome as one line of JSON")
-    actions = parser.add_subparsers(dest="do", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="sizes of everything, and the bin", parents=[anywhere])
+    parser, add_action = actions_parser("storage", __doc__, "end with the outcome as one line of JSON")
+    listing = add_action("list", help="sizes of everything, and the bin")
     listing.add_argument("--kind", choices=KINDS, help="this kind alone")
     listing.add_argument("--all", action="store_true", help=f"print all items, not the {MOST} largest of each kind")
     for name, words in (("show", "what depends on an item, and what it depends on"),
                         ("delete", "move items into the bin")):
-        actions.add_parser(name, help=words, parents=[anywhere]).add_argument("item", nargs="+", help="KIND:NAME")
-    actions.add_parser("restore", help="take items out of the bin", parents=[anywhere]).add_argument(
+        add_action(name, help=words).add_argument("item", nargs="+", help="KIND:NAME")
+    add_action("restore", help="take items out of the bin").add_argument(
         "item", nargs="+", help="KIND:NAME, or KIND:NAME@STAMP where several of a name are there")
-    actions.add_parser("empty", help="remove what is in the bin for good", parents=[anywhere]).add_argument(
+    add_action("empty", help="remove what is in the bin for good").add_argument(
         "item", nargs="*", help="this alone (default: everything in the bin)")
     return parser
 

@@ -107,7 +107,7 @@ def build(page: Page) -> None:
         delete = gr.Button("Delete", variant="stop", size="md", scale=0, min_width=110, elem_id="storage-delete")
     notice = gr.HTML(elem_classes="notices", elem_id="storage-notice")
     detail = gr.HTML(elem_id="storage-detail")
-    live.panel(chosen, lambda view: gr.update(choices=offered(sizes.latest(), view)), "storage")
+    live.panel(chosen, lambda view: gr.update(choices=deletable(sizes.latest(), view)), "storage")
 
     def show_detail(references: Sequence[str] | None) -> Sequence[object]:
         return [detail_view(sizes.latest(), [storage.parse(one) for one in references or ()])]
@@ -288,7 +288,7 @@ def users_line(found: Inventory, item: Item) -> str:
     return ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts.items() if count)
 
 
-def offered(found: Inventory | None, view: View) -> list[tuple[str, str]]:
+def deletable(found: Inventory | None, view: View) -> list[tuple[str, str]]:
     """The largest items of the chosen kind, to choose from."""
     if found is None:
         return []

@@ -67,7 +67,7 @@ class CertificateInputs:
     evaluator: SpeechEvaluator
     sentences: Mapping[str, tuple[TTSModel, list[HeldOutSentence]]]  # by language, with the model to compare with
     missing: Mapping[str, list[str]]  # languages that cannot be scored, by reason
-    kept: KeptScores
+    score_cache: ScoreCache
     input_hash: str = ""
 
     @property
@@ -220,8 +220,8 @@ def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, reco
     values = [_VERSION, hash_tree(base.base_folder), _recogniser(workspace, record.recogniser),
               record.recogniser_language, hash_file(Path(recording)) if recording else "",
               dataclasses.asdict(finetuned.sampling), compute.numeric_environment(base.device)]
-    kept = KeptScores(workspace.cache / _FOLDER, _hash(values))
-    return CertificateInputs(base, finetuned, record, probes, evaluator, found, missing, kept)
+    score_cache = ScoreCache(workspace.cache / _FOLDER, _hash(values))
+    return CertificateInputs(base, finetuned, record, probes, evaluator, found, missing, score_cache)
 
 
 def _hash(values: object) -> str:
@@ -380,8 +380,8 @@ def _language_errors(inputs: CertificateInputs, unchanged: Collection[str],
                                  original_cer, used_for_selection))
     if reusable:
         notes.append(f"{', '.join(reusable)}: measured on the base {inputs.base.base_hash[:12]}, kept as "
-                     f"{inputs.kept.key[:12]}, from which the path does not differ by a bit; {_SPOT_CHECK} sentences "
-                     "of each, spoken by both, are the same sound")
+                     f"{inputs.score_cache.key[:12]}, from which the path does not differ by a bit; {_SPOT_CHECK} "
+                     "sentences of each, spoken by both, are the same sound")
     return found, notes
 
 
@@ -412,40 +412,40 @@ def _speak(inputs: CertificateInputs, model: TTSModel, sentences: Mapping[str, S
 
     A batch whose codes are there is not generated again, and equal codes in the same voice are the same sound.
     """
-    evaluator, kept, prepared = inputs.evaluator, inputs.kept, PreparedVoices()
+    evaluator, cache, prepared = inputs.evaluator, inputs.score_cache, PreparedVoices()
     items = evaluator.with_voices(model, evaluation.readable_texts(model, sentences))
     unreadable = sum(map(len, sentences.values())) - len(items)
     work.plan(spoken=-unreadable, generated=-unreadable)
-    weights = kept.weights_hash(model)
+    weights = cache.weights_hash(model)
     found: dict[str, list[SentenceScore]] = {code: [] for code in sentences}
     for batch in evaluation.in_batches(items):
-        batch_key = _hash([kept.key, weights, model.front_end.fingerprint, model.scope, batch])
+        batch_key = _hash([cache.key, weights, model.front_end.fingerprint, model.scope, batch])
         keys = [f"{batch_key}-{number}" for number in range(len(batch))]
-        if all(kept.find(key) for key in keys):
+        if all(cache.find(key) for key in keys):
             generated = list[Generated]()
             work.plan(generated=-len(batch))
         else:
-            generated = kept.read_batch(batch_key)
+            generated = cache.read_batch(batch_key)
             note = f"({language_name(batch[0].language)} sentences generated)"
             with work.doing("generated", len(batch), note, known=bool(generated)):
                 if not generated:
                     generated = evaluator.generate(model, batch, inputs.finetuned.sampling, prepared)
-                    kept.write_batch(batch_key, generated)
+                    cache.write_batch(batch_key, generated)
         for number, (key, item) in enumerate(zip(keys, batch, strict=True)):
-            codes, score = "", kept.find(key)
+            codes, score = "", cache.find(key)
             if score is None:
                 one = generated[number]
                 states = b"" if one.hidden_states is None else one.hidden_states.float().cpu().numpy().tobytes()
-                codes = _hash([kept.key, item, model.front_end.verbalize(item.text, item.language),
+                codes = _hash([cache.key, item, model.front_end.verbalize(item.text, item.language),
                                hashlib.sha256(one.codes.tobytes() + states).hexdigest()])
-                score = kept.find(codes)
+                score = cache.find(codes)
             with work.doing("spoken", 1, f"({language_name(item.language)} sentences spoken)", known=bool(score)):
                 if score is None:
                     score = SentenceScore.of(evaluator.decode(model, item, one))
                 if codes:
-                    kept.add(score, key, codes)
+                    cache.add(score, key, codes)
             found[item.language].append(score)
-        kept.remove_batch(batch_key)
+        cache.remove_batch(batch_key)
     model.lm.free_buffers()
     return found
 
@@ -453,16 +453,16 @@ def _speak(inputs: CertificateInputs, model: TTSModel, sentences: Mapping[str, S
 def _score_recordings(inputs: CertificateInputs, language: str, sentences: Sequence[HeldOutSentence],
                       work: Work) -> list[SentenceScore]:
     """The scores of the original recordings that are there."""
-    evaluator, kept, found = inputs.evaluator, inputs.kept, []
+    evaluator, cache, found = inputs.evaluator, inputs.score_cache, []
     for one in sentences:
         if one.original is None:
             continue
-        key = _hash([kept.key, language, one.text, hash_file(one.original)])
-        score = kept.find(key)
+        key = _hash([cache.key, language, one.text, hash_file(one.original)])
+        score = cache.find(key)
         with work.doing("recorded", 1, f"({language_name(language)} sentences recorded)", known=bool(score)):
             if score is None:
                 score = SentenceScore.of_recording(evaluation.score_recording(evaluator, language, one))
-                kept.add(score, key)
+                cache.add(score, key)
         found.append(score)
     return found
 
@@ -492,7 +492,7 @@ class SentenceScore:
         return cls(score.edits, len(score.reference))
 
 
-class KeptScores:
+class ScoreCache:
     """The scores of sentences, appended to a file one by one, so that no sentence is spoken twice.
 
     `key` is the hash of what all of them depend on: base model, recogniser, sampling, machine. A sentence has keys of
