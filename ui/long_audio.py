@@ -12,6 +12,7 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import AlignOptions, ClipOptions, Options, SegmentOptions, TranscribeOptions
 from core.jobs.directory import Job
+from core.jobs.reporter import pluralize
 from core.library.segments import PREFIX, TABLE, SegmentClip, Segments, SegmentsCard, read_clips
 from ui import job_views
 from ui.form import OptionsForm, Value, build_form, command_line
@@ -100,7 +101,7 @@ def offer(card: SegmentsCard | None, source: str) -> object:
     """An update of the button: visible while there are clips that are not the source already."""
     if card is None or source.strip() == f"{PREFIX}{card.name}":
         return gr.update(visible=False)
-    return gr.update(visible=True, value=f"Use the {card.texts} clips of {card.name} as source")
+    return gr.update(visible=True, value=f"Use the {pluralize(card.texts, 'clip')} of {card.name} as source")
 
 
 def _take(page: Page) -> Sequence[object]:

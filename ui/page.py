@@ -12,6 +12,7 @@ from config.schema import Options
 from core.jobs import checkpoint_names, control
 from core.jobs.directory import NO_DEVICE, Job, create_job, load_job
 from core.jobs.gpus import CachedGpus
+from core.jobs.reporter import pluralize
 from core.submission import requirements
 from core.submission.demo_chain import create_proof
 from core.workspace import Workspace
@@ -88,7 +89,8 @@ class Page:
         """Resume the job `name`, and the jobs that waited for it and were skipped."""
         job = load_job(self.workspace, name)
         resumed = control.resume_with_dependents(job, self.live.board.states())
-        more = f" {len(resumed) - 1} jobs that waited for it are queued again." if len(resumed) > 1 else ""
+        waited = len(resumed) - 1
+        more = f" Queued again: {pluralize(waited, 'job')} that waited for it." if waited else ""
         return [job_views.notice(checkpoint_names.resume_point(job) + more, job=name)]
 
     def started_notice(self, job: Job) -> Html:
