@@ -31,7 +31,7 @@ from core.workspace import Workspace
 from data import manifest
 from data.acoustics import audio
 from data.durable_files import check_no_link_out
-from models.base import Generated, PreparedVoice, RecognitionScore, Sampling, Vocoder, Voice
+from models.base import FinishReason, Generated, PreparedVoice, RecognitionScore, Sampling, Vocoder, Voice
 
 _BATCH = 16  # texts generated together
 _MAX_RECORDINGS = 40  # scored for the CER of the original recordings
@@ -70,6 +70,7 @@ class EvaluatedSentence:
     waveform: torch.Tensor  # (S,)
     sample_rate: int  # Hz
     score: RecognitionScore | None
+    finish_reason: FinishReason
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,8 @@ class SpeechEvaluator:
                                        hidden_states=generated.hidden_states)
         rate = self.vocoder.sample_rate
         score = score_waveform(self.recogniser, waveform, rate, reference, item.language)
-        return EvaluatedSentence(reference, item.language, item.voice, waveform, rate, score)
+        return EvaluatedSentence(reference, item.language, item.voice, waveform, rate, score,
+                                 generated.finish_reason)
 
     def speak(self, model: TTSModel, texts: Sequence[tuple[str, str]], sampling: Sampling,
               progress: ProgressCallback = no_progress) -> list[EvaluatedSentence]:

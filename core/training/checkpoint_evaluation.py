@@ -40,7 +40,7 @@ from models.base import LossOptions, Sample
 SAMPLES = "samples"
 CER, SPEECH_LOSS = "character error rate", "validation speech loss"  # the metrics that rank checkpoints by themselves
 FROM_TRANSCRIPT = ("wer", "deletions", "repetition")
-FROM_SOUND = ("similarity", "naturalness", "mcd", "long_silence", "clipping")
+WITHOUT_TRANSCRIPT = ("similarity", "naturalness", "mcd", "missing_stop", "long_silence", "clipping")
 _BEST = {"similarity": 1.0, "naturalness": 5.0}  # of metrics of which higher is better: what is ranked is the distance
 _MAX_RECORDINGS = 40  # whose mean is the speaker
 _OWN_SENTENCES = "evaluation_texts.tsv"  # in the run's folder
@@ -79,7 +79,7 @@ class TrainingRun:
     def metric(self) -> str:
         """What ranks the checkpoints: as `select_best_by` says, or the error rate where it can be measured."""
         chosen, language = self.options.select_best_by, self.trainer.data.language
-        if chosen in (*FROM_TRANSCRIPT, *FROM_SOUND):
+        if chosen in (*FROM_TRANSCRIPT, *WITHOUT_TRANSCRIPT):
             title = METRICS[chosen].title
             return f"{_BEST[chosen]:g} minus {title}" if chosen in _BEST else title
         can_score = self.speech_evaluator.can_score(language) or bool(  # an unavailable recogniser ranked before
@@ -101,7 +101,7 @@ class TrainingRun:
         missing = ("evaluation_sentences is 0" if self.options.evaluation_sentences == 0 else
                    f"no recogniser for {language!r}" if chosen in FROM_TRANSCRIPT and not heard else
                    "evaluation_texts have no recordings" if chosen == "mcd" and self.own_sentences else "")
-        if missing and chosen in (*FROM_TRANSCRIPT, *FROM_SOUND):
+        if missing and chosen in (*FROM_TRANSCRIPT, *WITHOUT_TRANSCRIPT):
             raise UserError(f"The best checkpoint cannot be selected by {METRICS[chosen].title.lower()}: {missing}.",
                             "Select it by speech_loss, or set what is missing.")
         if unmeasured_reason(self.speech_evaluator.recogniser, language):  # setup has warned of it
@@ -273,7 +273,7 @@ class TrainingRun:
 
     def _measure(self, sentences: Sequence[EvaluatedSentence]) -> dict[str, float]:
         """What an evaluation measures, of the samples of a checkpoint: all, or the metric that selects the best."""
-        wanted: tuple[str, ...] = (*FROM_TRANSCRIPT, *FROM_SOUND)
+        wanted: tuple[str, ...] = (*FROM_TRANSCRIPT, *WITHOUT_TRANSCRIPT)
         if not self.options.evaluation_metrics:
             wanted = tuple(name for name in wanted if name == self.options.select_best_by)
         if not wanted or not sentences:
@@ -363,6 +363,8 @@ def measure_sample(item: EvaluatedSentence, recogniser: Recogniser | None, origi
     if item.score is not None and recogniser is not None:
         values |= measures.transcript_values(item.text, item.score.reference, item.score.transcript,
                                              lambda part: recogniser.normalise(part, item.language))
+        if item.finish_reason == "repetition":
+            values["repetition"] = (1.0, 1.0)
     if speaker is not None:
         try:
             values["similarity"] = (measures.cosine(measures.speaker_vector(item.waveform, rate), speaker), 1.0)
@@ -373,6 +375,7 @@ def measure_sample(item: EvaluatedSentence, recogniser: Recogniser | None, origi
     if "mcd" in wanted and original is not None:
         values["mcd"] = (measures.mel_cepstral_distance(measures.mel_cepstra(item.waveform, rate),
                                                         measures.mel_cepstra(*audio.read(original))), 1.0)
+    values["missing_stop"] = (float(item.finish_reason != "stop"), 1.0)
     values["long_silence"] = (float(measures.longest_pause(samples, rate) >= measures.LONG_PAUSE_S), 1.0)
     values["clipping"] = (float(clipped_share(samples) > ClipLimits().clipped_share), 1.0)
     return {name: values[name] for name in wanted if name in values}

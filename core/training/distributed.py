@@ -152,7 +152,13 @@ class Ranks:
         return DeviceMesh.from_group(self._step_group, device.type)
 
     def close(self) -> None:
-        """Leave the group; the others may be gone."""
+        """Leave the group; the others may be gone.
+
+        The step group is let go here, which joins its threads. Where the end of the interpreter does that, a thread
+        that still waits for the interpreter's lock is ended there, and the whole process with it ("terminate called
+        without an active exception").
+        """
+        self._step_group = None
         with suppress(RuntimeError):
             dist.destroy_process_group()
 

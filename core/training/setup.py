@@ -29,7 +29,7 @@ from core.speech.evaluation import SpeechEvaluator
 from core.speech.scoring import Recogniser
 from core.training import checkpoint, dataloader, parameter_groups, replay
 from core.training.checkpoint import EarlyStopping, TrainerState
-from core.training.checkpoint_evaluation import FROM_SOUND, TrainingRun, own_sentences
+from core.training.checkpoint_evaluation import WITHOUT_TRANSCRIPT, TrainingRun, own_sentences
 from core.training.dataloader import TrainingData
 from core.training.distributed import ONE_PROCESS, Ranks
 from core.training.trainer import STEP_PLAN, Trainer
@@ -150,7 +150,7 @@ def _restore_hint(recogniser: str, hint: str, run_dir: Path, step: int) -> str:
 
 def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run_dir: Path) -> bool:
     """Whether a checkpoint of the run that resumes from `state` may still be ranked by character error rate."""
-    if options.evaluation_sentences == 0 or options.select_best_by in ("speech_loss", *FROM_SOUND):
+    if options.evaluation_sentences == 0 or options.select_best_by in ("speech_loss", *WITHOUT_TRANSCRIPT):
         return False
     values = checkpoint.read_ranking(run_dir).values
     if state.step not in values:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -17,6 +19,7 @@ from core.jobs.reporter import StopRequested
 from core.jobs.state import JobState
 from core.model.loading import load_extension
 from core.speech import measures
+from core.speech.evaluation import SpeechEvaluator
 from core.training import checkpoint, checkpoint_evaluation, dataloader
 from core.training.checkpoint import EarlyStopping
 from core.training.checkpoint_evaluation import ValidationLosses
@@ -112,6 +115,9 @@ def test_a_metric_of_an_evaluation_selects_the_best(world: Workspace, monkeypatc
     """Values are those of the files. Of naturalness, which is better when it is higher, the distance to 5 is ranked."""
     scores = iter([2.0, 3.0, 4.5, 3.5])  # two samples a checkpoint
     monkeypatch.setattr(measures, "naturalness", lambda *_: next(scores))
+    generate, reasons = SpeechEvaluator.generate, cycle(["limit", "stop"])
+    monkeypatch.setattr(SpeechEvaluator, "generate", lambda *given: [
+        replace(one, finish_reason=next(reasons)) for one in generate(*given)])
     listener = run(world, monkeypatch, validate_every=0, checkpoint_every=4, evaluation_sentences=2,
                    evaluation_metrics=True, select_best_by="naturalness")
     found = [event.metrics for event in listener.of("evaluated")]
@@ -125,9 +131,10 @@ def test_a_metric_of_an_evaluation_selects_the_best(world: Workspace, monkeypatc
         listener.directory / event.path, originals[event.text]))) for event in samples]
     assert len(distances) == 2
     assert found[-1]["mcd"] == pytest.approx(sum(distances) / 2, rel=0.02)  # the file has 16 bits
-    assert set(found[-1]) == {"wer", "deletions", "repetition", "similarity", "naturalness", "mcd", "long_silence",
-                              "clipping"}
+    assert set(found[-1]) == {"wer", "deletions", "repetition", "similarity", "naturalness", "mcd", "missing_stop",
+                              "long_silence", "clipping"}
     assert -1 <= found[-1]["similarity"] <= 1
+    assert [one["missing_stop"] for one in found] == [0.5, 0.5]
     rows = media.curves_csv(cast(JobState, SimpleNamespace(steps=(), evaluations=listener.of("evaluated"))))
     assert "metric.naturalness" in rows.splitlines()[0]
 
