@@ -25,10 +25,10 @@ from core.text.tokenizer_comparison import (
     recommend,
     why_no_bytes,
 )
-from core.text.tokenizer_report import probe_sentences, prove
+from core.text.tokenizer_report import prove
 from core.workspace import Workspace
 from data import manifest
-from data.front_end import FrontEnd
+from data.front_end import FrontEnd, probe_sentences
 from data.manifest import HELD_OUT, TRAIN
 from data.text_chunking import split_text
 from models.registry import family

@@ -45,12 +45,12 @@ from core.speech.evaluation import HeldOutSentence
 from core.speech.model_cache import ModelCache
 from core.speech.scoring import Recogniser, download_recogniser, load_recogniser_or_warn
 from core.speech.synthesis import join_chunks, unused_controls
-from core.text.tokenizer_report import probe_sentences
 from core.workspace import Workspace
 from data import manifest
 from data.acoustics import audio
 from data.clip_findings import ClipLimits
 from data.durable_files import write_json
+from data.front_end import probe_sentences
 from data.measures import clipped_share
 from models.base import Extractor, Vocoder, Voice
 

@@ -15,11 +15,11 @@ from core.library import model_info
 from core.model.loading import load_front_end
 from core.text import text_rules
 from core.text.pieces import Pieces, import_pieces, train_pieces, with_all_characters
-from core.text.tokenizer_report import PieceTraining, TokenizerReport, measure, probe_sentences
+from core.text.tokenizer_report import PieceTraining, TokenizerReport, measure
 from core.workspace import Workspace, resolve_inside
 from data import manifest, normalisers
 from data.durable_files import atomic_directory
-from data.front_end import FrontEnd, name_characters
+from data.front_end import FrontEnd, name_characters, probe_sentences
 from data.manifest import HELD_OUT, TRAIN, PreparedDataset
 
 _PIECES_SUFFIX = ".pieces.json"

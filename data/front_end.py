@@ -30,12 +30,14 @@ from config.text_rules import TextRules, parse_rules
 from data import normalisers
 from data.languages import verbalizer
 from data.languages.verbalizer import Verbalizer, load_verbalizer
+from data.manifest import read_json_lines
 from data.normalisers import DATA_FILES
 from data.segmenters import BYTES, Bpe, ByteLevelBpe, SentencePieceModel, base_file, highest_id
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # no text in UTF-8 holds one
 _CODE = re.compile(r"[\w-]{1,40}")
 SETTINGS_FILE = "front_end.json"
+PROBE_FILE = "probe_sentences.jsonl"
 _HINT = "Get the model or make the tokenizer again."
 
 
@@ -638,3 +640,10 @@ class FrontEnd:
         if self.style != "words":
             settings |= {"style": self.style, "data": [name for name in DATA_FILES if name in self.files]}
         return (json.dumps(settings, ensure_ascii=False, indent=1) + "\n").encode("utf-8")
+
+
+def probe_sentences(model_folder: Path) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Where the sample sentences of base languages come from (`model`, else `app`), and (language, text) of each."""
+    own = model_folder / PROBE_FILE
+    path, source = (own, "model") if own.is_file() else (Path(__file__).with_name(PROBE_FILE), "app")
+    return source, tuple((str(row["language"]), str(row["text"])) for _, row in read_json_lines(path))

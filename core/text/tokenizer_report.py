@@ -15,12 +15,10 @@ from config import foreign
 from config.errors import UserError
 from core.text import text_rules
 from core.text.pieces import characters_of
-from data import manifest
 from data.front_end import FrontEnd
-from data.manifest import HELD_OUT, TRAIN, PreparedDataset, read_json_lines
+from data.manifest import HELD_OUT, TRAIN, PreparedDataset
 
 REPORT_FILE = "report.json"
-PROBE_FILE = "probe_sentences.jsonl"
 _PIECES_PER_TEXT = 50  # that are encoded as one text
 
 
@@ -112,13 +110,6 @@ class PieceTraining:
     algorithm: str
     merges_asked: int
     merges: int  # pieces longer than one character
-
-
-def probe_sentences(model_folder: Path) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Where the sample sentences of base languages come from (`model`, else `app`), and (language, text) of each."""
-    own = model_folder / PROBE_FILE
-    path, source = (own, "model") if own.is_file() else (Path(manifest.__file__).with_name(PROBE_FILE), "app")
-    return source, tuple((str(row["language"]), str(row["text"])) for _, row in read_json_lines(path))
 
 
 def measure(base: FrontEnd, extended: FrontEnd, dataset: PreparedDataset, training: PieceTraining, probe_source: str,

@@ -27,11 +27,11 @@ from core.jobs.events import Progress
 from core.jobs.reporter import ProgressCallback, no_progress
 from core.model import tensor_files
 from core.model.loading import TTSModel
-from core.text.tokenizer_report import probe_sentences
 from core.training.dataloader import Utterance, make_sample, make_utterance, nearest_speaker
 from core.workspace import Workspace
 from data import manifest
 from data.feature_cache import FeatureCache, FeaturePack
+from data.front_end import probe_sentences
 from data.manifest import HELD_OUT, ManifestClip, PreparedDataset
 from models.base import Features, Sample, SpeechModel, Voice
 
