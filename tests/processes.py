@@ -23,7 +23,8 @@ def free_port() -> int:
 
 def two_do(work: Work, path: Path) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """What `work` of rank 0 and of rank 1 hands back; both must end well."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")  # which imports torch once, and has no threads when it forks
+    context.set_forkserver_preload(["core.train"])
     results, port = context.SimpleQueue(), free_port()
     processes = [context.Process(target=work, args=(rank, path, port, results)) for rank in (0, 1)]
     for process in processes:
