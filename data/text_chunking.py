@@ -2,8 +2,9 @@
 
 A chunk ends where a reader would breathe. No word or number is cut: the chunks, joined, are the text but for white
 space. The caller chooses the limit and its unit. In languages that `sentencex` has rules for, sentences are its own but
-for the signs that it does not know; in others they are found by the marks and abbreviations below. Words of scripts
-without spaces are those of ICU's dictionaries.
+for the signs that it does not know; in others they are found by the marks below. In both,
+`languages/abbreviations.yaml` says after which full stops a sentence goes on. Words of scripts without spaces are those
+of ICU's dictionaries.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache, lru_cache
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Literal
 
 import sentencex
+import yaml
 from icu4py.breakers import WordBreaker
+from icu4py.messageformat import MessageFormat
 
 from config.errors import UserError
 from config.schema import UnknownCharacters
@@ -29,7 +34,7 @@ Boundary = Literal["sentence", "phrase", "word"]
 # Full stops that need no space after them: Ethiopic, Indic, Chinese and Japanese, Khmer, Burmese, Armenian, Tibetan.
 _STOPS = "።፧፨।॥。！？｡．︒។៕៖။։༎᠃᠉᙮꓿𑅁"
 _SPACED_STOPS = ".!?…؟۔"  # they also stand inside words and numbers, so a space or the end must follow
-_ETHIOPIC_STOP = "፡፡|(?<=[\u1200-\u135a])::"  # how the Ethiopic full stop is often typed
+_ETHIOPIC_STOP = r"፡፡|(?:(?<=[\u1200-\u135a])|(?<=[\u1200-\u135a]\s))::"  # how the Ethiopic full stop is often typed
 _MARKS = "፣፤፥፦、，；：､၊"  # commas and similar marks that need no space
 _SPACED_MARKS = ",;:،؛–—"
 _CLOSING = "\"'»”’›)]}」』】）》〉］"
@@ -38,23 +43,28 @@ _PHRASE_END = re.compile(rf"[{re.escape(_MARKS)}]+|[{re.escape(_SPACED_MARKS)}!?
 _WORD_END = re.compile(r"\s+(?![!?;:»›])|፡(?!፡)")  # French writes a space before some marks
 _PARAGRAPH = re.compile(r"\n\s*\n")
 _INK = re.compile(r"\S")
-_LOOK_BACK = 64  # characters; longer words are no abbreviations
+_LOOK_BACK = 64  # characters; longer words are no initials
 _LAST_WORD = re.compile(r"[^\s(\[{«\"“‘]+$")
 _LISTED = re.compile(r"(?<!\S)\d{1,2}\.$")
 _ENUMERATOR = re.compile(r"\d{1,2}|[a-zA-Z]")
-_SHORT = """mr mrs ms dr prof st sr jr vs etc e.g i.e cf no nr vol fig p pp al ca approx inc ltd co gen col capt lt sgt
-rev hon m mm mme mlle bd av ch éd env ex tél z.b d.h u.a bzw usw ggf evtl str sra srta dra ud uds av.j.-c
-eks bla mv osv kl tlf jf adr inkl ekskl exkl resp dvs kap sid doç sn bkz vb yy cad apt cth dll dsb tn bn"""
-_ABBREVIATIONS = frozenset(_SHORT.split())
-_DOTTED = re.compile(r"(?:[^\W\d_]{1,2}\.)+[^\W\d_]{1,3}")  # t.ex, bl.a, U.S
-# Abbreviations that sentencex lacks: Ethiopic initials, and titles in Hindi.
-_UNCASED_SHORT = re.compile(r"(?<!\w)(?:[\u1200-\u135a]|डॉ|प्रो)\.$")
+_DOTTED = r"(?:[^\W\d_]{1,2}\.)+[^\W\d_]{1,3}\."  # t.ex., bl.a., U.S.
 # Languages with rules of their own in sentencex 1.0.32 (src/lib.rs), and Chinese, which its tests cover; others would
 # be read by those of a neighbour.
 _SENTENCEX = frozenset({
     "am", "ar", "bg", "bn", "ca", "da", "de", "el", "en", "es", "fi", "fr", "gu", "hi", "hy", "it", "ja", "kk", "kn",
     "ml", "mr", "my", "nl", "pa", "pl", "pt", "ru", "sk", "ta", "te", "uk", "zh",
 })
+_ABBREVIATIONS = Path(__file__).with_name("languages") / "abbreviations.yaml"
+_SAME = {"nb": "no", "nn": "no", "bs": "hr", "lb": "de", "ms": "id", "ti": "am"}  # they have the table of another
+# Days of a month are written with a dot (CLDR 48, `yMMMMd`).
+_DOTTED_DAYS = frozenset({"bs", "cs", "da", "de", "et", "fi", "fo", "hr", "hu", "is", "lb", "lv", "nb", "nn", "no",
+                          "sk", "sl", "sr", "tr"})
+_BEFORE_WORD = r"(?<![^\s(\[{\"'«“„‘’/–—-])"
+# Scripts without capitals: a letter with a dot is an initial, and so are several (ዓ.ም., พ.ศ., ई.पू.).
+_UNCASED = "\u0590-\u0963\u0966-\u109f\u1200-\u135f\u1780-\u17d3"
+_UNCASED_INITIALS = re.compile(rf"{_BEFORE_WORD}(?:[{_UNCASED}]|(?:[{_UNCASED}]{{1,4}}\.)+[{_UNCASED}]{{1,4}})\.")
+_NEXT_WORD = re.compile(r"\W*([^\W\d_]+)")
+_ROMAN = "[IVXLC]{1,7}"
 _LETTER = re.compile(r"[^\W_]")
 # Scripts that put no space between words: a chunk may end after any word of a dictionary when nothing better is near.
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
@@ -81,7 +91,7 @@ def split_text(text: str, limit: int, count: Callable[[str], int], word_limit: i
     for sentence in split_sentences(text, more_ends, language):
         parts = [sentence]
         if count(sentence) > limit:  # a quotation of several sentences
-            parts = _strip(_split_by_marks(sentence, more_ends))
+            parts = _strip(_split_by_marks(sentence, more_ends, language.partition("-")[0]))
         for part in parts:
             chunks += _fitted(part, "sentence", limit, max(limit, word_limit or 0), count)
     return chunks
@@ -94,9 +104,9 @@ def split_sentences(text: str, more_ends: str = "", language: str = "") -> list[
     for paragraph in _PARAGRAPH.split(text):
         if code in _SENTENCEX:
             parts = [part for known in sentencex.segment(code, paragraph) for part in _split_by_signs(known, more_ends)]
-            found += _strip(_joined(parts, paragraph))
+            found += _strip(_joined(parts, paragraph, code))
         else:
-            found += _strip(_split_by_marks(paragraph, more_ends))
+            found += _strip(_split_by_marks(paragraph, more_ends, code))
     return found
 
 
@@ -112,16 +122,20 @@ def _split_by_signs(text: str, more_ends: str) -> list[str]:
     return [text[start:end] for start, end in pairwise(cuts)]
 
 
-def _joined(parts: Sequence[str], paragraph: str) -> list[str]:
+def _joined(parts: Sequence[str], paragraph: str, code: str) -> list[str]:
     """`parts` with those joined that are no sentence: marks alone, and what is not the start of one."""
-    cased, joined, marks = paragraph != paragraph.lower(), [""], ""
+    cased, inner = paragraph != paragraph.lower(), _inner_stops(paragraph, code)
+    joined, marks, place = [""], "", 0
     for part in parts:
+        stop = place - len(joined[-1]) + len(joined[-1].rstrip().rstrip(_CLOSING))  # after the last full stop
+        place += len(part)
         if part[:1].isspace():
             joined[-1] += marks
             marks = ""
         if not _LETTER.search(part) and not part[-1:].isspace():
             marks += part  # they touch what follows
-        elif _goes_on(joined[-1], part, cased) if _LETTER.search(part) else set(marks + part) & set(_CLOSING):
+        elif (stop in inner or _goes_on(joined[-1], part, cased)) if _LETTER.search(part) else (
+                set(marks + part) & set(_CLOSING)):
             joined[-1] += marks + part
             marks = ""
         else:
@@ -137,9 +151,66 @@ def _goes_on(before: str, part: str, cased: bool) -> bool:
     if unicodedata.category(part[0]) == "Cf" or (start and start.start() == 0 and _LISTED.search(before)):
         return True  # what closes a direction of writing; 3.Arroz
     following = start.group() if start else ""
-    if _is_enumerator(end) or _UNCASED_SHORT.search(end):
+    if _is_enumerator(end):
         return True
     return cased and following.islower() and end.endswith(".") and end[-2:] != ".."
+
+
+def _inner_stops(text: str, code: str) -> set[int]:
+    """Places after the full stops of `text` that end no sentence: in and after abbreviations, ordinals and initials."""
+    found = set()
+    for pattern, starters in _abbreviations(code):
+        for match in pattern.finditer(text):
+            *within, last = (match.start() + place for place, sign in enumerate(match.group(), 1) if sign == ".")
+            found.update(within)
+            following = _NEXT_WORD.match(text, match.end()) if starters else None
+            if not following or following[1] not in starters:
+                found.add(last)
+    return found
+
+
+@cache
+def _abbreviations(code: str) -> tuple[tuple[re.Pattern[str], frozenset[str]], ...]:
+    """Patterns of what ends with a full stop in a sentence, unless one of the words follows."""
+    tables = yaml.safe_load(_ABBREVIATIONS.read_text(encoding="utf-8"))
+    table = tables.get(_SAME.get(code, code), {} if code in _SENTENCEX else tables["und"])
+    prefix = f"(?:{'|'.join(table['prefixes'].split())})?" if "prefixes" in table else ""
+    kinds = {kind: "|".join(map(_written, sorted(table.get(kind, "").split(), key=len, reverse=True)))
+             for kind in ("inside", "number", "either")}
+    starters = frozenset(table.get("starters", "").split())
+    found: list[tuple[str, frozenset[str]]] = [(_UNCASED_INITIALS.pattern, frozenset())]
+    for kind, alternatives in kinds.items():
+        if alternatives:
+            number = r"(?=\s*\d)" if kind == "number" else r"(?!\w)"
+            found.append((rf"{_BEFORE_WORD}{prefix}(?:{alternatives})\.{number}",
+                          starters if kind == "either" else frozenset()))
+    if starters or code not in _SENTENCEX:
+        found.append((f"{_BEFORE_WORD}{_DOTTED}", starters))
+    ordinals = table.get("ordinals", "").split()
+    if ordinals:
+        found.append((rf"{_BEFORE_WORD}{_ROMAN}\.(?=\s)", starters))
+        before = "" if ordinals == ["any"] else rf"(?:(?i:\b(?:{'|'.join(ordinals)}))\s+)"
+        if ordinals != ["roman"]:
+            found.append((rf"{_BEFORE_WORD}{before}\d{{1,2}}\.(?=\s)", starters))
+    if code in _DOTTED_DAYS:
+        months = "|".join(_months(code))
+        found.append((rf"(?<![\w.,:/-])\d{{1,2}}\.(?=\s+(?i:{months})(?!\w))", frozenset()))
+    return tuple((re.compile(pattern), words) for pattern, words in found)
+
+
+def _written(abbreviation: str) -> str:
+    """A pattern for an entry of the table, without its last dot."""
+    first = f"[{abbreviation[0]}{abbreviation[0].upper()}]" if abbreviation[0].islower() else re.escape(abbreviation[0])
+    rest = re.escape(abbreviation[1:]).replace(r"\.", r"\.\s?").replace("_", r"\s")
+    return first + rest
+
+
+def _months(code: str) -> list[str]:
+    """Names of the months after a day, whole and short, without a dot."""
+    shown = (MessageFormat(f"{{0,date,{form}}}", code).format({"0": datetime(2001, month, 15, tzinfo=UTC)})
+             for form in ("d MMMM", "d MMM") for month in range(1, 13))
+    names = {name.partition(" ")[2].strip(". ") for name in shown}
+    return sorted(map(re.escape, names), key=len, reverse=True)
 
 
 def _is_enumerator(text: str) -> bool:
@@ -155,11 +226,12 @@ def _sentence_end(more_ends: str) -> re.Pattern[str]:
     )
 
 
-def _split_by_marks(paragraph: str, more_ends: str) -> list[str]:
+def _split_by_marks(paragraph: str, more_ends: str, code: str = "") -> list[str]:
     found, start = [], 0
-    cased = paragraph != paragraph.lower()
+    cased, inner = paragraph != paragraph.lower(), _inner_stops(paragraph, code)
     for match in _sentence_end(more_ends).finditer(paragraph):
-        if _ends_sentence(paragraph, match, start, cased):
+        abbreviated = match.group().rstrip(_CLOSING) == "." and match.start() + 1 in inner
+        if not abbreviated and _ends_sentence(paragraph, match, start, cased):
             found.append(paragraph[start:match.end()])
             start = match.end()
     return [*found, paragraph[start:]]
@@ -179,19 +251,18 @@ def _ends_sentence(text: str, match: re.Match[str], start: int, cased: bool) -> 
     if following.islower() and (match["closing"] or mark == "…" or match.group().startswith("..")
                                 or (cased and match.group() == ".")):
         return False  # "Who is it?" she asked; f. eks. dette
-    return not (mark == "." and match.group() == "." and following and _is_abbreviation(before, following))
+    return not (mark == "." and match.group() == "." and following and _is_initial(before))
 
 
-def _is_abbreviation(before: str, following: str) -> bool:
+def _is_initial(before: str) -> bool:
+    """Whether the full stop after `before` is one of initials or of an enumerator."""
     found = _LAST_WORD.search(before)
     if not found:
         return False
     word = found.group()
-    if word.lower() in _ABBREVIATIONS:
-        return word.lower() != "no" or following.isdigit()  # No. 5, but: He said no.
-    if (len(word) == 1 and word.isupper() and word != "I") or _UNCASED_SHORT.search(f"{word}."):
+    if len(word) == 1 and word.isupper() and word != "I":
         return True  # J. Smith
-    return bool(_DOTTED.fullmatch(word) or (_ENUMERATOR.fullmatch(word) and before.strip() == word))  # 1. First
+    return bool(_ENUMERATOR.fullmatch(word) and before.strip() == word)  # 1. First
 
 
 def _fitted(text: str, boundary: Boundary, limit: int, word_limit: int, count: Callable[[str], int]) -> list[TextChunk]:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from chatterbox_text import paragraphs
-from icu4py.breakers import WordBreaker
+from icu4py.breakers import SentenceBreaker, WordBreaker
 
 from data.text_chunking import split_sentences, split_text
 
-GOLDEN = Path(__file__).parents[1] / "reference" / "sentences" / "golden.jsonl"
+REFERENCE = Path(__file__).parents[1] / "reference" / "sentences"
+GOLDEN = REFERENCE / "golden.jsonl"
 TEXTS = paragraphs()
 
 
@@ -46,6 +47,18 @@ def test_golden_cases_of_sentencex_and_pysbd() -> None:
     ("en", "At 5 p.m. he left."), ("it", "Ho visto il sig. Rossi ieri."), ("ru", "Он живёт на ул. Мира в доме 5."),
     ("sv", "T.ex. Sverige och bl.a. Norge."), ("tr", "Ali vb. Kişiler geldi."), ("am", "አቶ አ. ከበደ መጣ።"),
     ("ti", "ኣይተ ገ. ሃይለ መጺኡ።"),
+    ("it", "Nel 44 a.C. Cesare morì."), ("it", "Nel 14 d. C. Augusto morì."), ("it", "Vedi pag. Rossi."),
+    ("fr", "En 52 av. J.-C. Vercingétorix perdit."), ("fr", "Mme. Dupont est là."), ("fr", "Il est bd. Voltaire."),
+    ("de", "Im 19. Jh. Berlin wuchs."), ("de", "Der 1. FC Köln und die Fa. Müller."), ("de", "Siehe Bd. Drei."),
+    ("de", "Er wohnt im 3. Stock."), ("es", "La Dña. María llegó."), ("es", "En 44 d. C. Roma creció."),
+    ("pt", "Veja o nº. Cinco."), ("pt", "Mora na Av. Paulista."), ("nl", "Ik sprak met mevr. Jansen."),
+    ("no", "Han kom 12. Juni til byen."), ("nb", "det var 12. juni i fjor."), ("pl", "W 1995 r. Polska była wolna."),
+    ("ru", "Парк им. Горького и пл. Ленина."), ("ru", "См. рис. Пять."), ("ru", "Пушкин (род. Москва) писал."),
+    ("cs", "Ing. Novák a MUDr. Nováková přišli."), ("cs", "Karel IV. Lucemburský vládl."),
+    ("th", "ดร. สมชาย เกิดปี พ.ศ. 2550 ที่กทม. ครับ"), ("he", "פרופ. כהן גר ברח. הרצל."),
+    ("ar", "في عام 300 ق.م. كان د. أحمد هنا."),
+    ("sw", "Dk. Mwinyi na Mhe. Rais walikuja."), ("tr", "II. Mahmud, 2. Dünya Savaşı."),
+    ("am", "የኢ.ፌ.ዴ.ሪ. መንግስት ለተ.መ.ድ. አለ።"), ("ti", "የኢ.ፌ.ዴ.ሪ. መንግስት አለ።"), ("hi", "ई.पू. 300 में प्रो. शर्मा आए।"),
     ("hi", "डॉ. राम आए।"), ("fi", "Hän tuli 5. kesäkuuta."), ("el", "Το κόστος ήταν περίπου 5 π.μ. σήμερα."),
 ])
 def test_what_is_one_sentence_stays_one(language: str, text: str) -> None:
@@ -53,7 +66,46 @@ def test_what_is_one_sentence_stays_one(language: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("language", "sentences"), [
-    ("am", ["ሰላም፡፡", "ደህና ነህ።", "እሺ::", "አዎ፨", "ምን፧", "አለ!"]), ("ti", ["ሰላም፡፡", "ከመይ ኣለኻ፧"]),
+    ("de", ["Er lebte im 19. Jh.", "Danach kam der Krieg."]), ("de", ["Er ist 12.", "Sie ist 10."]),
+    ("it", ["Morì nel 44 a.C.", "Il figlio visse."]), ("fr", ["Né en 100 av. J.-C.", "Il est mort."]),
+    ("pl", ["Był to 1995 r.", "Zmarł w Łodzi."]), ("ru", ["Он помог им.", "Потом ушёл."]),
+    ("cs", ["Má psy atd.", "Pak odešel."]), ("no", ["Han sa no.", "Det var fint."]),
+    ("so", ["He said no.", "He left."]),
+])
+def test_an_abbreviation_ends_a_sentence_before_a_word_that_begins_one(language: str, sentences: list[str]) -> None:
+    assert split_sentences(" ".join(sentences), language=language) == sentences
+
+
+WORDS = {  # what CLDR suppresses, too, and is a common word, or an initial
+    "de": "Alt. Ben. Best. Chin. Dat. Dim. Do. Folg. Int. Kop. Mi. Mod. PIN. Port. Prot. Rel. So. Temp. Test. Trans. "
+          "am.",
+    "es": "AA. All. Ant. CA. Col. Comm. DC. Desc. Em. Emm. Fabric. Id. Kit. Korn. RAM. Rol. SA. Sol. Trab. Var. bol. "
+          "col. ms.",
+    "fr": "All. C. Comm. D. DC. Desc. L. Mart. Op. U. Var. W. aux. cam. config. dest. dim. graph. jeu. lun. mar. mer. "
+          "quart. sam. ven. voit.",
+    "it": "ver.", "pt": "E. Mar. R. S. com. f. l. mar. set.", "ru": "",
+}
+
+
+@pytest.mark.parametrize(("language", "sentence"), [
+    ("de", "Wir sahen {} Rheinland."), ("es", "Vimos {} Madrid."), ("fr", "Nous voyons {} Paris."),
+    ("it", "Vediamo {} Roma."), ("pt", "Vimos {} Lisboa."), ("ru", "Видим {} Москву."),
+])
+def test_what_cldr_suppresses_ends_no_sentence(language: str, sentence: str) -> None:
+    """Not by ICU 78 itself (`ss=standard`): it joins after `La pared.`, for `ed.`, and cuts after `a.C.`"""
+    by_icu = [len(list(SentenceBreaker(f"{text} Luego.", "es@ss=standard"))) for text in ("La pared.", "El año.")]
+    assert by_icu == [1, 2]
+    lines = map(json.loads, (REFERENCE / "cldr.jsonl").read_text("utf-8").splitlines())
+    suppressed = next(line["suppressions"] for line in lines if line["language"] == language)
+    for abbreviation in suppressed:
+        text = sentence.format(abbreviation)
+        if not set(abbreviation.split()) <= set(WORDS[language].split()):
+            assert split_sentences(text, language=language) == [text]
+
+
+@pytest.mark.parametrize(("language", "sentences"), [
+    ("am", ["መጣ ::", "ሄደ ::"]), ("am", ["ሰላም፡፡", "ደህና ነህ።", "እሺ::", "አዎ፨", "ምን፧", "አለ!"]),
+    ("ti", ["ሰላም፡፡", "ከመይ ኣለኻ፧"]),
     ("el", ["Τι κάνεις;", "Καλά.", "Εσύ;", "Ναι."]), ("hy", ["Բարեւ։", "Ինչպես ես:", "Լավ։"]),
     ("zh", ["我们明天一起去看《摔跤吧！爸爸》好吗？", "好！"]), ("km", ["សួស្តី។", "អរគុណ។"]),
 ])
