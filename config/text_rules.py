@@ -119,6 +119,8 @@ class Numbers(RulesPart):
     ordinals: Ordinals = Ordinals()
     years: Years = Years()
     thousands: str = Field(",", max_length=1, description="between groups of three digits")
+    grouped_by_space: bool = Field(
+        False, description="whether one group of three digits after a space is of the number before it (5 200)")
     decimal: Literal[".", ","] = "."
     point: str = Field("", description="said for the decimal sign; the digits after it are said one by one")
     minus: str = ""

@@ -31,12 +31,17 @@ _DATE_LIKE = r"\d{1,2}([ \u00a0-])\d{1,2}\1\d{4}(?!\d)"
 _TELEPHONE = re.compile(rf"(?<![\w.,:/+-])(?<!\d[ \u00a0])(?!{_DATE_LIKE})"
                         r"(?:\+\d{1,3}|0\d{1,3})(?:([ \u00a0-])\d{2,7}(?:\2\d{2,7}){0,4})(?![\w-]|[.,:/]\d)")
 _TELEPHONE_DIGITS = range(9, 16)  # with the code of the country (E.164 has at most 15)
-# Groups of three digits (ISO 80000-1, 7.3.1). One group after a plain space may be a number by itself; after a space
-# that keeps a line together it is not.
-_SPACED = re.compile(r"(?<![\d.,:/+-])[1-9]\d{0,2}(?:(?:[\u00a0\u2009\u202f]\d{3})+|(?: \d{3}){2,})(?![\d:/-])")
+# Groups of three digits (ISO 80000-1, 7.3.1). One group after a plain space may be a number by itself; it is not where
+# it begins with 0, and where the language groups by spaces, unless more digits follow. After a space that keeps a line
+# together it never is.
+_GROUPED = (r"(?<![\d.,:/+-])[1-9]\d{{0,2}}(?:(?:[\u00a0\u2009\u202f]\d{{3}})+|(?: \d{{3}}){{2,}}|{one}(?! \d))"
+            r"(?![\d:/-])")
+_SPACED = re.compile(_GROUPED.format(one=r" 0\d\d"))
+_SPACED_EVER = re.compile(_GROUPED.format(one=r" \d{3}"))
 _DASH = r"(?:-|\s?[–—]\s?)"
 _SPAN = re.compile(rf"(?<=[\d%٪]){_DASH}(?=[^\w\s]{{0,2}}\d)")
 _FRACTION = re.compile(r"(?<![\d.,/-])([1-9]\d?)/([1-9]\d?)(?![\d/]|[.,]\d)")
+_MONEY_SIGN = "[$¢£¤¥฿\u20a0-\u20c0]"
 _FAR = 40  # characters that a quantity is at most long
 
 _DATE = re.compile(r"(?<![\d./-])(\d{1,4})([./-])(\d{1,2})\2(\d{4}|\d{2})(?![\d/]|[.-]\d)")
@@ -61,12 +66,16 @@ class NumberReader:
     def say(self, written: str) -> str:
         """A written number with groups and decimals in words; digit by digit if it has no name.
 
-        Without a word for the decimal sign the number stays, and the tokenizer reports it.
+        Without a word for the decimal sign decimals are said as tenths, hundredths and so on, or the number stays, and
+        the tokenizer reports it.
         """
         numbers, point = self.rules.numbers, self.rules.numbers.point or self.speller.point
         plain = written.replace(numbers.thousands, "") if numbers.thousands else written
         whole, *parts = plain.split(numbers.decimal)
-        return f" {point} ".join([self.whole(whole), *map(self.digits, parts)]) if point or not parts else written
+        if len(parts) == 1 and not point:
+            return self.speller.decimal(f"{whole}.{parts[0]}") or written
+        between = f"{self.speller.joint}{point}{self.speller.joint}"
+        return between.join([self.whole(whole), *map(self.digits, parts)]) if point or not parts else written
 
     def whole(self, digits: str) -> str:
         """A number without decimals."""
@@ -76,17 +85,17 @@ class NumberReader:
 
     def digits(self, digits: str) -> str:
         """One digit after another."""
-        return " ".join(self.speller.cardinal(int(digit)) or digit for digit in digits)
+        return self.speller.joint.join(self.speller.cardinal(int(digit)) or digit for digit in digits)
 
     def beside(self, match: re.Match[str], words: str) -> str:
-        """`words` with a space beside letters that may not be attached."""
+        """`words` with a space, where the language has any, beside letters that may not be attached."""
         before = letters_before(match.string, match.start())
         after = letters_after(match.string, match.end())
         numbers = self.rules.numbers
-        left = " " if before and before not in numbers.attached_before else ""
+        left = self.speller.joint if before and before not in numbers.attached_before else ""
         if after in numbers.elided:
             return f"{left}{words.removesuffix(numbers.elided[after])}"
-        right = " " if after and after not in numbers.attached_after else ""
+        right = self.speller.joint if after and after not in numbers.attached_after else ""
         return f"{left}{words}{right}"
 
     def value(self, written: str) -> float:
@@ -108,7 +117,9 @@ class NumberReader:
     def read_dates(self, text: SpanMap) -> SpanMap:
         """Digits that spaces and dashes join, dates, times and years: the steps before abbreviations."""
         text = text.sub(_TELEPHONE, self._telephone, "number")
-        text = text.sub(_SPACED, lambda match: re.sub(r"\D", "", match.group()), "number")
+        spaced = _SPACED_EVER if self.rules.numbers.grouped_by_space else _SPACED
+        text = text.sub(spaced, lambda match: re.sub(r"\D", "", match.group()), "number")
+        text = text.sub(self._joined_year_pattern, lambda match: match[1], "year")
         text = text.sub(_SPAN if self._link else NEVER, self._span, "range")
         if self.rules.dates.order != "keep":
             text = text.sub(_ISO, lambda match: self._date_words(
@@ -135,13 +146,23 @@ class NumberReader:
     @cached_property
     def _sign_pattern(self) -> re.Pattern[str]:
         """A sign before a number, its currency included on either side. An en dash after a number is a range's."""
-        sign = one_of(name for name in self.rules.money.currencies if not name.isalpha())
-        return re.compile(rf"(?<![\w.,:/+\u2212-])({sign}?)(\+(?!\d{{7}})|[\u2212-]|(?<!\d )\u2013)(?={sign}?\d)")
+        sign = f"(?:{self._money_sign}|{_MONEY_SIGN})"
+        attached = one_of(self.rules.numbers.attached_before)
+        letters = r"\w" if self.speller.joint else r"A-Za-z\d"  # without spaces a word may stand before it
+        return re.compile(rf"(?:(?<![{letters}.,:/+\u2212-])|(?<!\w)({attached}))({sign}?)"
+                          rf"(\+(?!\d{{7}})|[\u2212-]|(?<!\d )\u2013)(?={sign}?\d)")
 
     def _sign(self, match: re.Match[str]) -> str | None:
         numbers = self.rules.numbers
-        word = numbers.plus if match[2] == "+" else numbers.minus or self.speller.minus
-        return f"{word} {match[1]}" if word else None  # an unread sign is reported by the tokenizer
+        word = numbers.plus if match[3] == "+" else numbers.minus or self.speller.minus
+        if not word:
+            return None  # an unread sign is reported by the tokenizer
+        return f"{match[1] or ''}{word}{self.speller.joint}{match[2]}"
+
+    @cached_property
+    def _money_sign(self) -> str:
+        """A pattern of the signs of money, not of its codes and words."""
+        return one_of(name for name in self.rules.money.currencies if not name.isalpha())
 
     def _telephone(self, match: re.Match[str]) -> str | None:
         digits = re.sub(r"\D", "", match.group())
@@ -164,12 +185,15 @@ class NumberReader:
             if re.search(rf"(?<![\d.,:/-]){kind}$", before) and re.compile(
                     rf"{kind}(?![\d:/-])").match(match.string, match.end()):
                 return self._link
-        first = re.search(rf"(?<![\d.,:/-])({self.amount})[%٪]?$", before)
-        sign = one_of(name for name in self.rules.money.currencies if not name.isalpha())
-        last = re.compile(rf"{sign}?({self.amount})(?![\d:/-]|[.,]\d)").match(match.string, match.end())
-        if not first or not last or any(_LEADING_ZERO.match(number[1]) for number in (first, last)):
+        attached = one_of(self.rules.numbers.attached_before)
+        first = re.search(rf"(?:(?:(?<![\w.,:/\u2212-])|(?<!\w){attached})([\u2212-])|(?<![\d.,:/\u2212-]))"
+                          rf"({self.amount})[%٪]?$", before)
+        last = re.compile(rf"([\u2212-]?){self._money_sign}?({self.amount})(?![\d:/-]|[.,]\d)").match(
+            match.string, match.end())
+        if not first or not last or any(_LEADING_ZERO.match(number[2]) for number in (first, last)):
             return None
-        return self._link if self.value(first[1]) < self.value(last[1]) else None
+        low, high = (self.value(number[2]) * (-1 if number[1] else 1) for number in (first, last))
+        return self._link if low < high else None
 
     def _date(self, match: re.Match[str]) -> str | None:
         first, _, second, third = match.groups()
@@ -215,13 +239,24 @@ class NumberReader:
         return self.beside(match, words)
 
     @cached_property
+    def _joined_year_pattern(self) -> re.Pattern[str]:
+        """A hyphen that only joins a year to what is attached: በ-1999."""
+        attached = one_of(self.rules.numbers.attached_before)
+        return re.compile(rf"(?<!\w)({attached})-(?=(?:1[1-9]|2[01])\d\d(?![\d.,:/%°]))")
+
+    @cached_property
     def _year_pattern(self) -> re.Pattern[str]:
+        """A year with its cue after it, or after the last of several; or before it, and what is attached between."""
         years = self.rules.numbers.years
         if years.style == "cardinal":
             return NEVER
         after = "|".join(abbreviation(cue) for cue in years.after) or "(?!)"
-        before = one_of(years.before)
-        return re.compile(rf"((?<!\w){before}\s+)?{_YEAR}(?(1)|(?=\s*(?:{after})))")
+        attached = one_of(self.rules.numbers.attached_before)
+        era = "|".join(map(abbreviation, self.rules.dates.foreign_cues)) or "(?!)"
+        between = rf"(?:{re.escape(self._link.strip()) or '-'}|{attached}(?!\d)|[-–,፣])"
+        more = rf"(?:\s*{between}?\s*{attached}?\d{{4}}(?!\d))*"
+        return re.compile(rf"((?<!\w){one_of(years.before)}\s+|(?:{era})\.?\s*{attached})?{_YEAR}"
+                          rf"(?(1)|(?={more}\s*(?:{after})))")
 
     def _year_words(self, year: str) -> str:
         style, (first, last) = self.rules.numbers.years.style, divmod(int(year), 100)
@@ -386,12 +421,21 @@ class NumberSpeller(Protocol):
     """Numbers of one language; None for a number without a name. `point` and `minus` are empty if unknown."""
 
     @property
+    def joint(self) -> str:
+        """Between words: a space, or nothing where the language has none."""
+        ...
+
+    @property
     def point(self) -> str: ...
 
     @property
     def minus(self) -> str: ...
 
     def cardinal(self, number: int) -> str | None: ...
+
+    def decimal(self, number: str) -> str | None:
+        """`3.25` as a whole, such as three and twenty-five hundredths; for languages without a word for the point."""
+        ...
 
     def ordinal(self, number: int) -> str | None: ...
 
@@ -438,7 +482,7 @@ class GrammarSpeller:
 
     def __init__(self, grammar: Grammar, ordinals: Ordinals) -> None:
         self._grammar, self._ordinals = grammar, ordinals
-        self.point = self.minus = ""  # the rules have them
+        self.joint, self.point, self.minus = " ", "", ""  # the rules have the two signs
 
     def cardinal(self, number: int) -> str | None:
         grammar = self._grammar
@@ -452,6 +496,9 @@ class GrammarSpeller:
                 first, space, last = term.rpartition(" ")
                 terms[place] = first + space + grammar.suffixed.get(last, last + grammar.suffix)
         return grammar.link.join(terms) if grammar.unit_is_term else grammar.link.join(terms).strip()
+
+    def decimal(self, number: str) -> str | None:
+        return None
 
     def ordinal(self, number: int) -> str | None:
         ordinals = self._ordinals
@@ -514,19 +561,32 @@ class LibrarySpeller:
     def ordinal(self, number: int) -> str | None:
         return self._plain(self._ordinal(number))
 
+    def decimal(self, number: str) -> str | None:
+        return self.cardinal(Decimal(number))
+
+    @cached_property
+    def joint(self) -> str:
+        return "" if self._half and " " not in self._half else " "
+
     @cached_property
     def point(self) -> str:
         """The words between 3 and 5 in 3.5; empty for languages in which it is 3.50, or three and a half."""
-        words, first, last = self.cardinal(Decimal("3.5")), self.cardinal(3), self.cardinal(5)
-        if not (words and first and last and words.startswith(f"{first} ") and words.endswith(f" {last}")):
-            return ""
-        return words[len(first):-len(last)].strip()
+        return self._between(f"{self.cardinal(3)}{self.joint}", f"{self.joint}{self.cardinal(5)}", self._half)
 
     @cached_property
     def minus(self) -> str:
         """The words before 5 in -5."""
-        words, number = self.cardinal(-5) or "", self.cardinal(5)
-        return words.removesuffix(f" {number}") if number and words.endswith(f" {number}") else ""
+        return self._between("", f"{self.joint}{self.cardinal(5)}", self.cardinal(-5) or "")
+
+    @cached_property
+    def _half(self) -> str:
+        return self.cardinal(Decimal("3.5")) or ""
+
+    @staticmethod
+    def _between(before: str, after: str, words: str) -> str:
+        """The letters between both in `words`; empty where there are none."""
+        found = re.fullmatch(f"{re.escape(before)}(.+){re.escape(after)}", words)
+        return found[1].strip() if found and any(map(str.isalpha, found[1])) else ""
 
     def _plain(self, words: str) -> str | None:
         words = self._amended.sub(lambda match: self._amend[match.group()], words.translate(_UNSEEN))

@@ -17,6 +17,7 @@ from itertools import groupby
 from pathlib import Path
 
 import yaml
+from icu4py.messageformat import MessageFormat
 
 from config.errors import UserError
 from config.text_rules import VERSION, Numbers, Table, TextRules, parse_rules
@@ -39,6 +40,7 @@ _MAX_OUTPUT = 2000  # characters
 _CLUSTER = re.compile(r"[^\u0300-\u036f][\u0300-\u036f]+|[^\x00-\x7f]", re.DOTALL)
 _UNWRITTEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff"
                         r"\ufff0-\uffff\ud800-\udfff\ue000-\uf8ff]")
+_HYPHENS = re.compile(r"[\u2010\u2011\ufe63\uff0d](?=[^\w\s]?\d)")  # a minus, as it is typed otherwise
 _CONTROLS = frozenset(map(chr, (*range(0x20), 0x85)))  # a space each; NEL ends a line
 _SPACES = re.compile(r"[^\S\n]{2,}|[^\S\n ]")
 _INITIALS = re.compile(r"(?<![^\W_])((?:[^\W\d_]\.){2,}[^\W\d_]?)(?![^\W_])\.?")
@@ -80,6 +82,7 @@ class Verbalizer:
     def _before_alphabet(self, text: SpanMap) -> SpanMap:
         rules = self.rules
         text = text.sub(_UNWRITTEN, lambda match: " " if match.group() in _CONTROLS else "", "Unicode")
+        text = text.sub(_HYPHENS, lambda match: "-", "Unicode")
         text = _in_form(text, rules.unicode)
         text = text.sub(self._table_pattern("characters"), lambda match: rules.characters[match.group()], "character")
         text = text.sub(
@@ -131,7 +134,7 @@ class Verbalizer:
 
     def _abbreviated(self, match: re.Match[str]) -> str:
         words = next(spoken for pattern, spoken in self._abbreviation_list
-                     if pattern.match(match.string, match.start(2)))
+                     if pattern.match(match.string, match.start(2))) + (match[3] or "")
         if match[1]:
             prefix = next((prefix for prefix in self.rules.replaced_prefixes if words.startswith(prefix)), "")
             return match[1] + words.removeprefix(prefix)
@@ -159,8 +162,8 @@ class Verbalizer:
         if not self.rules.abbreviations:
             return NEVER
         every = "|".join(pattern.pattern for pattern, _ in self._abbreviation_list)
-        before = one_of(self.rules.numbers.attached_before)
-        return re.compile(rf"(?<![^\W\d_])({before})?({every})")
+        before, after = map(one_of, self._attached)
+        return re.compile(rf"(?<![^\W\d_])({before})?({every})(?:\.({after})(?![\w{patterns.MARKS}]))?")
 
     def _table_pattern(self, name: str) -> re.Pattern[str]:
         """Any entry of a table of the rules."""
@@ -301,13 +304,17 @@ def _by_library() -> dict[str, Numbers]:
     languages = {code.lower().replace("_", "-"): code for code in library_languages()}
     languages |= {"kk": languages["kz"]} if "kz" in languages else {}
     found = {code: Numbers(engine="num2words", language=language) for code, language in languages.items()}
-    for code, entry in yaml.safe_load(ENGINES.read_text(encoding="utf-8"))["icu"].items():
+    tables = yaml.safe_load(ENGINES.read_text(encoding="utf-8"))
+    for code, entry in tables["icu"].items():
         found[code] = Numbers(engine="icu", language=entry["icu"], amend=entry.get("amend", {}))
+    for code, word in tables["minus"].items():
+        found[code] = found[code].model_copy(update={"minus": word})
     return {code: numbers for code, numbers in found.items() if code not in written_by_hand()}
 
 
 def _numbers_alone(name: str) -> str:
     language, numbers = name.partition("-")[0], _by_library()[name]
+    minus = numbers.minus or '""'
     decimal, thousands = (",", ".") if language in _COMMA else (".", ",")
     amend = "".join(f"\n    {json.dumps(said, ensure_ascii=False)}: {json.dumps(instead, ensure_ascii=False)}"
                     for said, instead in numbers.amend.items())
@@ -331,7 +338,13 @@ numbers:
   language: {json.dumps(numbers.language)}
   amend: {amend or no_entries}
   thousands: "{thousands}"
+  grouped_by_space: {str(_groups_by_space(language)).lower()}  # 5 200 is one number
   decimal: "{decimal}"
-  point: ""  # empty: as the library says it; where it is not sure, numbers with decimals stay
-  minus: ""  # empty: as the library says it
+  point: ""  # empty: as the library says it, else as tenths and hundredths; where it says none, the number stays
+  minus: {minus}  # empty: as the library says it
 """
+
+
+def _groups_by_space(language: str) -> bool:
+    """Whether groups of three digits are parted by a space (CLDR 48)."""
+    return MessageFormat("{0,number}", language).format({"0": 1234567})[1].isspace()
