@@ -91,8 +91,8 @@ def run_script(verb: str) -> NoReturn:
 
 def script_parser(script: str, description: str | None, json_help: str) -> argparse.ArgumentParser:
     """A parser with the arguments that all scripts take."""
-    parser = argparse.ArgumentParser(prog=f"python -m scripts.{script}", description=description, allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _Parser(prog=f"python -m scripts.{script}", description=description, allow_abbrev=False,
+                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help=json_help)
     return parser
@@ -101,8 +101,8 @@ def script_parser(script: str, description: str | None, json_help: str) -> argpa
 def actions_parser(script: str, description: str | None,
                    json_help: str) -> tuple[argparse.ArgumentParser, Callable[..., argparse.ArgumentParser]]:
     """The parser of a script with actions, and what adds one: `--workspace` and `--json` stand before or behind it."""
-    parser = argparse.ArgumentParser(prog=f"python -m scripts.{script}", description=description,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser: argparse.ArgumentParser = _Parser(prog=f"python -m scripts.{script}", description=description,
+                                              formatter_class=argparse.RawDescriptionHelpFormatter)
     for where, otherwise in ((parser, None), (anywhere := argparse.ArgumentParser(add_help=False), argparse.SUPPRESS)):
         where.add_argument("--workspace", default=otherwise or DEFAULT_WORKSPACE,
                            help=f"folder of all artefacts (default: {DEFAULT_WORKSPACE})")
@@ -196,6 +196,14 @@ def json_line(state: JobState) -> str:
         "job": state.id, "verb": state.verb, "status": state.status, "directory": str(state.job.directory),
         "seconds": round(state.seconds, 3), "result": result, "message": state.message, "hint": state.hint,
     }, ensure_ascii=False, allow_nan=False)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that takes `-3°C` for a value, as argparse takes `-3`: only `-x` and `--word` are options."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._negative_number_matcher = re.compile(r"-(?!-?[a-zA-Z]$|-[a-zA-Z])")
 
 
 class _Help(argparse.HelpFormatter):

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from core.jobs.state import JobBoard
 from core.jobs.verbs import VERBS
 from core.workspace import Workspace
 from scripts import __main__ as listing
-from scripts import command
+from scripts import command, review, rules
 from scripts import jobs as scripts_jobs
 from scripts.command import USAGE_ERROR
 from tests.unit import fake_verbs
@@ -134,6 +135,28 @@ def test_what_is_not_there_is_refused_before_a_run_is_made(workspace: Workspace,
     assert invoke(workspace, "--extension", "nosuch") == USAGE_ERROR
     assert "There is no extension named 'nosuch'" in capsys.readouterr().err
     assert workspace.list_runs() == []
+
+
+@pytest.mark.parametrize("script", [*VERBS, "review", "rules"])
+def test_a_value_may_begin_with_a_minus(script: str):
+    """Every option that takes words, in its own number of them."""
+    parser = {"review": review.build_parser, "rules": rules.build_parser}.get(
+        script, partial(command.build_parser, script))()
+    tried = 0
+    for action in parser._actions:
+        if action.option_strings and action.nargs != 0 and not action.choices and not action.type:
+            words = ["-3°C", "-አምስት"][:action.nargs if isinstance(action.nargs, int) else 1]
+            given = getattr(parser.parse_args([*required(parser), action.option_strings[0], *words]), action.dest)
+            assert given in (words[0], words, [words]), action.option_strings
+            tried += 1
+    assert tried
+    with pytest.raises(SystemExit):
+        parser.parse_args([*required(parser), "--no-such-flag"])
+
+
+def required(parser: argparse.ArgumentParser) -> list[str]:
+    """Words for positional arguments that may not be left out."""
+    return ["x" for action in parser._actions if not action.option_strings and action.nargs != "?"]
 
 
 def test_an_unknown_flag_is_a_usage_error(workspace: Workspace):
