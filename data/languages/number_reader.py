@@ -41,6 +41,7 @@ _SPACED_EVER = re.compile(_GROUPED.format(one=r" \d{3}"))
 _DASH = r"(?:-|\s?[–—]\s?)"
 _SPAN = re.compile(rf"(?<=[\d%٪]){_DASH}(?=[^\w\s]{{0,2}}\d)")
 _FRACTION = re.compile(r"(?<![\d.,/-])([1-9]\d?)/([1-9]\d?)(?![\d/]|[.,]\d)")
+_ARABIC_SIGN = re.compile(r"(?<=\d)(?:٫(?=\d)|٬(?=\d{3}))")
 _MONEY_SIGN = "[$¢£¤¥฿\u20a0-\u20c0]"
 _FAR = 40  # characters that a quantity is at most long
 
@@ -117,6 +118,8 @@ class NumberReader:
     def read_dates(self, text: SpanMap) -> SpanMap:
         """Digits that spaces and dashes join, dates, times and years: the steps before abbreviations."""
         text = text.sub(_TELEPHONE, self._telephone, "number")
+        text = text.sub(_ARABIC_SIGN, lambda match: self.rules.numbers.decimal if match.group() == "٫"
+                        else self.rules.numbers.thousands, "number")
         spaced = _SPACED_EVER if self.rules.numbers.grouped_by_space else _SPACED
         text = text.sub(spaced, lambda match: re.sub(r"\D", "", match.group()), "number")
         text = text.sub(self._joined_year_pattern, lambda match: match[1], "year")

@@ -188,6 +188,7 @@ def test_one_group_after_a_plain_space(code: str, text: str, said: str) -> None:
 
 @pytest.mark.parametrize(("code", "text", "said"), [
     ("ru", "-3,25", "минус три целых двадцать пять сотых"), ("lt", "3,5", "trys ir penkios dešimtosios"),
+    ("fa", "۳٫۵ و ۲۵٬۰۰۰", "سه و نیم و بیست و پنج هزار"),
     ("fa", "3.25", "سه و بیست و پنج صدم"), ("zh", "共-3.5度", "共负三点五度"), ("ja", "3.5", "三点五"),
     ("th", "3.25", "สามจุดสองห้า"), ("yue", "-5", "負五"), ("cs", "-3,5", "mínus tři celá pět"),
     ("zh", "0911", "零九一一"), ("ce", "3.5", "3.5"),  # it has no word for it: left for the tokenizer to report

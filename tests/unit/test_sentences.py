@@ -59,6 +59,7 @@ def test_golden_cases_of_sentencex_and_pysbd() -> None:
     ("ar", "في عام 300 ق.م. كان د. أحمد هنا."),
     ("sw", "Dk. Mwinyi na Mhe. Rais walikuja."), ("tr", "II. Mahmud, 2. Dünya Savaşı."),
     ("am", "የኢ.ፌ.ዴ.ሪ. መንግስት ለተ.መ.ድ. አለ።"), ("ti", "የኢ.ፌ.ዴ.ሪ. መንግስት አለ።"), ("hi", "ई.पू. 300 में प्रो. शर्मा आए।"),
+    ("kk", "Проф. Омаров 1995 ж. Алматыға келді."), ("vi", "TS. Nguyễn ở TP. Huế."), ("hy", "Նա 1995 թ. Երևան եկավ։"),
     ("hi", "डॉ. राम आए।"), ("fi", "Hän tuli 5. kesäkuuta."), ("el", "Το κόστος ήταν περίπου 5 π.μ. σήμερα."),
 ])
 def test_what_is_one_sentence_stays_one(language: str, text: str) -> None:
