@@ -97,6 +97,7 @@ def romanise_by_order(text: str) -> str:
 
     The table writes the orders 1 and 5 alike (ለ and ሌ are "le"), እ and ዕ as a bare apostrophe, and ኧ as "'wa". Here ሌ
     is "lie", እ and ዕ are "'i" as in BGN/PCGN, and ኧ is "'e". The order is that of the character's name in Unicode.
+    Letters that are still spelled alike are homophones, ኢ and እ, and ኲ and ኵ with the other labialised ones.
     Recognisers that were trained on the spelling of the table keep it.
     """
     return "".join(map(_syllable_by_order, text))
