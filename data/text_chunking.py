@@ -62,7 +62,7 @@ _DOTTED_DAYS = frozenset({"bs", "cs", "da", "de", "et", "fi", "fo", "hr", "hu", 
 _BEFORE_WORD = r"(?<![^\s(\[{\"'«“„‘’/–—-])"
 # Scripts without capitals: a letter with a dot is an initial, and so are several (ዓ.ም., พ.ศ., ई.पू.).
 _UNCASED = "\u0590-\u0963\u0966-\u109f\u1200-\u135f\u1780-\u17d3"
-_UNCASED_INITIALS = re.compile(rf"{_BEFORE_WORD}(?:[{_UNCASED}]|(?:[{_UNCASED}]{{1,4}}\.)+[{_UNCASED}]{{1,4}})\.")
+_UNCASED_INITIALS = re.compile(rf"{_BEFORE_WORD}(?:(?:[{_UNCASED}]{{1,4}}\.)+[{_UNCASED}]{{1,4}}|[{_UNCASED}])\.")
 _NEXT_WORD = re.compile(r"\W*([^\W\d_]+)")
 _ROMAN = "[IVXLC]{1,7}"
 _LETTER = re.compile(r"[^\W_]")
@@ -172,7 +172,7 @@ def _inner_stops(text: str, code: str) -> set[int]:
 @cache
 def _abbreviations(code: str) -> tuple[tuple[re.Pattern[str], frozenset[str]], ...]:
     """Patterns of what ends with a full stop in a sentence, unless one of the words follows."""
-    tables = yaml.safe_load(_ABBREVIATIONS.read_text(encoding="utf-8"))
+    tables = _abbreviation_tables()
     table = tables.get(_SAME.get(code, code), {} if code in _SENTENCEX else tables["und"])
     prefix = f"(?:{'|'.join(table['prefixes'].split())})?" if "prefixes" in table else ""
     kinds = {kind: "|".join(map(_written, sorted(table.get(kind, "").split(), key=len, reverse=True)))
@@ -196,6 +196,12 @@ def _abbreviations(code: str) -> tuple[tuple[re.Pattern[str], frozenset[str]], .
         months = "|".join(_months(code))
         found.append((rf"(?<![\w.,:/-])\d{{1,2}}\.(?=\s+(?i:{months})(?!\w))", frozenset()))
     return tuple((re.compile(pattern), words) for pattern, words in found)
+
+
+@cache
+def _abbreviation_tables() -> dict[str, dict[str, str]]:
+    tables: dict[str, dict[str, str]] = yaml.safe_load(_ABBREVIATIONS.read_text(encoding="utf-8"))
+    return tables
 
 
 def _written(abbreviation: str) -> str:

@@ -34,8 +34,10 @@ _TELEPHONE_DIGITS = range(9, 16)  # with the code of the country (E.164 has at m
 # Groups of three digits (ISO 80000-1, 7.3.1). One group after a plain space may be a number by itself; it is not where
 # it begins with 0, and where the language groups by spaces, unless more digits follow. After a space that keeps a line
 # together it never is.
-_GROUPED = (r"(?<![\d.,:/+-])[1-9]\d{{0,2}}(?:(?:[\u00a0\u2009\u202f]\d{{3}})+|(?: \d{{3}}){{2,}}|{one}(?! \d))"
-            r"(?![\d:/-])")
+_KEPT_TOGETHER = r"[1-9]\d{0,2}(?:[ \u00a0\u2009\u202f]\d{3})+"
+_SPACED_RANGE = re.compile(rf"(?<![\d.,:/+-]){_KEPT_TOGETHER}-{_KEPT_TOGETHER}(?![\d:/-]| \d)")
+_GROUPED = (r"(?<![\d.,:/+])(?<!\w-)[1-9]\d{{0,2}}"
+            r"(?:(?:[\u00a0\u2009\u202f]\d{{3}})+|(?: \d{{3}}){{2,}}|{one}(?! \d))(?![\d:/-])")
 _SPACED = re.compile(_GROUPED.format(one=r" 0\d\d"))
 _SPACED_EVER = re.compile(_GROUPED.format(one=r" \d{3}"))
 _DASH = r"(?:-|\s?[–—]\s?)"
@@ -47,7 +49,7 @@ _FAR = 40  # characters that a quantity is at most long
 
 _DATE = re.compile(r"(?<![\d./-])(\d{1,4})([./-])(\d{1,2})\2(\d{4}|\d{2})(?![\d/]|[.-]\d)")
 _ISO = re.compile(r"(?<![\d-])(\d{4})-(\d{2})-(\d{2})(?![\d-])")
-_YEAR = r"(?<![\d.,:/-])(1[1-9]\d\d|2[01]\d\d)(?![\d:/]|[.,]\d)"
+_YEAR = r"(?<![\d.,:/-])(?:1[1-9]\d\d|2[01]\d\d)(?![\d:/]|[.,]\d)"
 
 _GEEZ = {chr(0x1369 + index): value for index, value in enumerate((*range(1, 10), *range(10, 100, 10), 100, 10000))}
 _GEEZ_RUN = re.compile(f"[{min(_GEEZ)}-{max(_GEEZ)}]+")
@@ -121,6 +123,7 @@ class NumberReader:
         text = text.sub(_ARABIC_SIGN, lambda match: self.rules.numbers.decimal if match.group() == "٫"
                         else self.rules.numbers.thousands, "number")
         spaced = _SPACED_EVER if self.rules.numbers.grouped_by_space else _SPACED
+        text = text.sub(_SPACED_RANGE, lambda match: re.sub(r"[^\d-]", "", match.group()), "number")
         text = text.sub(spaced, lambda match: re.sub(r"\D", "", match.group()), "number")
         text = text.sub(self._joined_year_pattern, lambda match: match[1], "year")
         text = text.sub(_SPAN if self._link else NEVER, self._span, "range")
@@ -129,8 +132,7 @@ class NumberReader:
                 match, match[3], match[2], match[1], foreign=True), "date")
             text = text.sub(_DATE, self._date, "date")
         text = text.sub(self._clock_pattern, self._time, "time")
-        return text.sub(self._year_pattern, lambda match: (match[1] or "") + self.beside(
-            match, self._year_words(match[2])), "year")
+        return text.sub(self._year_pattern, self._years, "year")
 
     def read_numbers(self, text: SpanMap) -> SpanMap:
         """Signs of numbers, money, percent and units, then every number that is left: the steps after abbreviations."""
@@ -249,17 +251,24 @@ class NumberReader:
 
     @cached_property
     def _year_pattern(self) -> re.Pattern[str]:
-        """A year with its cue after it, or after the last of several; or before it, and what is attached between."""
+        """A year with its cue after it, or after the last of several; or one or two with a cue before them."""
         years = self.rules.numbers.years
         if years.style == "cardinal":
             return NEVER
         after = "|".join(abbreviation(cue) for cue in years.after) or "(?!)"
         attached = one_of(self.rules.numbers.attached_before)
         era = "|".join(map(abbreviation, self.rules.dates.foreign_cues)) or "(?!)"
-        between = rf"(?:{re.escape(self._link.strip()) or '-'}|{attached}(?!\d)|[-–,፣])"
-        more = rf"(?:\s*{between}?\s*{attached}?\d{{4}}(?!\d))*"
-        return re.compile(rf"((?<!\w){one_of(years.before)}\s+|(?:{era})\.?\s*{attached})?{_YEAR}"
-                          rf"(?(1)|(?={more}\s*(?:{after})))")
+        between = rf"\s*(?:{re.escape(self._link.strip()) or '-'}|{attached}(?!\d)|[-–,፣])\s*{attached}?"
+        return re.compile(
+            rf"(?P<cue>(?<!\w){one_of(years.before)}\s+|(?:{era})\.?\s*{attached})?(?P<first>{_YEAR})"
+            rf"(?(cue)(?:(?P<link>{between})(?P<last>(?<!\d)(?:1[1-9]|2[01])\d\d)(?![\d:/]|[.,]\d))?"
+            rf"|(?=(?:{between}(?<!\d)\d{{4}}(?!\d))*\s*(?:{after})))")
+
+    def _years(self, match: re.Match[str]) -> str:
+        words = (match["cue"] or "") + self._year_words(match["first"])
+        if match["last"]:
+            words += f"{match['link']}{self._year_words(match['last'])}"
+        return self.beside(match, words)
 
     def _year_words(self, year: str) -> str:
         style, (first, last) = self.rules.numbers.years.style, divmod(int(year), 100)
