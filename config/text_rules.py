@@ -93,6 +93,7 @@ class Ordinals(RulesPart):
     """`1st`: what marks it in writing, and how it is said."""
 
     markers: tuple[str, ...] = Field((), description="what follows the digits, such as `st`")
+    dotted: bool = Field(False, description="whether a dot before a word in small letters marks one (3. etasje)")
     values: dict[int, str] = Field({}, description="ordinals with an irregular word")
     words: Table = Field({}, description="last word of the cardinal: the same in an ordinal")
     prefix: str = ""

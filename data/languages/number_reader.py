@@ -324,10 +324,13 @@ class NumberReader:
     @cached_property
     def _ordinal_pattern(self) -> re.Pattern[str]:
         markers = one_of(self.rules.numbers.ordinals.markers)
-        return re.compile(rf"(?<![\d.,])({self.integer})-?{markers}")
+        dotted = r"\d{1,3}\.(?=\s+[^\W\d_])" if self.rules.numbers.ordinals.dotted else "(?!)"
+        return re.compile(rf"(?<![\d.,:/-])({dotted})|(?<![\d.,])({self.integer})-?{markers}")
 
     def _ordinal(self, match: re.Match[str]) -> str | None:
-        words = self.speller.ordinal(int(re.sub(r"\D", "", match[1])[:_LONGEST]))
+        if match[1] and not match.string[match.end():].lstrip()[:1].islower():
+            return None  # the end of a sentence
+        words = self.speller.ordinal(int(re.sub(r"\D", "", match[1] or match[2])[:_LONGEST]))
         before = letters_before(match.string, match.start())
         space = " " if before and before not in self.rules.numbers.attached_before else ""
         return None if words is None else space + words

@@ -12,6 +12,7 @@ import re
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache, cached_property, lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -342,7 +343,15 @@ numbers:
   decimal: "{decimal}"
   point: ""  # empty: as the library says it, else as tenths and hundredths; where it says none, the number stays
   minus: {minus}  # empty: as the library says it
+  ordinals:
+    dotted: {str(_has_dotted_ordinals(language)).lower()}  # a number with a dot before a small letter
 """
+
+
+def _has_dotted_ordinals(language: str) -> bool:
+    """Whether the day of a date has a dot (CLDR 48); Turkish has it with other ordinals alone."""
+    day = datetime(2001, 5, 12, 12, tzinfo=UTC)
+    return language == "tr" or "12." in MessageFormat("{0,date,long}", language).format({"0": day})
 
 
 def _groups_by_space(language: str) -> bool:

@@ -198,6 +198,16 @@ def test_signs_and_decimals_by_libraries(code: str, text: str, said: str) -> Non
     assert reader(code).verbalize(text) == said
 
 
+@pytest.mark.parametrize(("code", "text", "said"), [
+    ("fi", "12. toukokuuta", "kahdestoista toukokuuta"), ("no", "Han bor i 3. etasje.", "Han bor i tredje etasje."),
+    ("hu", "az 5. kerület", "az ötödik kerület"), ("tr", "2. kat", "ikinci kat"), ("sl", "5. maja", "peti maja"),
+    ("no", "Det var 12. Han gikk.", "Det var tolv. Han gikk."), ("cs", "5. patro", "pět. patro"),  # it has no ordinals
+    ("fr", "il a 12. puis", "il a douze. puis"), ("no", "3.5 meter", "tre.fem meter"),
+])
+def test_a_dot_before_a_small_letter_marks_an_ordinal(code: str, text: str, said: str) -> None:
+    assert reader(code).verbalize(text) == said
+
+
 @pytest.mark.parametrize(("text", "said"), [
     ("ከ-10", "ከኔጌቲቭ አስር"), ("ከ\u201110°C", "ከኔጌቲቭ አስር ዲግሪ ሴልሺየስ"), ("\u20115°C", "ኔጌቲቭ አምስት ዲግሪ ሴልሺየስ"),
     ("-5%-10%", "ኔጌቲቭ አምስት በመቶ እስከ አስር በመቶ"), ("ከ-10--5", "ከኔጌቲቭ አስር እስከ ኔጌቲቭ አምስት"),
