@@ -10,7 +10,7 @@ import hashlib
 import tarfile
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from config import foreign
@@ -120,7 +120,11 @@ def _read_manifest(archive: IO[bytes]) -> Manifest:
         raise ValueError(f"it brings {unknown[0]!r}, which no archive holds")
     if len(files) > _MOST_FILES or len({one.path for one in files}) < len(files):
         raise ValueError("its list has too many files, or one twice")
+    names = {one.path for one in files}
     for one in files:
+        place = next((str(folder) for folder in PurePosixPath(one.path).parents if str(folder) in names), None)
+        if place is not None:
+            raise ValueError(f"its list has {one.path[:200]!r}, and {place[:200]!r} as a file, so nothing lies in it")
         reason = path_inside(one.path)
         if isinstance(reason, str) or reason.as_posix() != one.path:
             raise ValueError(f"{one.path[:200]!r} {reason if isinstance(reason, str) else 'is no plain path'}")

@@ -34,7 +34,7 @@ from data.importers.sidecars import walk_folders
 
 SUFFIXES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
 TABLE_SUFFIXES = (".parquet", ".arrow")  # with recordings inside
-_BARE = ("text", "segments", "utt2spk")  # of Kaldi
+_BARE = ("text", "segments", "utt2spk", "prompts", "prompts-original")  # of Kaldi and VoxForge
 _SPARE_BYTES = 200_000_000  # bytes left free
 _MAX_MEMBERS = 2_000_000
 _MAX_EXPANSION, _ALWAYS_ALLOWED = 200, 500_000_000  # times the archive's size, beyond so many bytes
@@ -156,7 +156,11 @@ class _Unpacking:
                     writing.write(block)
                     self.on_block(len(block), name)
         except (FileExistsError, NotADirectoryError):
-            self.skip(name, "is there twice")
+            inside = target.relative_to(self.folder)
+            file = next((str(place) for place in inside.parents if (self.folder / place).is_file()), "")
+            self.skip(name, f"lies in {printable(file)}, which is a file there too; rename one of the two" if file
+                      else "is a file, but other files lie in a folder of that name; rename one of the two"
+                      if target.is_dir() else "is there twice")
 
 
 def path_inside(name: str) -> PurePosixPath | str:

@@ -136,6 +136,16 @@ def test_what_is_there_twice_nested_hidden_or_of_no_use_is_told(tmp_path: Path, 
     }
 
 
+@pytest.mark.parametrize("make", [zipped, tarred])
+def test_a_file_where_others_need_a_folder_is_named_with_what_helps(tmp_path: Path, home: Path, make) -> None:
+    said = {entry.where.partition(": ")[2]: entry.reason for entry in unpack_archive(
+        make(tmp_path / "x.bin", {"a.txt": b"1", "a.txt/b.txt": b"2", "c.txt/d.txt": b"3", "c.txt": b"4"}), home, FREE)}
+    assert below(home) == {"a.txt": b"1", "c.txt/d.txt": b"3"}
+    assert said == {
+        "a.txt/b.txt": "lies in a.txt, which is a file there too; rename one of the two",
+        "c.txt": "is a file, but other files lie in a folder of that name; rename one of the two"}
+
+
 def test_names_that_turn_the_line_around_are_spelled_out(tmp_path: Path, home: Path) -> None:
     (entry,) = unpack_archive(zipped(tmp_path / "x.zip", {"../\u202egpj.wav": b""}), home, FREE)
     assert entry.where == "x.zip: ../\\u202egpj.wav"

@@ -190,6 +190,10 @@ FORGERIES: dict[str, tuple[Callable[[Members, dict[str, Any]], None], str]] = {
     "a file that is missing": (lambda m, f: m.pop() and None, "truncated|empty|end|header"),
     "another order": (lambda m, f: m.reverse(), "stands where its list has"),
     "a file twice": (lambda m, f: f["files"].append(f["files"][0]), "one twice"),
+    "a file in a file": (lambda m, f: (add(m, f, f"runs/{RUN}/a"), add(m, f, f"runs/{RUN}/a/b"))[0],
+                         f"its list has 'runs/{RUN}/a/b', and 'runs/{RUN}/a' as a file, so nothing lies in it"),
+    "a folder that is a file": (lambda m, f: (add(m, f, f"runs/{RUN}/a/b"), add(m, f, f"runs/{RUN}/a"))[0],
+                                f"and 'runs/{RUN}/a' as a file"),
     "a bomb": (lambda m, f: f["files"][-1].update(size=10**15), "larger than it is"),
     "a negative size": (lambda m, f: f["files"][-1].update(size=-1), "belongs to nothing"),
     "a kind that no archive holds": (lambda m, f: f["items"].append("cache:uploads"), "names nothing"),
@@ -207,8 +211,9 @@ def test_a_forged_archive_is_refused_and_changes_nothing(name: str, packed: Path
     change, said = FORGERIES[name]
     archive = forged(packed, tmp_path / "forged.tar", change)
     before = sorted(path for path in elsewhere.path.rglob("*") if "unpacking" not in path.parts)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=said) as caught:
         imported(archive, elsewhere)
+    assert caught.value.hint.startswith("Take an archive that was packed by Lisan")
     assert sorted(path for path in elsewhere.path.rglob("*") if "unpacking" not in path.parts) == before
     assert not list(tmp_path.rglob("evil"))
 
