@@ -25,6 +25,7 @@ TABLE_NAMES = ("manifest.jsonl", "metadata.jsonl", "metadata.csv", "metadata.tsv
 _TABLE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".psv", ".list", ".txt")
 LONG = "Long recordings on the Data tab, or python -m scripts.segment and scripts.transcribe"
 _SURE_TABLES = (".csv", ".tsv", ".psv", ".jsonl", ".ndjson")  # the likelier ones first
+_COMPARED = 1000  # entries of two tables
 _MAX_CANDIDATES = 60  # files that are opened to find a table
 
 _TO_SRT = "Convert it to SRT, with ffmpeg for example, and put that beside its recording"
@@ -145,13 +146,25 @@ def _tables_in(folder: Path) -> Iterator[SourceForm]:
     named = [(split, form) for path, form in fitting if (split := _split_in_name(path.stem))]
     if len(named) > 1:
         yield _joined(named)
-    yield from (form for path, form in fitting if len(named) == 1 or not _split_in_name(path.stem))
+    single = [form for path, form in fitting if len(named) == 1 or not _split_in_name(path.stem)]
+    if len(single) > 1 and len({form.title for form in single}) == 1 and _name_others(single):
+        yield replace(_joined([("", form) for form in single]), why="each names other recordings")
+    yield from single
 
 
 def _split_in_name(stem: str) -> str:
     """The split that a table is named after, as `dev` and `metadata_train` are; empty for none."""
     last = re.split(r"[._-]", stem.lower())[-1]
     return stem.lower() if stem.lower() in SPLIT_NAMES else last if last in SPLIT_NAMES else ""
+
+
+def _other_splits(path: Path) -> list[Path]:
+    """Lists that are named as `path` is but for the split, such as `val.txt` beside `train.txt`."""
+    if not _split_in_name(path.stem):
+        return []
+    return sorted(other for other in path.parent.iterdir() if other != path and _split_in_name(other.stem)
+                  and other.suffix == path.suffix and tables.header_of(text_files.head(other)) is None
+                  and tables.ljspeech_delimiter(text_files.head(other)))
 
 
 def _joined(parts: list[tuple[str, SourceForm]]) -> SourceForm:
@@ -176,6 +189,13 @@ def _below(place: str, form: SourceForm) -> SourceForm:
     return replace(form, what=f"{place}/{form.what}", read=read)
 
 
+def _name_others(forms: Sequence[SourceForm]) -> bool:
+    """Whether no recording is named by two of the tables, as far as their starts tell."""
+    named = [{item.audio or item.id for item in islice(form.read(), _COMPARED) if isinstance(item, ParsedUtterance)}
+             for form in forms]
+    return sum(map(len, named)) == len(set().union(*named))
+
+
 def _names_one(form: SourceForm, lookup: RecordingLookup) -> bool:
     """Whether one of the first entries names an existing recording."""
     return any(isinstance(item, ParsedUtterance) and lookup.has(item.audio or item.id)
@@ -196,13 +216,13 @@ def _table(path: Path) -> SourceForm | None:
     lookup = RecordingLookup(path.parent)
     if (bar := tables.ljspeech_delimiter(start)) and sidecars.kind_of(path) is sidecars.PLAIN:
         try:
-            columns = tables.list_columns(path)
+            columns = tables.list_columns(path, _other_splits(path))
         except UserError:
             if any(lookup.has(line.split(bar)[0]) for line in start.splitlines()[:20]):
                 raise
             return None
-        what = f"{path.name}; {columns.note}" if columns.note else path.name
-        return SourceForm(columns.title, what, why, lambda: tables.read_ljspeech(path))
+        return SourceForm(columns.title, "; ".join((path.name, *columns.notes)), why,
+                          lambda: tables.read_ljspeech(path, columns))
     delimiter = tables.pair_delimiter(start, lookup.has)
     if delimiter and not sidecars.kind_of(path).timed:
         return SourceForm("CSV without a header", path.name, why, lambda: tables.read_pairs(path, delimiter))

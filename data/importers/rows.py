@@ -10,10 +10,15 @@ from __future__ import annotations
 import math
 import os
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from data.disk_collections import DiskDict
 from data.manifest import HELD_OUT, TRAIN
@@ -52,9 +57,38 @@ SPLIT_NAMES = {
 
 
 def split_of_folders(folders: Iterable[str]) -> str:
-    """The name of `SPLIT_NAMES` that a folder such as `train-clean-100` or `dev_other` begins with; empty for none."""
-    names = (re.split(r"[-_]", folder.lower())[0] for folder in folders)
+    """The name of `SPLIT_NAMES` that `train-clean-100`, `dev_other` or `train.clean.100` begins with; empty for none.
+
+    `held_out` and `held-out` are whole names.
+    """
+    names = (lower if (lower := folder.strip().lower()) in SPLIT_NAMES else re.split(r"[-_.\s]", lower)[0]
+             for folder in folders)
     return next((name for name in names if name in SPLIT_NAMES), "")
+
+
+_STRESS = "ˈˌː"
+_IPA = frozenset("ɹɾɚɝɜɐɒɪɡɫʁɕʑɸʎɴʂʐʈᵻ")  # in no orthography, unlike ɛ, ɔ, ŋ, ɓ, ɣ, ɨ or ʊ
+_ARPABET = re.compile(r"[A-Z]{1,2}[0-2]?|sp|sil|spn")
+_PINYIN = re.compile(r"[a-zü]{1,6}[1-5]")
+
+
+def notation_of(texts: Iterable[str]) -> str:
+    """What most of the texts are if they are no spelling: phonemes in IPA, phones or pinyin; else empty."""
+    given = [text for text in texts if text.strip()]
+    found = Counter(map(_notation, given))
+    return next((name for name, count in found.most_common(1) if name and 2 * count > len(given)), "")
+
+
+def _notation(text: str) -> str:
+    if sum(letter in _IPA or letter in _STRESS for letter in text) >= (2 + len(text) // 50 if len(text) > 12 else 1):
+        return "phonemes (IPA)"
+    words = text.strip("{} ").split()
+    if len(words) > 2 and any(word[-1] in "012" for word in words) and all(map(_ARPABET.fullmatch, words)):
+        return "phones (ARPAbet)"
+    if len(words) > 1 and all(map(_PINYIN.fullmatch, words)):
+        return "pinyin"
+    letters = [word for word in words if word.isascii() and word.isalpha()]
+    return "phones" if len(letters) > 5 and sum(map(len, letters)) < 1.6 * len(letters) == 1.6 * len(words) else ""
 
 
 @dataclass(frozen=True)
@@ -151,9 +185,9 @@ def resolve_rows(found: Iterable[ParsedItem], lookup: RecordingLookup) -> Iterat
 
 
 def _row(item: ParsedUtterance, path: Path, folder: Path, raw_ids: DiskDict, ids: DiskDict) -> SourceEntry:
-    split = item.split.strip().lower()
-    if split and split not in SPLIT_NAMES:
-        return SkippedRow(item.where, f"the split {split[:40]!r} is not one of {', '.join(SPLIT_NAMES)}")
+    split = split_of_folders([item.split])
+    if item.split.strip() and not split:
+        return SkippedRow(item.where, f"the split {item.split.strip()[:40]!r} is not one of {', '.join(SPLIT_NAMES)}")
     if not 0 <= item.begin_s < (item.end_s if item.end_s is not None else float("inf")):
         return SkippedRow(item.where, f"it goes from {item.begin_s:g} s to {item.end_s or 0:g} s, which is not a valid "
                           "span")
@@ -230,7 +264,8 @@ class RecordingLookup:
             raise RecordingNotFound("no audio is named (missing index)")
         if "\0" in name or any(len(part.encode("utf-8", "replace")) > _LONGEST_NAME for part in name.split("/")):
             raise RecordingNotFound(f"{name[:60]!r} is not a file name")
-        for path in self._candidates(name.encode("utf-8", "replace").decode()):
+        given = name.encode("utf-8", "replace").decode()
+        for path in chain(self._candidates(given), *map(self._candidates, self._spellings(given))):
             if os.path.isfile(path):  # false too for a name that the system does not take
                 return self._checked(Path(path), name)
         raise RecordingNotFound(f"the audio {name[:60]!r} is not in {self.folder}")
@@ -260,6 +295,27 @@ class RecordingLookup:
                 rest = "/".join(parts[first:])
                 yield f"{self.folder}/{rest}"
                 yield f"{self.folder}/{AUDIO_FOLDERS[1]}/{rest}"
+
+    def _spellings(self, name: str) -> Iterator[str]:
+        """Other spellings of a name that was not found, of those that files here have."""
+        suffixes, forms = self._spelled
+        stem, suffix = os.path.splitext(name) if is_audio(name) else (name, "")
+        others = [f"{stem}{other}" for other in suffixes if not suffix or other.lower() == suffix.lower()]
+        others += [stem + suffix.lower()]
+        others += [unicodedata.normalize(form, other) for form in forms for other in (name, *others)]
+        yield from (other for other in dict.fromkeys(others) if other != name)
+
+    @cached_property
+    def _spelled(self) -> tuple[tuple[str, ...], tuple[Literal["NFC", "NFD"], ...]]:
+        """Suffixes of recordings in capitals, and the forms of Unicode, that names of files here have."""
+        suffixes, forms = set[str](), set[Literal["NFC", "NFD"]]()
+        for _, _, names in os.walk(self.folder):
+            for name in names:
+                if is_audio(name) and (suffix := os.path.splitext(name)[1]) != suffix.lower():
+                    suffixes.add(suffix)
+                if not name.isascii():
+                    forms.add("NFC" if unicodedata.is_normalized("NFC", name) else "NFD")
+        return tuple(sorted(suffixes)), tuple(sorted(forms))
 
     def _checked(self, path: Path, name: str) -> Path:
         whole = os.path.isabs(name) and path == Path(name) and not self._foreign
@@ -330,11 +386,23 @@ def span_of(values: Mapping[str, str]) -> tuple[float, float | None]:
     return begin, None
 
 
+_CLOCK = re.compile(r"(?:(\d{1,3}):)?([0-5]?\d):([0-5]?\d(?:[.,]\d*)?)")
+
+
+def is_clock(text: str) -> bool:
+    """Whether a text is a time of the form `H:MM:SS.mmm` or `MM:SS`; a comma may replace the dot."""
+    return _CLOCK.fullmatch(text.strip()) is not None
+
+
 def _seconds(text: str) -> float:
+    """Seconds, or a time with colons, of which the last part counts seconds."""
+    given = text.strip()
+    if clock := _CLOCK.fullmatch(given):
+        return int(clock[1] or 0) * 3600 + int(clock[2]) * 60 + float(clock[3].replace(",", "."))
     try:
-        value = float(text.strip().replace(",", "."))
+        value = float(given.replace(",", "."))
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{text[:40]!r} is not a time in seconds")
+        raise ValueError(f"{text[:40]!r} is not a time in seconds, nor of the form H:MM:SS.mmm")
     return value

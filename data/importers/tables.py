@@ -10,17 +10,33 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
 from pathlib import Path
+from statistics import correlation
 
 from rapidfuzz import fuzz
 
 from config import foreign
 from config.errors import UserError, join_names
+from config.languages import code_of, language_name
 from data.importers import text_files
-from data.importers.rows import ParsedItem, ParsedUtterance, SkippedRow, has_clip_columns, span_of, standard_values
+from data.importers.rows import (
+    SPLIT_NAMES,
+    ParsedItem,
+    ParsedUtterance,
+    RecordingLookup,
+    SkippedRow,
+    has_clip_columns,
+    is_audio,
+    is_clock,
+    notation_of,
+    span_of,
+    split_of_folders,
+    standard_values,
+)
+from data.manifest import TRAIN
 
 DELIMITERS = ("\t", "|", ",", ";")
 _LONGEST_CELL_LINES = 20  # a quote that is still open then is no quote
@@ -30,12 +46,20 @@ _LONGEST_WHOLE = 1 << 26  # characters of a file that is one object, which is re
 _SEPARATOR = re.compile(r"[ \t\r\n,]*")
 _ALIKE = 60.0  # of 100, by rapidfuzz's ratio; two different sentences of one language have up to 50
 _LONGEST_NAME = 40  # characters of a speaker
-_LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[_-][A-Za-z]{2,4})?|all_[a-z]{2,3}|auto(?:_yue)?")  # as GPT-SoVITS writes it
-_NO_NAMES = frozenset((  # of an emotion, a style or a gender
-    "angry", "calm", "disgust", "disgusted", "fear", "fearful", "happy", "joy", "neutral", "sad", "surprise",
-    "surprised", "whisper", "m", "f", "male", "female", "man", "woman"))
-_FRACTION = re.compile(r"\d{1,4}\.\d+")
-_SECONDS = re.compile(r"\d{1,4}(?:\.\d+)?")
+_LANGUAGE = re.compile(r"([A-Za-z]{2,3})(?:[_-][A-Za-z]{2,4})?|all_[a-z]{2,3}|auto(?:_yue)?")  # as GPT-SoVITS's
+_MOST_LANGUAGES = 40
+_NO_NAMES = frozenset((  # of an emotion, a style, a gender, an age, a recording or its check
+    "amused", "anger", "angry", "calm", "disgust", "disgusted", "drunk", "excited", "fear", "fearful", "happy", "joy",
+    "neutral", "sad", "sadness", "sleepy", "surprise", "surprised", "whisper", "whispering", "default", "narration",
+    "conversation", "conversational", "read", "spontaneous", "news", "studio", "indoor", "outdoor", "clean", "noisy",
+    "other", "good", "bad", "ok", "true", "false", "valid", "invalid", "validated", "m", "f", "male", "female", "man",
+    "woman", "masculine", "feminine", "child", "adult", "young", "old", "unknown", "n/a", "none"))
+_SECONDS = re.compile(r"\d{1,5}(?:[.,]\d+)?")
+_NOTATIONS = ("phonemes (IPA)", "phones (ARPAbet)", "pinyin", "phones")
+_NO_TEXT = ("nothing", "splits", "numbers", "seconds", *_NOTATIONS)
+_FIRST_LINES, _SAMPLE = 200, 4096  # of a list without a header
+_LONGER = 1.5  # texts than the names of speakers
+_FEW_LINES, _CORRELATED = 8, 0.6  # from so many lines on, numbers that grow with the text are durations
 _LIST_KEYS = ("data", "utterances", "clips", "items", "segments", "samples", "rows")
 
 
@@ -154,69 +178,222 @@ class ListColumns:
     text: int
     speaker: int | None = None
     spelled: int | None = None  # the text as it is spoken
-    note: str = ""  # what was concluded from the values
+    split: int | None = None
+    notes: tuple[str, ...] = ()  # what was concluded from the values
+    header: bool = False  # the first line is one, in words that are not known
 
     def utterance(self, where: str, cells: list[str]) -> ParsedUtterance:
         """A line of `width` cells."""
         spoken = cells[self.spelled].strip() if self.spelled else ""
         speaker = cells[self.speaker].strip() if self.speaker else ""
         return ParsedUtterance(where, cells[0].strip(), spoken or cells[self.text].strip(),
-                               speaker=f"speaker-{speaker}" if speaker.isdecimal() else speaker)
+                               speaker=f"speaker-{speaker}" if speaker.isdecimal() else speaker,
+                               split=cells[self.split].strip() if self.split else "")
 
 
-def list_columns(path: Path) -> ListColumns:
-    """The columns of the list at `path`, by the values of its first lines; `UserError` if they cannot be told.
+def list_columns(path: Path, beside: Sequence[Path] = ()) -> ListColumns:
+    """The columns of the list at `path`, by the values of its lines; `UserError` if they cannot be told.
 
     `id|text` and `id|text|normalised text` (LJ Speech; the normalised text is preferred, since numbers are spelled out
-    there), `id|speaker|text` (Piper), `path|text|speaker number` (VITS), `path|text|normalised text|seconds` (CSS10),
-    `path|text|expanded|decomposed|seconds|translation` (KSS), `path|speaker|language|text` (GPT-SoVITS, Bert-VITS2;
-    the latter with phones, tones and their counts behind it once it was preprocessed). A tab may replace the bar.
+    there), `id|speaker|text` (Piper), `path|speaker number|text` (VITS), `path|text|speaker` (StyleTTS2, Mellotron),
+    `path|text|normalised text|seconds` (CSS10), `path|text|expanded|decomposed|seconds|translation` (KSS),
+    `path|speaker|language|text` (GPT-SoVITS, Bert-VITS2; the latter with phones, tones and their counts behind it once
+    it was preprocessed), `id|speaker|{phones}|text` (FastSpeech 2). A tab may replace the bar. Columns of seconds,
+    genders, emotions, splits or one language may stand anywhere. A column is a speaker only where such a layout has
+    one, or where the recordings' names have its values. `beside`: lists of the other splits, whose lines count too.
     """
-    start = text_files.head(path)
-    delimiter = ljspeech_delimiter(start)
+    delimiter = ljspeech_delimiter(text_files.head(path))
     assert delimiter is not None
-    lines = [line for line in start.splitlines() if line.strip()]
-    cut_off = path.stat().st_size > text_files.HEAD and len(lines) > 1
-    sample = [line.split(delimiter) for line in (lines[:-1] if cut_off else lines)]
+    sample = _sample(path, delimiter)
+    is_there = RecordingLookup(path.parent).has
+    header = len(sample) > 1 and _is_unknown_header(sample, is_there)
+    sample = sample[1:] if header else sample
+    for other in beside:
+        sample += _sample(other, delimiter)
     width = Counter(len(cells) for cells in sample).most_common(1)[0][0]
     rows = [[cell.strip() for cell in cells] for cells in sample if len(cells) == width]
-    columns = list(zip(*rows, strict=True))
-    title = "LJSpeech"
-    if width == 2:
-        return ListColumns(title, width, 1)
-    if width == 3:
-        return _of_three(path, title, columns)
-    if width in (4, 7) and all(_LANGUAGE.fullmatch(value) for value in columns[2]) and not _are_alike(*columns[1:3]):
-        return ListColumns("path|speaker|language|text", width, 3, 1, note=_speakers_note(2, columns[1]))
-    if width in (4, 6) and all(_SECONDS.fullmatch(value) for value in columns[3 if width == 4 else 4]) and _are_alike(
-            *columns[1:3]):
+    if width == 1:
+        raise UserError(f"{path} has {delimiter!r} in its first line, but not in most others.",
+                        "Write one recording a line: its name and its text, with a bar or a tab between.")
+    try:
+        found = _columns_of(list(zip(*rows, strict=True)), width)
+    except _Unclear as unclear:
+        text = max(range(1, width), key=lambda column: sum(len(row[column]) for row in rows))
+        others = [column for column in range(1, width) if column != text]
+
+        def header_with(speaker: int | None) -> str:
+            names = {speaker: "speaker", 0: "audio", text: "text"}
+            return (" (tab) " if delimiter == "\t" else delimiter).join(
+                names.get(column, f"other{column + 1}") for column in range(width))
+
+        means = [f"{header_with(others[0])} where column {others[0] + 1} is the speaker" if others else "",
+                 header_with(None) + (" where it is none" if others else "")]
+        shown = ", ".join(f"column {number} {cell[:40]!r}" for number, cell in enumerate(rows[0], 1))
+        raise UserError(
+            f"{path} has {width} fields a line, and {unclear}: {shown}.",
+            f"{unclear.advice or 'Put'} a header above them: {', or '.join(filter(None, means))}.") from None
+    return replace(found, header=header)
+
+
+class _Unclear(Exception):
+    """Why the columns cannot be told, as half a sentence."""
+
+    def __init__(self, why: str, advice: str = "") -> None:
+        super().__init__(why)
+        self.advice = advice
+
+
+def _sample(path: Path, delimiter: str) -> list[list[str]]:
+    """The cells of the first lines and of lines at even distances behind them, since lists are sorted by speakers."""
+    kept: list[list[str]] = []
+    step = 1
+    lines = (line for _, line in text_files.lines(path) if line.strip())
+    for number, line in enumerate(lines):
+        if number < _FIRST_LINES or number % step == 0:
+            kept.append(line.rstrip("\r\n").split(delimiter))
+            if len(kept) == _SAMPLE:
+                step *= 2
+                kept = kept[:_FIRST_LINES] + kept[_FIRST_LINES::2]
+    return kept
+
+
+def _is_unknown_header(sample: list[list[str]], is_there: Callable[[str], bool]) -> bool:
+    """Whether the first line names columns in words that are not known: it names no recording, and the next ones do."""
+    first, rest = sample[0], sample[1:6]
+    return (all(len(cell) <= _LONGEST_NAME and len(cell.split()) <= 2 and not any(map(str.isdigit, cell))
+                for cell in first)
+            and not is_audio(first[0].strip()) and not is_there(first[0]) and any(is_there(cells[0]) for cells in rest))
+
+
+def _columns_of(columns: list[tuple[str, ...]], width: int) -> ListColumns:
+    """Raises `_Unclear`."""
+    kinds = [_kind_of(column) for column in columns]
+    if width in (4, 7) and kinds[2] == "languages" and _are_short(columns[1]) and kinds[3] not in _NO_TEXT:
+        several = sorted(set(columns[2]))
+        more = [f"its lines are of several languages ({join_names(several, 6)}), and all are read"][:len(several) - 1]
+        return ListColumns("path|speaker|language|text", width, 3, 1, notes=(_speakers_note(1, columns, ""), *more))
+    if width == 4 and all(cell.startswith("{") and cell.endswith("}") for cell in columns[2]):
+        return ListColumns("id|speaker|{phones}|text", width, 3, 1, notes=(_speakers_note(1, columns, ""),))
+    if width == 6 and kinds[4] == "seconds" and _are_alike(*columns[1:3]):
         return ListColumns("path|text|normalised text|seconds", width, 1, spelled=2)
-    shown = delimiter.join(f"{cell[:30]!r}" for cell in rows[0])
-    raise UserError(f"{path} has {width} fields a line, and what they hold cannot be told: {shown}.",
-                    "Put a header above them that names audio, text and speaker.")
+
+    notes: list[str] = []
+    split: int | None = None
+    texts, labels = list[int](), list[int]()  # what may be a text, and what may be a speaker
+    for at in range(1, width):
+        kind, values = kinds[at], sorted(set(filter(None, columns[at])))
+        if kind == "text":
+            texts.append(at)
+        elif kind == "splits" and split is None and len(values) > 1 and TRAIN in (
+                SPLIT_NAMES[_split_of(value)] for value in values):
+            split = at
+            notes.append(f"column {at + 1} is taken for the split ({join_names(values, 3)})")
+        elif kind in ("names", "numbers") and (len(values) > 1 or (at, width) == (1, 3) and kind == "names"):
+            labels.append(at)
+        elif kind == "languages" and len(values) > 1 and width > 2:
+            raise _Unclear(f"column {at + 1} looks like codes of several languages ({join_names(values, 4)})")
+        elif width > 2 and kind != "nothing":
+            what = kind if len(values) > 1 or kind in ("seconds", *_NOTATIONS) else f"{values[0][:20]!r} in every line"
+            notes.append(f"column {at + 1} has {what}, and is not used")
+    spelled = None
+    if not texts and len(labels) == 2 and kinds[labels[0]] == "names" and _are_alike(*(columns[at] for at in labels)):
+        texts, labels = labels, []
+    if not texts and len(labels) == 1 and kinds[labels[0]] == "names" and split is None:
+        texts, labels = labels, []
+    if len(texts) == 2 and _are_alike(*(columns[at] for at in texts)):
+        texts, spelled = texts[:1], texts[1]
+    if width == 2 and kinds[1] in ("names", "languages", "labels"):  # words such as "no" and "happy"
+        texts, labels = [1], []
+    if not texts:
+        notation = next((at for at in range(1, width) if kinds[at] in _NOTATIONS), None)
+        if notation is not None:
+            raise _Unclear(f"column {notation + 1} holds {kinds[notation]} instead of text, as lists of StyleTTS2 and "
+                           "cleaned ones do", "Give the texts as they are written; to train on these instead, put")
+        raise _Unclear("none of them looks like a text")
+    if len(texts) > 1:
+        raise _Unclear(f"columns {texts[0] + 1} and {texts[1] + 1} both look like texts, but not like one sentence "
+                       "as it is written and as it is spoken, so it cannot be told which is spoken")
+    speaker = labels[0] if labels else None
+    if len(labels) > 1:
+        raise _Unclear(f"it cannot be told which of the columns {labels[0] + 1} and {labels[1] + 1} is the speaker")
+    if speaker is not None:
+        evidence = _speaker_evidence(columns, kinds, speaker, texts[0])
+        notes.insert(0, _speakers_note(speaker, columns, evidence))
+    title = ("path|text|speaker" if speaker and speaker > texts[0] else "path|speaker|text" if speaker else
+             "path|text|normalised text|seconds" if width == 4 and spelled and "seconds" in kinds else "LJSpeech")
+    return ListColumns(title, width, texts[0], speaker, spelled, split, tuple(notes))
 
 
-def _of_three(path: Path, title: str, columns: list[tuple[str, ...]]) -> ListColumns:
-    """Of three columns one may be the speaker, or the last one the text of the second as it is spoken."""
-    for column in (2, 1):
-        if len(columns[0]) > 1 and all(value.isdecimal() for value in columns[column]):
-            return ListColumns("path|text|speaker" if column == 2 else "path|speaker|text", 3, 3 - column, column,
-                               note=_speakers_note(column + 1, columns[column]))
-    if all(_FRACTION.fullmatch(value) for value in columns[2]):
-        return ListColumns("path|text|seconds", 3, 1)
-    if all(value.casefold() in _NO_NAMES for value in columns[2]):
-        return ListColumns("path|text|label", 3, 1, note="column 3 is no speaker, and is not used")
-    if _are_alike(columns[1], columns[2]):
-        return ListColumns(title, 3, 1, spelled=2)
-    labels = [column for column in (1, 2) if _are_labels(columns[column])]
-    if len(labels) == 1 and 2 * len(set(columns[3 - labels[0]])) > len(columns[0]):
-        column = labels[0]
-        return ListColumns("path|text|speaker" if column == 2 else "path|speaker|text", 3, 3 - column, column,
-                           note=_speakers_note(column + 1, columns[column]))
-    raise UserError(
-        f"{path} has three fields a line, and the third ({columns[2][0][:40]!r}) is neither the second "
-        f"({columns[1][0][:40]!r}) as it is spoken, nor is one of the two a speaker who has several lines.",
-        "Put a header above them that names audio, text and speaker.")
+def _split_of(value: str) -> str:
+    return split_of_folders([value])
+
+
+def _kind_of(values: tuple[str, ...]) -> str:
+    """What a column holds, by its values."""
+    given = {value for value in values if value}
+    if not given:
+        return "nothing"
+    if all(map(_split_of, given)):
+        return "splits"
+    if all(value.casefold() in _NO_NAMES for value in given):
+        return "labels"
+    if all(_SECONDS.fullmatch(value) or is_clock(value) for value in given) and not all(map(str.isdecimal, given)):
+        return "seconds"
+    if all(map(str.isdecimal, given)):
+        return "numbers"
+    if len(given) <= _MOST_LANGUAGES and all(map(_is_language, given)):
+        return "languages"
+    if notation := notation_of(values):
+        return notation
+    return "names" if _are_labels(values) else "text"
+
+
+def _is_language(value: str) -> bool:
+    """Whether it is the code of a language, as `ig`, `en-US` or GPT-SoVITS's `all_zh`, or its name in English."""
+    if (match := _LANGUAGE.fullmatch(value)) is None:
+        return bool(code_of(value))
+    code = (match[1] or "").lower()
+    return not code or code == "jp" or language_name(code) != code
+
+
+def _are_short(values: tuple[str, ...]) -> bool:
+    return all(len(value) <= _LONGEST_NAME and len(value.split()) <= 3 for value in values)
+
+
+def _speaker_evidence(columns: list[tuple[str, ...]], kinds: list[str], at: int, text: int) -> str:
+    """Why the column `at` is the speaker; raises `_Unclear` where nothing says so."""
+    names, values = columns[0], columns[at]
+    shown = join_names([repr(value[:20]) for value in dict.fromkeys(values)], 3)
+    if kinds[at] == "numbers":
+        numbers = [int(value or 0) for value in values]
+        if 3 * len(set(numbers)) > 2 * len(numbers):
+            raise _Unclear(f"column {at + 1} has numbers ({shown}) that seldom come back, so they number no speakers")
+        steps = [two - one for one, two in pairwise(numbers[:_FIRST_LINES])]
+        if 2 * steps.count(1) > len(steps):
+            raise _Unclear(f"column {at + 1} counts up from line to line ({shown}), so it numbers no speakers")
+        lengths = [len(value) for value in columns[text]]
+        if len(numbers) >= _FEW_LINES and len(set(lengths)) > 1 and correlation(numbers, lengths) > _CORRELATED:
+            raise _Unclear(f"column {at + 1} ({shown}) grows with the length of the text as durations do, so it "
+                           "numbers no speakers")
+    if _in_names(names, values):
+        return "which the recordings' names have too"
+    if kinds[at] == "numbers":
+        listed = min(numbers) == 0 and 2 * len(set(numbers)) > max(numbers) and all(map(is_audio, names))
+        if listed and at in (1, 2) and text in (1, 2):
+            return "numbered from 0 as in the lists of VITS and StyleTTS2"
+    elif sum(map(len, columns[text])) > _LONGER * sum(map(len, values)):  # else they could be names in another script
+        if at == 1 and text == 2:
+            return "as in the lists of Piper"
+        if at == 2 and text == 1 and all(map(is_audio, names)):
+            return "as in the lists of StyleTTS2 and TensorFlowTTS"
+    raise _Unclear(f"column {at + 1} ({shown}) may be a speaker or something else")
+
+
+def _in_names(names: tuple[str, ...], values: tuple[str, ...]) -> bool:
+    """Whether the recordings' names, or the folders they are in, have the values as parts, nearly all of them."""
+    found = sum(re.search(rf"(?<![^\W_]){re.escape(value.casefold())}(?![^\W_])", name.casefold()) is not None
+                for name, value in zip(names, values, strict=True) if value)
+    return len(set(values)) > 1 and found >= 0.9 * len(values)
 
 
 def _are_alike(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
@@ -228,25 +405,28 @@ def _are_alike(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
 
 def _are_labels(values: tuple[str, ...]) -> bool:
     """Whether a column holds names that come back on several lines rather than texts."""
-    return (3 * len(set(values)) <= 2 * len(values)
-            and all(value and len(value) <= _LONGEST_NAME and len(value.split()) <= 3 for value in values))
+    return 3 * len(set(values)) <= 2 * len(values) and _are_short(values)
 
 
-def _speakers_note(number: int, values: tuple[str, ...]) -> str:
-    names = list(dict.fromkeys(values))
-    return (f"column {number} is taken for the speaker ({join_names([repr(name[:40]) for name in names], 3)})")
+def _speakers_note(at: int, columns: list[tuple[str, ...]], evidence: str) -> str:
+    names = [repr(name[:40]) for name in dict.fromkeys(columns[at])]
+    return f"column {at + 1} is taken for the speaker ({join_names(names, 3)}){', ' if evidence else ''}{evidence}"
 
 
-def read_ljspeech(path: Path) -> Iterator[ParsedItem]:
+def read_ljspeech(path: Path, columns: ListColumns | None = None) -> Iterator[ParsedItem]:
     """Lines of a list without a header; `list_columns` tells what its columns hold."""
     delimiter = ljspeech_delimiter(text_files.head(path))
     assert delimiter is not None
-    columns = list_columns(path)
+    columns = columns or list_columns(path)
+    has_header = columns.header
     for number, line in text_files.lines(path):
         if not line.strip():
             continue
         where, cells = f"{path.name} line {number}", line.rstrip("\r\n").split(delimiter)
-        if len(cells) != columns.width:
+        if has_header:
+            has_header = False
+            yield SkippedRow(where, f"is taken for a header, whose names are not known: {line.strip()[:60]!r}")
+        elif len(cells) != columns.width:
             yield SkippedRow(where, wrong_field_count(cells, columns.width, delimiter))
         else:
             yield columns.utterance(where, cells)

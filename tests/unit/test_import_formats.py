@@ -230,13 +230,22 @@ def test_times_in_a_table_are_parts_of_a_recording(tmp_path: Path) -> None:
         (item,) = taken(tables.read_table(written(tmp_path, "t.csv", content)))
         assert (item.begin_s, item.end_s) == (1.5, 3.5)
     said = skipped(tables.read_table(written(tmp_path, "t.csv", "path,text,start,end\na.wav,one,now,nan\n")))
-    assert said == ["t.csv line 2: 'now' is not a time in seconds"]
+    assert said == ["t.csv line 2: 'now' is not a time in seconds, nor of the form H:MM:SS.mmm"]
 
 
-def test_a_column_of_numbers_is_the_speaker(tmp_path: Path) -> None:
-    for body in ("a.wav|hello|0\nb.wav|you|11\n", "a.wav|0|hello\nb.wav|11|you\n"):
-        found = taken(tables.read_ljspeech(written(tmp_path, "list.txt", body)))
-        assert [(item.text, item.speaker) for item in found] == [("hello", "speaker-0"), ("you", "speaker-11")]
+@pytest.mark.parametrize(("begin", "end", "span"), [
+    ("00:00:00.5", "00:00:02", (0.5, 2.0)), ("1:02:03,250", "1:02:04,5", (3723.25, 3724.5)),
+    ("01:05", "1:06.5", (65, 66.5)), ("0", "0:01", (0.0, 1.0))])
+def test_times_with_colons_are_read(tmp_path: Path, begin: str, end: str, span: tuple[float, float]) -> None:
+    body = f'audio,text,start,end\na.wav,one,"{begin}","{end}"\n'
+    (item,) = taken(tables.read_table(written(tmp_path, "t.csv", body)))
+    assert (item.begin_s, item.end_s) == span
+
+
+@pytest.mark.parametrize("value", ["1:75:00", "1:2:3:4", ":30", "1:00:61", "-1:00"])
+def test_what_is_no_time_is_refused(tmp_path: Path, value: str) -> None:
+    (said,) = skipped(tables.read_table(written(tmp_path, "t.csv", f"audio,text,start\na.wav,one,{value}\n")))
+    assert "is not a time in seconds" in said
 
 
 def test_commands_of_kaldi_are_never_run(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Every row of a source is taken, or named with the reason why not."""
 
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -222,9 +223,9 @@ SENTENCES = ("It was a bright cold day in April.", "The clocks were striking thi
 
 
 @pytest.mark.parametrize(("lines", "wanted"), [
-    ("a|{0}|Anna\nb|{1}|Anna\nc|{2}|Bert\n", [("Anna", 0), ("Anna", 1), ("Bert", 2)]),
+    ("a.wav|{0}|Anna\nb.wav|{1}|Anna\nc.wav|{2}|Bert\n", [("Anna", 0), ("Anna", 1), ("Bert", 2)]),  # StyleTTS2
     ("a|Anna|{0}\nb|Anna|{1}\nc|Bert|{2}\n", [("Anna", 0), ("Anna", 1), ("Bert", 2)]),  # Piper with speakers
-    ("a|{0}|Anna\nb|{1}|Anna\n", [("Anna", 0), ("Anna", 1)]),
+    ("a|Anna|{0}\nb|Anna|{1}\n", [("Anna", 0), ("Anna", 1)]),
     ("a\tAnna\t{0}\nb\tAnna\t{1}\nc\tBert\t{2}\n", [("Anna", 0), ("Anna", 1), ("Bert", 2)]),
     ("wavs/a.wav|anna|EN|{0}\nwavs/b.wav|anna|EN|{1}\nwavs/c.wav|bert|EN|{2}\n",
      [("anna", 0), ("anna", 1), ("bert", 2)]),  # GPT-SoVITS and Bert-VITS2
@@ -252,6 +253,85 @@ def test_a_list_whose_columns_cannot_be_told_is_refused(tmp_path: Path, lines: s
     with pytest.raises(UserError, match="fields a line, and ") as caught:
         table(tmp_path, "metadata.csv", lines.format(*SENTENCES))
     assert "Put a header" in caught.value.hint
+
+
+NUMBERED = [*SENTENCES, "Yes.", "All the windows were dark that night.", "No.", "She closed the door and left."]
+IPA = ("ðɪ ˌoʊvɚwˈɛlmɪŋ mədʒˈɔːɹᵻɾi", "wˌɪtʃ hiː kˈɛpt kənsˈiːld", "æt lˈæst , ɪnðə twˈɛntiəθ mˈʌnθ")
+
+
+def listed(folder: Path, form: str, values: Sequence[str], texts: Sequence[str]) -> ImportedSource:
+    """A list whose lines have the `form`, with a recording for each."""
+    lines = [form.format(name=f"a{number}", value=value, text=text)
+             for number, (value, text) in enumerate(zip(values, texts, strict=False))]
+    for line in lines:
+        path = folder / line.split("|")[0]
+        write_clip(path if path.suffix else path.with_name(f"{path.name}.wav"))
+    (folder / "list.txt").write_text("\n".join(lines), encoding="utf-8")
+    return import_source(folder)
+
+
+@pytest.mark.parametrize(("form", "values", "column"), [
+    ("{name}|{value}|{text}", ("3200", "2800", "1999"), 2),  # milliseconds
+    ("{name}.wav|{value}|{text}", ("0", "1", "2"), 2),  # an index
+    ("{name}.wav|{value}|{text}", ("0", "1", "2", "3", "0", "1", "2", "3"), 2),  # an index in a chapter
+    ("{name}.wav|{value}|{text}", ("4", "4", "3", "3", "1", "4", "1", "3"), 2),  # seconds
+    ("{name}|{value}|{text}", ("1", "1", "2"), 2), ("{name}|{text}|{value}", ("0", "1", "0"), 3),
+    ("{name}|{text}|{value}", ("ig", "yo", "ig"), 3), ("{name}|{text}|{value}", ("Igbo", "Yoruba", "Igbo"), 3),
+    ("{name}.wav|{text}|{value}", ("5", "4", "5"), 3),  # votes
+    ("{name}|{text}|{value}", ("Anna", "Bert", "Anna"), 3), ("{name}|{value}", ("3200", "2800", "1999"), 2),
+])
+def test_a_column_that_may_be_something_else_is_no_speaker_and_is_shown(
+        tmp_path: Path, form: str, values: tuple[str, ...], column: int) -> None:
+    with pytest.raises(UserError, match=f"column {column} '{values[0]}'") as caught:
+        listed(tmp_path, form, values, NUMBERED)
+    header = caught.value.hint.partition("Put a header above them: ")[2].split(" where")[0].rstrip(".")
+    table = (tmp_path / "list.txt").read_text(encoding="utf-8")
+    (tmp_path / "list.txt").write_text(f"{header}\n{table}", encoding="utf-8")  # as the hint says
+    assert len(import_source(tmp_path).rows) == len(values)
+
+
+@pytest.mark.parametrize(("form", "values", "speakers"), [
+    ("w/{name}.wav|{value}|{text}", ("0", "0", "1"), ["speaker-0", "speaker-0", "speaker-1"]),  # VITS
+    ("{name}.wav|{text}|{value}", ("0", "1", "0"), ["speaker-0", "speaker-1", "speaker-0"]),  # StyleTTS2
+    ("{value}_{name}|{text}|{value}", ("p225", "p226", "p225"), ["p225", "p226", "p225"]),
+    ("{name}|{value}|{text}", ("Anna", "Bert", "Anna"), ["Anna", "Bert", "Anna"]),  # Piper
+    ("{name}|LJSpeech|{{{{HH AH0 L OW1}}}}|{text}", ("", "", ""), ["LJSpeech"] * 3),  # FastSpeech 2
+    ("{name}|{text}|{value}", ("train", "train", "train"), ["speaker"] * 3),
+    ("{name}|{text}|{value}", ("ig", "ig", "ig"), ["speaker"] * 3),
+    ("{name}|{value}|{text}", ("1.25", "2", "00:00:03.5"), ["speaker"] * 3),
+    ("{name}|{text}|{value}", IPA, ["speaker"] * 3),
+])
+def test_a_speaker_has_evidence_and_other_columns_are_named(tmp_path: Path, form: str, values: tuple[str, ...],
+                                                            speakers: list[str]) -> None:
+    imported = listed(tmp_path, form, values, SENTENCES)
+    assert sorted((row.text, row.speaker, row.split) for row in imported.rows) == sorted(
+        (text, speaker, "") for text, speaker in zip(SENTENCES, speakers, strict=False))
+    assert "is taken for the speaker" in imported.notes[0] or "is not used" in imported.notes[0]
+
+
+def test_a_column_of_splits_is_the_split(tmp_path: Path) -> None:
+    imported = listed(tmp_path, "{name}|{text}|{value}", ("train.clean.100", "dev-other", "train"), SENTENCES)
+    assert [(row.speaker, row.split) for row in imported.rows] == [
+        ("speaker", "train"), ("speaker", "held_out"), ("speaker", "train")]
+    assert "column 3 is taken for the split" in imported.notes[0]
+
+
+@pytest.mark.parametrize("form", ["{name}.wav|{text}|0", "{name}|{text}", "{name}.wav|{text}|{value}"])
+def test_phonemes_are_no_text(tmp_path: Path, form: str) -> None:
+    with pytest.raises(UserError, match=r"column 2 holds phonemes \(IPA\) instead of text") as caught:
+        listed(tmp_path, form, ("0", "1", "0"), IPA)
+    assert "texts as they are written" in caught.value.hint
+
+
+@pytest.mark.parametrize(("texts", "wanted"), [
+    (IPA, "phonemes (IPA)"), (["HH AH0 L OW1 sp", "W ER1 L D"], "phones (ARPAbet)"),
+    (["ka2 er2 pu3", "guang3 zhou1"], "pinyin"), (["k o N n i ch i w a"], "phones"),
+    (["Mede aseda ma Awurade ɛno ara", "Ŋutsu sia ƒo nu kplim", "Ƙasar ɗaya ɓera"], ""),  # Twi, Ewe, Hausa
+    (["ɨ̀ ndó ŋgʉ́", "bɑ́ɑ ŋkà"], ""),  # of Cameroon
+    (SENTENCES, ""), (["I AM ON TV", "GO TO 2"], ""), (["a b c"], ""), ([], ""),
+])
+def test_orthographies_are_told_from_phonemes(texts: Sequence[str], wanted: str) -> None:
+    assert rows.notation_of(texts) == wanted
 
 
 def test_splits_with_more_in_their_names_are_no_speakers(tmp_path: Path) -> None:
