@@ -19,6 +19,7 @@ from core.jobs.reporter import Reporter, check_stop, pluralize
 from core.speech.synthesis import SynthesizedChunk, join_chunks
 from data.acoustics import audio
 from data.durable_files import atomic_path
+from data.importers.tables import CLIP_COLUMNS, safe_cell
 from models.base import RecognitionScore
 
 FOLDER = "audio"
@@ -104,15 +105,16 @@ def write_clip(chunks: Iterable[SynthesizedChunk], sample_rate: int, reporter: R
 def write_archive(folder: Path, made: Sequence[AudioGenerated], facts: Mapping[str, Mapping[str, str]]) -> str:
     """Write `clips.zip`: the sound of finished clips and `clips.csv`, a line for each; its path in `folder`.
 
-    `facts` are further columns by side, such as the model.
+    `facts` are further columns by side, such as the model. No cell is a formula for a spreadsheet (`safe_cell`).
     """
-    rows = [{"file": Path(clip.path).name, "text": clip.text, "language": clip.language,
-             "duration_s": f"{clip.duration_s:.3f}", "cer": "" if clip.error is None else f"{clip.error:.4f}",
-             "transcript": clip.transcript, **facts[clip.side]} for clip in made]
+    rows = [{**dict(zip(CLIP_COLUMNS, (
+        Path(clip.path).name, clip.text, clip.language, f"{clip.duration_s:.3f}",
+        "" if clip.error is None else f"{clip.error:.4f}", clip.transcript), strict=True)), **facts[clip.side]}
+            for clip in made]
     table = io.StringIO()
     writer = csv.DictWriter(table, list(rows[0]), restval="")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: safe_cell(value) for name, value in row.items()} for row in rows)
     with atomic_path(folder / ARCHIVE) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         archive.writestr("clips.csv", "\ufeff" + table.getvalue())  # the mark tells spreadsheets that it is UTF-8
         for clip in made:

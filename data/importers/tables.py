@@ -43,6 +43,9 @@ _LONGEST_CELL_LINES = 20  # a quote that is still open then is no quote
 _PAIR_SAMPLE = 50  # lines
 _LONGEST_OBJECT = 1 << 20  # characters of one recording's entry
 _LONGEST_WHOLE = 1 << 26  # characters of a file that is one object, which is read at once
+CLIP_COLUMNS = ("file", "text", "language", "duration_s", "cer", "transcript")
+"""The first columns of the table of synthesized clips; its cells are those of `safe_cell`."""
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # the last are full-width
 _SEPARATOR = re.compile(r"[ \t\r\n,]*")
 _ALIKE = 60.0  # of 100, by rapidfuzz's ratio; two different sentences of one language have up to 50
 _LONGEST_NAME = 40  # characters of a speaker
@@ -73,6 +76,19 @@ def header_of(head: str) -> tuple[str, list[str]] | None:
     return None
 
 
+def safe_cell(value: str) -> str:
+    """`value` for a table that is opened in a spreadsheet: what would be run as a formula gets an apostrophe before it.
+
+    https://owasp.org/www-community/attacks/CSV_Injection. `given_cell` takes it away again.
+    """
+    return f"'{value}" if _FORMULA.match(value) else value
+
+
+def given_cell(value: str) -> str:
+    """The value from which `safe_cell` made this one."""
+    return value[1:] if value.startswith("'") and _FORMULA.match(value) else value
+
+
 def read_table(path: Path) -> Iterator[ParsedItem]:
     """Every row of the table at `path`, which has a header."""
     start = text_files.head(path)
@@ -84,6 +100,8 @@ def read_table(path: Path) -> Iterator[ParsedItem]:
             yield row
             continue
         where, cells = row
+        if names[:len(CLIP_COLUMNS)] == list(CLIP_COLUMNS):
+            cells = list(map(given_cell, cells))
         values = standard_values(dict(zip(names, cells, strict=True)))
         spelled = values.get("spelled", "").strip() if delimiter == "|" else ""
         yield _utterance(where, {**values, "text": spelled or values.get("text", "")})

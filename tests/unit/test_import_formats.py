@@ -248,6 +248,19 @@ def test_what_is_no_time_is_refused(tmp_path: Path, value: str) -> None:
     assert "is not a time in seconds" in said
 
 
+@pytest.mark.parametrize("text", ["=1+1", "+251 911", "-5 degrees", "@home", "'=1", "''=1", "plain", "'Twas", "\tx",
+                                  "\uff1d1", "", "'"])
+def test_a_table_for_spreadsheets_has_no_formulas_and_reads_back_equal(tmp_path: Path, text: str) -> None:
+    cell = tables.safe_cell(text)
+    assert tables.given_cell(cell) == text
+    assert not cell.startswith(("=", "+", "-", "@", "\t", "\uff1d"))
+    body = ",".join(tables.CLIP_COLUMNS) + f',model\na.wav,"{cell}",am,1.0,,,x\n'
+    (item,) = taken(tables.read_table(written(tmp_path, "clips.csv", body)))
+    assert item.text == text
+    (item,) = taken(tables.read_table(written(tmp_path, "other.csv", f'file,text\na.wav,"{cell}"\n')))
+    assert item.text == cell  # a table of somebody else is as it is
+
+
 def test_commands_of_kaldi_are_never_run(tmp_path: Path) -> None:
     written(tmp_path, "wav.scp", f"a touch {tmp_path}/ran |\n")
     written(tmp_path, "text", "a hello\nb lost\n")

@@ -22,7 +22,7 @@ from PIL import Image
 from config.errors import UserError
 from config.schema import CompareOptions, SamplingOptions, SoundOptions, SynthesizeOptions
 from core import compare, synthesize
-from core.jobs.events import Progress
+from core.jobs.events import AudioGenerated, Progress
 from core.jobs.reporter import StopRequested
 from core.library import reference_voices
 from core.model.loading import load
@@ -32,6 +32,7 @@ from core.speech.synthesis import Synthesizer, join_chunks
 from core.workspace import Workspace
 from data import manifest
 from data.acoustics import audio
+from data.importers import import_source
 from models.base import Generated, RecognitionScore
 from models.language_model import LanguageModel
 from tests.trained import RUN, trained_world
@@ -357,6 +358,20 @@ def test_each_line_of_a_file_is_a_clip_and_all_are_in_the_archive(
     (tmp_path / "lines.txt").write_text("ሀለመ\n3\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"Clip 2 of 2 \(3\): .*outside the vocabulary"):
         synthesize.run(options, world, listener)
+
+
+def test_the_table_of_clips_has_no_formulas_and_imports_equal(tmp_path: Path) -> None:
+    texts = ("=1+1", "-5 ሀለ", "@ሰረቀ", "'=ሀ", "ሀለመ, \"ሰ\"\nረቀ")
+    (tmp_path / "audio").mkdir()
+    made = []
+    for number, text in enumerate(texts):
+        soundfile.write(str(tmp_path / f"audio/{number}.wav"), tone(number, 0.2).numpy(), RATE)
+        made.append(AudioGenerated("one", number, f"audio/{number}.wav", text, "am", 1.0, transcript=text))
+    with zipfile.ZipFile(tmp_path / clips.write_archive(tmp_path, made, {"one": {"model": "+x"}})) as archive:
+        archive.extractall(tmp_path / "unpacked")
+    table = csv.reader((tmp_path / "unpacked/clips.csv").read_text("utf-8-sig").splitlines(keepends=True))
+    assert not any(cell.startswith(("=", "+", "-", "@")) for row in table for cell in row)
+    assert [row.text for row in import_source(tmp_path / "unpacked").rows] == [text.replace("\n", " ") for text in texts]
 
 
 def test_the_voice_of_a_speaker_is_that_of_a_training_clip(world: Workspace) -> None:
