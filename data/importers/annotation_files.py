@@ -2,11 +2,13 @@
 
 TextGrid (https://www.fon.hum.uva.nl/praat/manual/TextGrid_file_formats.html): of the file only free-standing numbers,
 quoted texts and flags count, whatever stands between them, so the long and the short form are read alike.
-ELAN (https://www.mpi.nl/tools/elan/EAF_Annotation_Format_3.0_and_ELAN.pdf): annotations of tiers without a parent.
+ELAN (https://www.mpi.nl/tools/elan/EAF_Annotation_Format_3.0_and_ELAN.pdf): annotations of tiers without a parent, or,
+where these hold only numbers as Toolbox has them, of the transcripts below them.
 JSON: one object for a whole recording (WebDataset, Emilia), or `segments` with times (Whisper, WhisperX).
 
-Several tiers are speakers, unless two of them have an interval with the same two ends: then one annotates the other,
-such as a translation, and only a tier with a usual name for a transcript is read.
+A tier whose name says that it is a transcript is read, and the others are named as not read; a translation, a gloss or
+phones never are. Of tiers with other names each is a speaker if they take turns; where two of them cover the same time
+it cannot be told which is spoken, and none is read.
 """
 
 from __future__ import annotations
@@ -20,13 +22,30 @@ from pathlib import Path
 from config import foreign
 from config.errors import UserError, join_names
 from data.importers import text_files
-from data.importers.rows import ParsedItem, ParsedUtterance, SkippedRow, standard_values
+from data.importers.rows import ParsedItem, ParsedUtterance, SkippedRow, notation_of, standard_values
 
+_DEEPEST = 8  # tiers above one another
 _LONGEST = 1 << 24  # characters of one recording's annotation
 _TOKEN = re.compile(r'"((?:[^"]|"")*)"|<(\w+)>|(?<![^\s])([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![^\s])')
-_TRANSCRIPTS = ("utterance", "utterances", "sentence", "sentences", "transcript", "transcription", "text", "phrase",
-                "phrases", "ort", "ort-mau", "orthography", "default")
-_ALIGNED = ("words", "word", "phones", "phone", "phonemes", "syllables", "mau", "kan-mau")  # of a forced alignment
+_TRANSCRIPTS = frozenset((  # words in the names of tiers that hold what is spoken, as it is written
+    "utterance", "utterances", "sentence", "sentences", "transcript", "transcripts", "transcription", "transcriptions",
+    "text", "texts", "phrase", "phrases", "ort", "ortho", "orthography", "orthographic", "tx", "txt", "utt",
+    "trs", "speech", "transkription", "transkript", "transcripcion", "transcrição", "transcripción"))
+_OTHERS = frozenset((  # words in the names of tiers that hold something else
+    "translation", "translations", "translated", "gloss", "glosses", "glossing", "gls", "ft", "lt", "ge", "note",
+    "notes", "comment", "comments", "remark", "remarks", "memo", "pos", "morph", "morphs", "morpheme", "morphemes",
+    "mb", "ps", "lemma", "ipa", "phonetic", "phonemic", "phonology", "pinyin", "romanization", "romanized",
+    "romanised", "transliteration", "translit", "event", "events", "noise", "noises", "music", "topic", "topics",
+    "emotion", "emotions", "gesture", "gestures", "gaze", "tobi", "breaks", "prosody", "intonation", "pitch", "f0",
+    "stress", "ref", "segnum", "vad", "silence", "silences", "übersetzung", "uebersetzung", "traduction", "traducción",
+    "traduccion", "tradução", "traducao", "traduzione", "перевод"))
+_OTHERS_ALONE = frozenset((  # the same, unless a name or number follows
+    "speaker", "speakers", "spk", "language", "languages", "lang", "channel", "turn", "turns", "segment", "segments",
+    "segmentation", "section", "sections", "id", "code", "codes", "style", "quality", "tone", "tones", "accent",
+    "literal", "free", "page", "paragraph"))
+_ALIGNED = frozenset(("words", "word", "phones", "phone", "phonemes", "phoneme", "phon", "phons", "syllables",
+                      "syllable", "syll", "mau", "kan"))  # of a forced alignment
+_SAME_TIME = 0.3  # of the shorter of two tiers: of people who take turns, less is spoken at once
 _PAUSES = ("", "sil", "sp", "spn", "silence", "<sil>", "<unk>", "<p:>", "#", "xxx")
 
 
@@ -81,47 +100,103 @@ def read_elan(path: Path, audio: str) -> Iterator[ParsedItem]:
         return
     times = {slot.get("TIME_SLOT_ID"): int(value) / 1000 for slot in root.iter("TIME_SLOT")
              if (value := slot.get("TIME_VALUE", "")).isdecimal()}
-    tiers = []
+    spans: dict[str | None, tuple[float, float]] = {}  # by the id of the annotation
+    refers: dict[str | None, str | None] = {}
+    for one in root.iter("ALIGNABLE_ANNOTATION"):
+        slots = (one.get("TIME_SLOT_REF1"), one.get("TIME_SLOT_REF2"))
+        if all(slot in times for slot in slots):
+            spans[one.get("ANNOTATION_ID")] = times[slots[0]], times[slots[1]]
+    for one in root.iter("REF_ANNOTATION"):
+        refers[one.get("ANNOTATION_ID")] = one.get("ANNOTATION_REF")
+    tiers, below = list[Tier](), list[Tier]()
     for tier in root.iter("TIER"):
-        if tier.get("PARENT_REF"):
-            continue
-        spans = []
-        for annotation in tier.iter("ALIGNABLE_ANNOTATION"):
-            slots = (annotation.get("TIME_SLOT_REF1"), annotation.get("TIME_SLOT_REF2"))
-            text = " ".join((annotation.findtext("ANNOTATION_VALUE") or "").split())
-            if all(slot in times for slot in slots):
-                spans.append((times[slots[0]], times[slots[1]], text))
+        found: dict[tuple[float, float], str] = {}
+        for one in (*tier.iter("ALIGNABLE_ANNOTATION"), *tier.iter("REF_ANNOTATION")):
+            name = one.get("ANNOTATION_ID")
+            for _ in range(_DEEPEST):
+                name = refers.get(name, name)
+            if name in spans:
+                text = f"{found.get(spans[name], '')} {one.findtext('ANNOTATION_VALUE') or ''}"
+                found[spans[name]] = " ".join(text.split())
         name = tier.get("TIER_ID", "")
-        tiers.append(Tier(name, tier.get("PARTICIPANT", "") or name, spans))
+        made = Tier(name, tier.get("PARTICIPANT", "") or name, [(*span, text) for span, text in found.items()])
+        (below if tier.get("PARENT_REF") else tiers).append(made)
+    if not any(_kind_of(tier) in ("transcript", "") for tier in tiers):  # their parent is a number, in Toolbox
+        tiers += [tier for tier in below if _kind_of(tier) == "transcript"]
     yield from _of_tiers(path, audio, tiers)
 
 
 def _of_tiers(path: Path, audio: str, tiers: Sequence[Tier]) -> Iterator[ParsedItem]:
-    """The utterances of the tiers that are transcripts."""
+    """The utterances of the tiers that are transcripts; what other tiers hold is named and not read."""
     spoken = [Tier(tier.name, tier.speaker, found) for tier in tiers
               if (found := [span for span in tier.spans if span[2].lower() not in _PAUSES])]
     if not spoken:
         yield SkippedRow(path.name, "has no annotated interval")
         return
-    if all(re.split(r" - ", tier.name)[-1].lower() in _ALIGNED for tier in spoken):
-        yield SkippedRow(path.name, f"has the words and phones of a forced alignment alone (tiers "
-                         f"{join_names([repr(tier.name) for tier in spoken], 6)}); a tier of utterances is wanted")
+    kinds = [_kind_of(tier) for tier in spoken]
+    names = join_names([repr(tier.name) for tier in spoken], 6)
+    texts = [tier for tier, kind in zip(spoken, kinds, strict=True) if kind == "transcript"]
+    texts = texts or [tier for tier, kind in zip(spoken, kinds, strict=True) if not kind]
+    if not texts:
+        what = "no tier of the text" if "other" in kinds else "the words and phones of a forced alignment alone"
+        yield SkippedRow(path.name, f"has {what} (tiers {names}); a tier of utterances is wanted: call it 'text'")
         return
-    spoken = [tier for tier in spoken if re.split(r" - ", tier.name)[-1].lower() not in _ALIGNED]
-    ends = [{span[:2] for span in tier.spans} for tier in spoken]
-    if any(one & two for number, one in enumerate(ends) for two in ends[:number]):
-        named = [tier for tier in spoken if tier.name.strip().lower() in _TRANSCRIPTS]
-        if len(named) != 1:
-            yield SkippedRow(path.name, f"has several tiers for the same times, and which one is the transcript cannot "
-                             f"be told: {join_names([repr(tier.name) for tier in spoken], 6)}; call it 'text'")
-            return
-        spoken = named
-    several = len(spoken) > 1
+    together = next(((one, two) for number, two in enumerate(texts) for one in texts[:number] if _overlap(one, two)),
+                    None)
+    if together:
+        one, two = together
+        yield SkippedRow(path.name, f"has several tiers for the same times, and which one is the transcript cannot be "
+                         f"told: {one.name!r} and {two.name!r} (tiers {names}); call it 'text'")
+        return
     for tier in spoken:
-        speaker = tier.speaker if several or tier.speaker != tier.name else ""
+        if not any(tier is text for text in texts):
+            yield SkippedRow(f"{path.name} tier {tier.name!r}", f"is not read, since "
+                             f"{join_names([repr(text.name) for text in texts], 3)} is the transcript")
+    several = len(texts) > 1
+    for tier in texts:
+        speaker = _voice_of(tier) if several or tier.speaker != tier.name else ""
         for begin_s, end_s, text in tier.spans:
             where = f"{path.name} tier {tier.name!r} at {begin_s:g} s"
             yield ParsedUtterance(where, audio, text, speaker=speaker, begin_s=begin_s, end_s=end_s)
+
+
+def _parts(name: str) -> list[str]:
+    """The words of a tier's name: `A_Transcription-txt`, `tx@SP1` and `Speaker 1 - utterances` have several."""
+    return [part for part in re.split(r"[^\w]+|_", name.strip().casefold()) if part]
+
+
+def _kind_of(tier: Tier) -> str:
+    """`transcript`, `aligned` or `other` by the words in the tier's name and its texts; empty where neither tells."""
+    parts = _parts(tier.name)
+    if notation_of(span[2] for span in tier.spans):
+        return "other"
+    if any(part in _OTHERS for part in parts) or "".join(parts) in _OTHERS_ALONE:
+        return "other"
+    if any(part in _TRANSCRIPTS for part in parts):
+        return "transcript"
+    return "aligned" if any(part in _ALIGNED for part in parts) else ""
+
+
+def _voice_of(tier: Tier) -> str:
+    """The speaker of a tier among others: its participant, or its name without the words for a transcript."""
+    if tier.speaker != tier.name:
+        return tier.speaker
+    kept = [part for part in re.split(r"[^\w]+|_", tier.name.strip()) if part.casefold() not in _TRANSCRIPTS]
+    return " ".join(part for part in kept if part)
+
+
+def _overlap(one: Tier, two: Tier) -> bool:
+    """Whether two tiers annotate the same speech: one is spoken during much of the other."""
+    shared, at, spans = 0.0, 0, sorted(two.spans)
+    for begin_s, end_s, _ in sorted(one.spans):
+        while at < len(spans) and spans[at][1] <= begin_s:
+            at += 1
+        for other_begin_s, other_end_s, _ in spans[at:]:
+            if other_begin_s >= end_s:
+                break
+            shared += min(end_s, other_end_s) - max(begin_s, other_begin_s)
+    lengths = [sum(end_s - begin_s for begin_s, end_s, _ in tier.spans) for tier in (one, two)]
+    return shared > _SAME_TIME * min(lengths)
 
 
 def read_json(path: Path, audio: str) -> Iterator[ParsedItem]:

@@ -11,6 +11,7 @@ belongs to it.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +73,9 @@ def _utterance(where: str, name: str, words: str, span: list[str], recordings: D
         return SkippedRow(where, f"wav.scp has no {span[0][:60]!r}")
     if path.endswith("|"):
         path = decoded_file(path)
+    if re.search(r"\.ark:\d+$", path):
+        return SkippedRow(where, f"wav.scp has a place in an archive of Kaldi for {span[0][:60]!r}, {path[-60:]!r}; "
+                          "write its recordings as sound files")
     if not path:
         return SkippedRow(where, f"wav.scp has a command for {span[0][:60]!r}, and commands are not run; give a file")
     return ParsedUtterance(where, path, words.strip(), name, speaker, begin_s=begin_s, end_s=end_s)

@@ -38,18 +38,21 @@ class CorpusLayout:
     first_line: str
     read: Callable[[Path, Sequence[Path]], Iterator[ParsedItem]]
     a_text_per_clip: bool = False
+    below: bool = False  # only where no table lies at the top of the folder
 
 
 def find_layouts(folder: Path) -> list[tuple[CorpusLayout, list[Path]]]:
     """The layouts that texts below `folder` have, with these texts in order."""
     found: dict[str, list[Path]] = {}
+    at_top = any(path.is_file() and path.suffix.lower() in (".csv", ".list") for path in folder.iterdir())
     for place, names in walk_folders(folder):
         for name in names:
             if not is_audio(name) and (layout := layout_of(folder, place / name)):
                 texts = found.setdefault(layout.title, [])
                 if not (layout.a_text_per_clip and texts):
                     texts.append(place / name)
-    return [(layout, found[layout.title]) for layout in LAYOUTS if layout.title in found]
+    return [(layout, found[layout.title]) for layout in LAYOUTS if layout.title in found
+            and not (layout.below and at_top)]
 
 
 def layout_of(folder: Path, text: Path) -> CorpusLayout | None:
@@ -285,11 +288,96 @@ def _libritts(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
                               name.partition("_")[0], split)
 
 
+def _gpt_sovits(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    """Name, phones, their counts and the normalised text of each recording that `5-wav32k` has."""
+    for where, _, inside, _, line in _lines(folder, texts):
+        cells = line.split("\t")
+        if len(cells) != 4:
+            yield SkippedRow(where, tables.wrong_field_count(cells, 4, "\t"))
+        else:
+            yield ParsedUtterance(where, str(inside / "5-wav32k" / cells[0]), cells[3])
+
+
+def _gpt_sovits_lists(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    """Its lists of labelled recordings; whole paths, which end in a folder beside that of the list."""
+    for path in texts:
+        inside = path.parent.relative_to(folder)
+        for item in tables.read_ljspeech(path):
+            where = f"{inside}/{item.where}"
+            if isinstance(item, SkippedRow):
+                yield SkippedRow(where, item.reason)
+            else:
+                *_, place, name = ("", *re.split(r"[/\\]", item.audio))
+                audio = _there(folder, inside.parent / place / name, inside / place / name, inside / name)
+                yield replace(item, where=where, audio=audio if (folder / audio).is_file() else item.audio)
+
+
+def _voxforge(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    """Submissions `SPEAKER-DATE-LETTERS`; who is anonymous in one is somebody else in the next."""
+    originals = {path.parent for path in texts if path.name.lower() == "prompts-original"}
+    kept = [path for path in texts if path.parent not in originals or path.name.lower() == "prompts-original"]
+    for where, _, inside, _, line in _lines(folder, kept):
+        name, _, text = line.strip().replace("\t", " ").partition(" ")
+        submission, name = inside.parent, Path(name).name
+        full = submission.name or folder.name
+        speaker = re.sub(r"-\d{8}.*$", "", full)
+        audio = _there(folder, *(submission / kind / f"{name}.{kind}" for kind in ("wav", "flac")))
+        yield ParsedUtterance(where, audio, text.strip(), "", full if speaker.lower() == "anonymous" else speaker)
+
+
+def _ljspeech_folders(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    """Lists in folders, each with its recordings: `READER/BOOK/metadata.csv` of HUI, or `VOICE/metadata.csv`."""
+    for path, split in _splits(folder, texts).items():
+        inside = path.parent.relative_to(folder)
+        parts = [part for part in inside.parts if not split_of_folders([part])]
+        has_header = tables.header_of(text_files.head(path)) is not None
+        for item in tables.read_table(path) if has_header else tables.read_ljspeech(path):
+            where = f"{inside}/{item.where}"
+            if isinstance(item, SkippedRow):
+                yield SkippedRow(where, item.reason)
+                continue
+            is_book = parts and re.match(rf"{re.escape(parts[-1])}_\d+_", Path(item.audio).name)
+            speaker = item.speaker or (parts[0] if parts and not (is_book and len(parts) == 1) else "")
+            audio = item.audio if is_audio(item.audio) else f"{item.audio}.wav"
+            yield replace(item, where=where, audio=_there(folder, inside / "wavs" / audio, inside / audio),
+                          id="", speaker=speaker, split=item.split or split)
+
+
+def _babel(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
+    """A time in brackets and a line of text in turn; the last time is the end."""
+    for path, split in _splits(folder, texts).items():
+        inside = path.parent.relative_to(folder)
+        audio = _there(folder, *(inside.parent / "audio" / f"{path.stem}{suffix}" for suffix in (".sph", ".wav")))
+        _, _, language, speaker, *_ = f"{path.stem}____".split("_")
+        begin_s, text = None, ""
+        for number, line in text_files.lines(path):
+            if (match := re.fullmatch(r"\[(\d+(?:\.\d+)?)\]", line.strip())) is None:
+                text = f"{text} {line}".strip()
+                continue
+            spoken = " ".join(re.sub(r"<[^<>]*>|\(\(\)\)|[~*]", " ", text).split())
+            where = f"{path.relative_to(folder)} line {number - 1}"
+            if begin_s is not None and spoken:
+                yield ParsedUtterance(where, audio, spoken, "", f"{language}_{speaker}", split, begin_s,
+                                      float(match[1]))
+            elif begin_s is not None and text:
+                yield SkippedRow(where, f"is marked as no speech: {text[:60]!r}")
+            begin_s, text = float(match[1]), ""
+
+
 def _lhotse(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
     """Supervisions with their recordings, or cuts, which hold both; times of a cut's supervisions are those in it."""
     splits = _splits(folder, texts)
-    supervisions = [path for path in texts if "cuts" not in path.name and _recordings_of(path).is_file()]
-    for path in supervisions or [path for path in texts if "cuts" in path.name]:
+    alone = [path for path in texts if "cuts" not in path.name and not _recordings_of(path).is_file()]
+    supervisions = [path for path in texts if "cuts" not in path.name and path not in alone]
+    cuts = [path for path in texts if "cuts" in path.name]
+    if alone and not supervisions and not cuts:
+        raise UserError(f"{alone[0]} has the supervisions of lhotse without their recordings: "
+                        f"{_recordings_of(alone[0]).name} is not beside it.",
+                        "Put it there, or give cuts, which hold both (CutSet.to_file).")
+    if supervisions:
+        yield from (SkippedRow(str(path.relative_to(folder)), f"{_recordings_of(path).name} is not beside it")
+                    for path in alone)
+    for path in supervisions or cuts:
         recordings = {} if path not in supervisions else {
             str(record.get("id")): record for _, record in _objects(_recordings_of(path))}
         for number, record in _objects(path):
@@ -307,7 +395,10 @@ def _lhotse(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
 
 
 def _recordings_of(supervisions: Path) -> Path:
-    return supervisions.with_name(supervisions.name.replace("supervisions", "recordings"))
+    name = supervisions.name.replace("supervisions", "recordings")
+    plain = name.removesuffix(".gz")
+    return next((path for other in (name, plain, f"{plain}.gz") if (path := supervisions.with_name(other)).is_file()),
+                supervisions.with_name(name))
 
 
 def _objects(path: Path) -> Iterator[tuple[int, dict]]:
@@ -344,10 +435,18 @@ LAYOUTS = (
     CorpusLayout("Kaldi folders", r"/[^/]+/wav\.scp$", "", _kaldi),  # kaldi-asr.org/doc/data_prep.html
     CorpusLayout("lhotse", r"/([^/]*[_-])?(supervisions|cuts)([_-][^/]*|\.\d+)?\.jsonl(\.gz)?$", r"\{", _lhotse),
     # lhotse.readthedocs.io/en/latest/corpus.html
+    CorpusLayout("GPT-SoVITS", r"/[^/]+/[^/]+\.list$", r"[^|\n]+\|[^|\n]*\|[A-Za-z_]{2,8}\|", _gpt_sovits_lists,
+                 below=True),
+    CorpusLayout("GPT-SoVITS (2-name2text)", r"/2-name2text(-\d+)?\.txt$", r"[^\t\n]+\t[^\t\n]*\t[^\t\n]*\t",
+                 _gpt_sovits),  # github.com/RVC-Boss/GPT-SoVITS, GPT_SoVITS/prepare_datasets/1-get-text.py
+    CorpusLayout("VoxForge", r"/etc/prompts(-original)?$", "", _voxforge),  # Kaldi's egs/voxforge/s5/local
+    CorpusLayout("BABEL", r"/transcription/[^/]+\.txt$", r"\[\d+(\.\d+)?\]\s*\n", _babel),  # lhotse/recipes/babel.py
     CorpusLayout("FLEURS", r"/(train|dev|test)\.tsv$", _FLEURS.pattern, _fleurs),  # Conneau et al. 2022; google/fleurs
     CorpusLayout("Multilingual LibriSpeech", r"/transcripts\.txt$", r"\d+_\d+_\d+\t", _mls),  # Pratap et al. 2020
     CorpusLayout("M-AILABS", r"/metadata_mls\.json$|/by_book/.*/metadata\.csv$|/(fe)?male/[^/]+/[^/]+/metadata\.csv$",
                  "", _mailabs),  # github.com/i-celeste-aurora/m-ailabs-dataset
+    CorpusLayout("folders of LJSpeech", r"/[^/]+/metadata\.csv$", r"[^|,\n]+\|", _ljspeech_folders, below=True),
+    # github.com/iisys-hof/HUI-Audio-Corpus-German, Step6_FinalizeDataset.py
     CorpusLayout("VCTK", _VCTK, "", _vctk, True),  # Yamagishi, Veaux and MacDonald 2019
     CorpusLayout("LibriTTS", _LIBRITTS, "", _libritts, True),  # Zen et al. 2019
     CorpusLayout("Festival (txt.done.data)", r"/txt\.done\.data$", r"\(\s*\S+\s+\"", _festival),

@@ -307,6 +307,94 @@ LAYOUTS: dict[str, tuple[str, tuple[str, ...], Files, str, list[Row] | str]] = {
                    "a text beside each recording", "labels with times (HTK)"),
     "a text beside each": ("docs of piper, festvox and others", ("a.wav", "b.wav", "c.wav"),
                            {"a.txt": A, "b.lab": B, "c.txt": C}, "a text beside each recording", rows()),
+    "StyleTTS2": ("github.com/yl4579/StyleTTS2 Data/train_list.txt", ("a.wav", "b.wav", "c.wav"),
+                  {"train_list.txt": "a.wav|ðɪ ˌoʊvɚwˈɛlmɪŋ mədʒˈɔːɹᵻɾi|0\nb.wav|æt lˈæst , ɪnðə twˈɛntiəθ mˈʌnθ|0\n"
+                   "c.wav|lɔŋ nˈæɹoʊ ɹˈuːmz wˈʌn|0\n"}, "", r"column 2 holds phonemes \(IPA\) instead of text"),
+    "StyleTTS2 with texts": ("its README: filename.wav|transcription|speaker", ("a.wav", "b.wav", "c.wav"),
+                             {"train_list.txt": f"a.wav|{A}|0\nb.wav|{B}|0\nc.wav|{C}|1\n"}, "path|text|speaker",
+                             rows("speaker-0", "speaker-0", "speaker-1")),
+    "FastSpeech 2": ("github.com/ming024/FastSpeech2 preprocessor.py",
+                     ("LJSpeech/a.wav", "LJSpeech/b.wav", "LJSpeech/c.wav"),
+                     {"train.txt": "".join(f"LJSpeech/{name}|LJSpeech|{{HH AH0 L OW1}}|{text}\n"
+                                                         for name, text in zip("abc", TEXTS, strict=True))},
+                     "id|speaker|{phones}|text", rows(*["LJSpeech"] * 3)),
+    "GPT-SoVITS, output": ("GPT-SoVITS webui.py: output/slicer_opt, output/asr_opt",
+                           ("slicer_opt/v.wav_0.wav", "slicer_opt/v.wav_1.wav", "slicer_opt/v.wav_2.wav"),
+                           {"asr_opt/slicer_opt.list": "".join(
+                               f"D:\\GPT-SoVITS\\output\\slicer_opt\\v.wav_{n}.wav|slicer_opt|EN|{text}\n"
+                               for n, text in enumerate(TEXTS))}, "GPT-SoVITS", rows(*["slicer_opt"] * 3)),
+    "GPT-SoVITS, logs": ("GPT_SoVITS/prepare_datasets/1-get-text.py and 2-get-hubert-wav32k.py",
+                         tuple(f"5-wav32k/{name}.wav" for name in "abc"),
+                         {"2-name2text.txt": "".join(f"{name}.wav\tHH AH0 L OW1\tNone\t{text}\n" for name, text in zip(
+                             "abc", TEXTS, strict=True)), "4-cnhubert/a.wav.pt": "x",
+                          "6-name2semantic.tsv": "item_name\tsemantic_audio\na.wav\t1 2\n"},
+                         "GPT-SoVITS (2-name2text)", rows()),
+    "HUI": ("github.com/iisys-hof/HUI-Audio-Corpus-German Step6_FinalizeDataset.py",
+            tuple(f"{place}/wavs/{Path(place).name}_0{n}_f00000{n}.wav" for n, place in enumerate(
+                ("Eva_K/toten_seelen", "Eva_K/gruene_gesichter", "Karlsson/altmodische_leute"))),
+            {f"{place}/metadata.csv": f"{Path(place).name}_0{n}_f00000{n}|{TEXTS[n]}\n" for n, place in enumerate(
+                ("Eva_K/toten_seelen", "Eva_K/gruene_gesichter", "Karlsson/altmodische_leute"))},
+            "folders of LJSpeech", rows("Eva_K", "Eva_K", "Karlsson")),
+    "HUI, one reader": ("the same", tuple(f"{book}/wavs/{book}_01_f00000{n}.wav" for n, book in enumerate("xxy")),
+                        {"x/metadata.csv": f"x_01_f000000|{A}\nx_01_f000001|{B}\n",
+                         "y/metadata.csv": f"y_01_f000002|{C}\n"}, "folders of LJSpeech", rows()),
+    "a folder for each voice": ("LJSpeech's layout, once for each voice",
+                                ("anna/wavs/1.wav", "anna/wavs/2.wav", "bert/wavs/1.wav"),
+                                {"anna/metadata.csv": f"1|{A}\n2|{B}\n", "bert/metadata.csv": f"1|{C}\n"},
+                                "folders of LJSpeech", rows("anna", "anna", "bert")),
+    "VoxForge": ("kaldi-asr/kaldi egs/voxforge/s5/local/voxforge_data_prep.sh",
+                 ("ralf-20080103-abc/wav/de1-01.wav", "anonymous-20090101-xyz/wav/a0001.wav",
+                  "anonymous-20090202-uvw/flac/a0002.flac"),
+                 {"ralf-20080103-abc/etc/PROMPTS": f"ralf-20080103-abc/mfc/de1-01 {A.upper()}\n",
+                  "ralf-20080103-abc/etc/prompts-original": f"de1-01 {A}\n",
+                  "ralf-20080103-abc/etc/README": "User Name:ralf\n",
+                  "anonymous-20090101-xyz/etc/prompts-original": f"a0001 {B}\n",
+                  "anonymous-20090202-uvw/etc/PROMPTS": f"anonymous-20090202-uvw/mfc/a0002 {C}\n"}, "VoxForge",
+                 rows("ralf", "anonymous-20090101-xyz", "anonymous-20090202-uvw")),
+    "lhotse supervisions alone": ("lhotse.readthedocs.io/en/latest/corpus.html", ("audio/r.wav",),
+                                  {"x_supervisions_train.jsonl": lines(supervision("1", "r", A, 0.0, 0.5))}, "",
+                                  "without their recordings: x_recordings_train.jsonl is not beside it"),
+    "lhotse, one of them packed": ("the same", ("audio/r.wav",), {
+        "recordings.jsonl": lines(source("r")), "supervisions.jsonl": lines(
+            *(supervision(str(n), "r", text, n / 4, 0.25) for n, text in enumerate(TEXTS)))},
+                                   "lhotse", rows(*["s1"] * 3)),
+    "BABEL": ("lhotse/recipes/babel.py", ("training/audio/BABEL_BP_307_10033_20111024_205740_inLine.wav",),
+              {"training/transcription/BABEL_BP_307_10033_20111024_205740_inLine.txt":
+               f"[0.0]\n<no-speech>\n[0.1]\n{A}\n[0.4]\n<cough> {B} (())\n[0.6]\n[0.7]\n{C}\n[0.9]\n"}, "BABEL",
+              rows(*["307_10033"] * 3)),
+    "Kaldi with an archive": ("kaldi-asr.org/doc/io.html", ("a.wav",),
+                              {"wav.scp": "a data/wav.1.ark:123\n", "text": f"a {A}\n"}, "Kaldi",
+                              "wav.scp has a place in an archive of Kaldi"),
+    "OpenSLR 71, two tables": ("openslr.org/71: line_index_female.tsv and line_index_male.tsv",
+                               ("f1.wav", "f2.wav", "m1.wav"),
+                               {"line_index_female.tsv": f"f1\t{A}\nf2\t{B}\n", "line_index_male.tsv": f"m1\t{C}\n"},
+                               "LJSpeech", rows()),
+    "ESD": ("github.com/HLTSingapore/Emotional-Speech-Data: id, text and emotion", ("a.wav", "b.wav", "c.wav"),
+            {"0011.txt": f"a\t{A}\tHappy\nb\t{B}\tNeutral\nc\t{C}\tSad\n"}, "LJSpeech", rows()),
+    **{f"TextGrid, {title}": ("Praat's manual", ("talk.wav",), {"talk.TextGrid": textgrid(*tiers)},
+                              "TextGrid (Praat)", wanted) for title, tiers, wanted in (
+        ("transcription and translation", (("translation", SPANS), ("transcription", SPANS)), SPOKEN),
+        ("translation with other ends", (("Transcription", SPANS), ("Translation", [(0.4, 1.6, "x"), (1.6, 3.4, "y")])),
+         SPOKEN),
+        ("notes in the pauses", (("Anna", [*SPANS, (3.5, 4.0, "")]),
+                                 ("notes", [(0, 0.5, "laughs"), (3.5, 4.0, "door")])), SPOKEN),
+        ("only a translation", (("translation", SPANS),), "has no tier of the text"),
+        ("two transcripts", (("text", SPANS), ("transcription", SPANS)), "which one is the transcript cannot be told"),
+        ("an unknown tier above another", (("amharic", SPANS), ("x", [(0.4, 1.6, "a"), (1.6, 3.4, "b")])),
+         "which one is the transcript cannot be told"),
+        ("phonetic transcription", (("transcription", [(0.0, 1.0, "kˈɛpt kənsˈiːld")]), ("Mary", [(0.0, 1.0, A)])),
+         [(A, NO_SPEAKER, "")]),
+        ("speakers with transcripts", (("Speaker 1 - text", [(0, 1, A), (1, 3, "")]),
+                                       ("Speaker 2 - text", [(0, 1, ""), (1, 2, B), (2, 3, C)])),
+         rows("Speaker 1", "Speaker 2", "Speaker 2")))},
+    "ELAN of Toolbox": ("ELAN's manual, import of Toolbox: ref@, tx@ and ft@", ("talk.wav",), {"talk.eaf": elan(
+        ("ref@AB", "", "talk.001")).replace("</ANNOTATION_DOCUMENT>", "".join(
+            f'<TIER TIER_ID="{name}@AB" PARENT_REF="ref@AB">' + "".join(
+                f'<ANNOTATION><REF_ANNOTATION ANNOTATION_ID="{name}{n}" ANNOTATION_REF="ref@AB{n}"><ANNOTATION_VALUE>'
+                f"{text}</ANNOTATION_VALUE></REF_ANNOTATION></ANNOTATION>" for n, text in enumerate(texts, 1))
+            + "</TIER>" for name, texts in (("tx", TEXTS), ("ft", ("eins", "zwei", "drei")))) +
+            "</ANNOTATION_DOCUMENT>")},
+                        "ELAN", rows()),
     **{title: (f"a {suffix} file", ("talk.wav",), {f"talk{suffix}": text}, "", said) for title, suffix, text, said in (
         ("SubStation Alpha", ".ass", "[Script Info]\n", "subtitles of SubStation Alpha"),
         ("SBV", ".sbv", "0:00:00.599,0:00:04.160\nhello\n", "YouTube's SBV subtitles"),
