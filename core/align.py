@@ -15,7 +15,7 @@ import numpy as np
 from config.errors import UserError
 from config.schema import AlignOptions
 from core.dataset import cutting, languages, reference_text
-from core.dataset.cutting import LongRecording, RecordingClips, RecordingCutter, cut_settings, finish_of
+from core.dataset.cutting import FoundClip, LongRecording, RecordingClips, RecordingCutter, cut_settings, finish_of
 from core.dataset.reference_text import AlignedText, ReferenceSentence
 from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import Reporter, pluralize, stage
@@ -62,31 +62,42 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
         listener = recognisers.load_ctc_model(options.recogniser, options.revision, options.language,
                                               options.recogniser_language, sample, options.device, workspace, reporter)
 
+        def chosen(match: AlignedText, recording: LongRecording) -> tuple[list[FoundClip], list[str]]:
+            return reference_text.choose_clips(match, recording.seconds, limits, options.flag_below, options.drop_below)
+
         def find_clips(recording: LongRecording, folder: Path, progress: Callable[[float], None]) -> RecordingClips:
             sentences = reference_text.spell_sentences(texts[recording.name],
                                                        lambda word: listener.encode(verbalize(word)))
             match = aligned(sentences, listener, recording.path, progress)
             voice, reasons = None, []
-            if 2 * match.missing > len(sentences):
+            sure = [clip for clip in chosen(match, recording)[0] if not clip.doubt]
+            if 2 * sum(len(clip.text) for clip in sure) < sum(len(sentence.text) for sentence in sentences):
                 voice = detect_voice(recording.path)
                 ratio = voice.signal_to_noise_db
                 if ratio is not None and ratio < _NOISY_DB:
-                    as_it_is = match.missing
-                    copy = folder / "work" / f"{recording.key}-denoised.wav"
-                    write_denoised(recording.path, voice.noise, copy)
-                    match = min(match, aligned(sentences, listener, copy, progress), key=lambda one: one.missing)
-                    copy.unlink()
-                    reasons = [f"{as_it_is} of {pluralize(len(sentences), 'sentence')} were not found in it as it is. "
-                               f"Noise is the likely reason: the voice is only {ratio:.0f} dB above it. In a denoised "
-                               f"copy, made for the search alone, {len(sentences) - match.missing} were found."]
+                    why = (f"its text fits with a mean score of only {match.mean_score:.2f}, and {match.missing} of "
+                           f"{pluralize(len(sentences), 'sentence')} were not found. Noise is the likely reason: the "
+                           f"voice is only {round(ratio)} dB above it")
+                    if len(voice.noise):
+                        copy = folder / "work" / f"{recording.key}-denoised.wav"
+                        write_denoised(recording.path, voice.noise, copy)
+                        match = max(match, aligned(sentences, listener, copy, progress), key=lambda one: one.mean_score)
+                        copy.unlink()
+                        why += (f". In a denoised copy, made for the search alone, the better score is "
+                                f"{match.mean_score:.2f}, and {len(sentences) - match.missing} were found")
+                    else:
+                        why += (", as far as its quietest moments tell, for it has no pause: other voices or music may "
+                                "go on behind the speaker")
+                    reasons = [f"{why}."]
+                elif not voice.has_voice:
+                    reasons = ["no voice was detected in it; noise may cover it."]
             counts = folder / _COUNTS / f"{recording.key}.json"
             counts.parent.mkdir(parents=True, exist_ok=True)
             counts.write_text(json.dumps({"sentences": len(match.sentences), "not_found": match.missing}),
                               encoding="utf-8")
             (folder / "aligned").mkdir(exist_ok=True)
             (folder / "aligned" / f"{recording.key}.srt").write_text(reference_text.to_srt(match), encoding="utf-8")
-            clips, dropped = reference_text.choose_clips(match, recording.seconds, limits, options.flag_below,
-                                                         options.drop_below)
+            clips, dropped = chosen(match, recording)
             noise = np.zeros(0, np.float32)
             if options.denoise:
                 noise = (voice or detect_voice(recording.path)).noise

@@ -213,7 +213,8 @@ class RecordingCutter:
         if not pieces:
             if self.made == "aligned":
                 raise UserError(f"None of the text was found in {self.source}.",
-                                "Check that text and recording belong together, and the recogniser's language.")
+                                "Read the warnings above, which name noise where it is the likely reason; check that "
+                                "text and recording belong together, and the recogniser's language.")
             raise UserError(f"No voice was detected in {self.source}.",
                             "Listen to the recordings; a lower threshold detects fainter voices.")
         write_clips(partial / PIECES, pieces)

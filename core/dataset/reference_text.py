@@ -76,6 +76,12 @@ class AlignedText:
     foreign: Sequence[int]
 
     @property
+    def mean_score(self) -> float:
+        """Of all words that have letters; 0 for one that was not found."""
+        words = sum(bool(word.ids) for sentence in self.sentences for word in sentence.words)
+        return sum(word.score for word in self.words) / words if words else 0.0
+
+    @property
     def missing(self) -> int:
         """Sentences of which no word was found."""
         there = {word.sentence for word in self.words}

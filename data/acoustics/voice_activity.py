@@ -28,6 +28,7 @@ SecondsCallback = Callable[[float], None]
 """Gets how many seconds of a recording are done."""
 _NOISE_S = 5.0  # of noise that is kept at most
 _VOICE = 0.5  # probability from which a frame holds voice
+_QUIET_PERCENT = 2  # of the frames, which in clean speech without pauses are 30 dB below the voice and more
 _NO_VOICE = 0.1  # probability below which a frame holds no voice
 FRAME = 512  # samples
 FRAME_S = FRAME / VOICE_RATE
@@ -117,10 +118,18 @@ class VoiceTrack:
     noise: np.ndarray  # (S,) float32 at 16 kHz, at most 5 s; empty without pauses
 
     @property
+    def has_voice(self) -> bool:
+        return bool((self.probabilities >= _VOICE).any())
+
+    @property
     def signal_to_noise_db(self) -> float | None:
-        """How far the voice is above the noise; None where no voice was detected, or no pause."""
+        """How far the voice is above the noise; None where no voice was detected, or no noise.
+
+        Without a pause, as with other voices behind the speaker, the noise is the level of the quietest frames.
+        """
         voiced = np.square(self.levels[self.probabilities >= _VOICE])
-        noise = float(np.square(self.noise).mean()) if len(self.noise) else 0.0
+        quiet = float(np.percentile(self.levels, _QUIET_PERCENT)) ** 2 if len(self.levels) else 0.0
+        noise = float(np.square(self.noise).mean()) if len(self.noise) else quiet
         if not len(voiced) or noise == 0:
             return None
         return 10 * math.log10(max(float(voiced.mean()) - noise, 1e-3 * noise) / noise)

@@ -6,6 +6,7 @@ import json
 import re
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -242,6 +243,31 @@ def test_a_noisy_recording_is_aligned_by_a_denoised_copy_which_is_said(tmp_path:
     piece = segments.pieces()[0]  # its sound is the recording's, with the noise
     assert np.allclose(sound_of(segments, piece)[:RATE],
                        (clean + noise)[round(piece.from_s * RATE):][:RATE].clip(-1, 1), atol=2**-14)
+
+
+@pytest.mark.parametrize(("kind", "noise_db"), [("white", 10), ("white", 5), ("babble", 10), ("hum", 0), ("", 0)])
+def test_noise_is_named_where_an_alignment_fails_and_only_there(tmp_path: Path, ready: Workspace, kind: str,
+                                                                noise_db: int) -> None:
+    truth = write_long(tmp_path / "in/talk.wav", 0, 6)
+    clean = soundfile.read(tmp_path / "in/talk.wav", dtype="float32")[0]
+    spoken = np.concatenate([clean[int(begin * RATE):int(end * RATE)] for begin, end, _ in truth])
+    times_s = np.arange(len(clean)) / RATE
+    noise = {"white": np.random.default_rng(1).standard_normal(len(clean)),
+             "hum": sum(np.sin(2 * np.pi * 50 * harmonic * times_s + harmonic) / harmonic for harmonic in range(1, 12)),
+             "babble": sum(np.roll(np.resize(spoken, len(clean)), 33333 * voice) for voice in range(1, 7)),
+             "": None}[kind]
+    sound = spoken  # without a pause, and with another text
+    if noise is not None:
+        sound = clean + noise * np.sqrt(np.square(spoken).mean() / np.square(noise).mean() / 10 ** (noise_db / 10))
+    else:
+        truth = write_long(tmp_path / "other.wav", 60, 6)
+    soundfile.write(tmp_path / "in/talk.wav", sound, RATE, subtype="FLOAT")
+    (tmp_path / "in/talk.txt").write_text("\n".join(text for _, _, text in truth), encoding="utf-8")
+    recorder = Recorder()
+    with suppress(UserError):  # that nothing was found
+        aligned(ready, tmp_path / "in", recorder)
+    assert ("Noise is the likely reason" in recorder.warnings) == bool(kind)
+    assert ("it has no pause" in recorder.warnings) == (kind == "babble")
 
 
 def test_samples_above_full_scale_are_counted_and_those_that_are_no_numbers_refused(tmp_path: Path,

@@ -371,7 +371,8 @@ def test_the_table_of_clips_has_no_formulas_and_imports_equal(tmp_path: Path) ->
         archive.extractall(tmp_path / "unpacked")
     table = csv.reader((tmp_path / "unpacked/clips.csv").read_text("utf-8-sig").splitlines(keepends=True))
     assert not any(cell.startswith(("=", "+", "-", "@")) for row in table for cell in row)
-    assert [row.text for row in import_source(tmp_path / "unpacked").rows] == [text.replace("\n", " ") for text in texts]
+    assert [row.text for row in import_source(tmp_path / "unpacked").rows] == [
+        text.replace("\n", " ") for text in texts]
 
 
 def test_the_voice_of_a_speaker_is_that_of_a_training_clip(world: Workspace) -> None:
