@@ -1,42 +1,48 @@
 """Compute the certificate of a run: of its chosen checkpoint, else of the best that is intact.
 
-Sentences that were scored before a stop or a kill are not spoken again. The run can be used meanwhile.
+Sentences that were scored before a stop or a kill are not spoken again. The run can be used meanwhile. Where two such
+jobs end one after the other, the certificate that stays is of what the run stands for, and the one that proves more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from config.errors import UserError
 from config.schema import CertifyOptions
 from core import compute
-from core.jobs import checkpoint_names, control
+from core.jobs import checkpoint_names
 from core.jobs.checkpoint_names import BEST, CHOICE, pinned_names
-from core.jobs.directory import load_job
 from core.jobs.events import Result, WarningRaised
 from core.jobs.reporter import Reporter, progress_callback, stage
 from core.library import catalog, certificate
+from core.library.certificate import CERTIFICATE, Certificate
 from core.proof import certify
 from core.training import checkpoint
 from core.workspace import Workspace
 
 
 def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    """Write `certificate.json` beside the run; `run:ID@STEP` or a name chooses that checkpoint first.
+    """Write `certificate.json` beside the run, of the checkpoint that it stands for when this begins.
 
-    `run:ID@best` ends the choice.
+    The checkpoint of `run:ID@STEP` was chosen when the job was made (`demo_chain.choose_checkpoint`): a resume changes
+    no choice that was made since.
     """
     name, _, wanted = catalog.require_run(options.run).removeprefix("run:").partition("@")
     run_dir = workspace.run(name)
-    chosen = pinned_names(run_dir).get(CHOICE)
-    if wanted == BEST and chosen is not None:
-        control.use_checkpoint(load_job(workspace, name), "")
-    elif wanted not in ("", BEST) and catalog.resolve(workspace, options.run).step != chosen:
-        control.use_checkpoint(load_job(workspace, name), wanted)
 
     def warn(message: str) -> None:
         reporter.emit(WarningRaised(message))
 
-    step = pinned_names(run_dir).get(CHOICE) or checkpoint.best_intact(run_dir, warn)
-    if CHOICE not in pinned_names(run_dir) and step != checkpoint.read_ranking(run_dir).best:
+    names = pinned_names(run_dir)
+    step = names.get(CHOICE) or checkpoint.best_intact(run_dir, warn)
+    if CHOICE not in names and step != checkpoint.read_ranking(run_dir).best:
         checkpoint_names.choose(run_dir, str(step))  # the best one is damaged: the run stands for what is certified
+    if wanted not in ("", BEST, str(step)) and names.get(wanted) != step:
+        warn(f"{options.run} was to be certified. Another choice was made since: {name} stands for step {step}, whose "
+             "certificate this is.")
     folder, device = checkpoint.folder_of(run_dir, step), compute.setup_device(options.device)
     with stage(reporter, "certificate"):
         progress = progress_callback(reporter, "Stopped. The run can be used, and its certificate resumes at the "
@@ -46,7 +52,7 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
         if made is None:
             made = certify.certify_folder(workspace, folder, device, progress=progress, warn=warn)
             certify.store_certificate(workspace, made)
-        certificate.write(run_dir / certificate.CERTIFICATE, made)
+        _write(run_dir, made, warn)
 
     failed = ", ".join(made.failed())
     if failed:
@@ -56,3 +62,21 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
         for when, value in (("before", error.before), ("after", error.after), ("recordings", error.recordings_cer)):
             result[f"error_{error.language}_{when}"] = None if value is None else round(value, 4)
     return result
+
+
+def _write(run_dir: Path, made: Certificate, warn: Callable[[str], None]) -> None:
+    """Write the certificate, unless the run stands for another checkpoint by now or has one that proves more."""
+    with checkpoint_names.checkpoint_lock(run_dir):
+        now = pinned_names(run_dir).get(CHOICE) or checkpoint.read_ranking(run_dir).best
+        if now != made.step:
+            warn(f"{run_dir.name} stands for step {now} by now: its certificate is kept, and that of step {made.step} "
+                 "is not written. Compute the certificate again, if that of the new choice is not being made.")
+            return
+        with suppress(UserError):  # there is none, or a damaged one
+            before = certificate.read(run_dir / CERTIFICATE)
+            if before.of_the_same(made) and before.proven() > made.proven():
+                more = ", ".join(sorted(before.proven() - made.proven()))
+                warn(f"The certificate that {run_dir.name} has of step {made.step} proves more ({more}): it is kept, "
+                     "and this one is not written.")
+                return
+        certificate.write(run_dir / CERTIFICATE, made)

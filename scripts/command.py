@@ -22,7 +22,7 @@ from typing import IO, Any, NoReturn, ParamSpec, get_args
 from config.arguments import add_arguments, given_values, merged
 from config.errors import UserError
 from config.loading import parse_options
-from config.schema import Options, TrainOptions
+from config.schema import CertifyOptions, Options, TrainOptions
 from core.jobs import control, gpus, worker
 from core.jobs.directory import Job, create_job, load_job
 from core.jobs.events import Event, Failed, Progress, Result
@@ -30,7 +30,7 @@ from core.jobs.reporter import describe
 from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import VERBS, read_preset
 from core.library import model_info
-from core.submission.demo_chain import create_proof
+from core.submission.demo_chain import choose_checkpoint, create_proof
 from core.submission.requirements import check_requirements
 from core.workspace import Workspace
 
@@ -75,7 +75,10 @@ def run_verb(verb: str, arguments: Sequence[str] | None = None, *, grade: Callab
                 raise UserError(f"{job.id} is a run of {job.verb!r}, not of {verb!r}.",
                                 f"Use python -m scripts.{job.verb}.")
         else:
-            job = create_job(workspace, verb, options, after=check_requirements(workspace, verb, options),
+            needed = check_requirements(workspace, verb, options)
+            if isinstance(options, CertifyOptions):
+                choose_checkpoint(workspace, options)
+            job = create_job(workspace, verb, options, after=needed,
                              name=given.name if VERBS[verb].resumes else None)
         if verb == "train" and not given.no_certificate:
             return _train_and_certify(job, resuming=resuming, as_json=given.json)

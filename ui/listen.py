@@ -208,10 +208,9 @@ def _other_checkpoint(page: Page, view: View) -> JobState | None:
 
 def _use(page: Page, reference: str) -> Sequence[object]:
     """Let the run of the checkpoint stand for it, and certify it."""
-    name, _, wanted = (reference or "").removeprefix("run:").partition("@")
+    name = (reference or "").removeprefix("run:").partition("@")[0]
     step = resolve(page.workspace, reference).step
-    page.start("certify", CertifyOptions(run=reference))  # first: where it is refused, nothing is chosen
-    control.use_checkpoint(load_job(page.workspace, name), wanted)
+    page.start("certify", CertifyOptions(run=reference))
     return [job_views.notice(f"run:{name} stands for step {step} from now on. Its certificate is being computed."),
             gr.update(value=f"run:{name}")]
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 import gradio as gr
 from gradio.blocks import Block
 
-from config.schema import Options
+from config.schema import CertifyOptions, Options
 from core.jobs import checkpoint_names, control
 from core.jobs.directory import NO_DEVICE, Job, create_job, load_job
 from core.jobs.gpus import CachedGpus
 from core.jobs.reporter import pluralize
 from core.submission import requirements
-from core.submission.demo_chain import create_proof
+from core.submission.demo_chain import choose_checkpoint, create_proof
 from core.workspace import Workspace
 from ui import job_views
 from ui.live import QUIET, Live, guarded
@@ -63,9 +63,11 @@ class Page:
         """Queue a job and start its worker; refused when a prerequisite neither exists nor is being made.
 
         It also waits for the jobs `after`, and is skipped when one of them fails. A training is followed by its
-        certificate.
+        certificate. What is certified is chosen before.
         """
         needed = requirements.check_requirements(self.workspace, verb, options)
+        if isinstance(options, CertifyOptions):
+            choose_checkpoint(self.workspace, options)
         job = create_job(self.workspace, verb, options, after=tuple(dict.fromkeys([*needed, *after])))
         control.start(job)
         if verb == "train":

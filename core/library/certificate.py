@@ -71,6 +71,16 @@ class Certificate:
         """Whether the sentences were spoken; an export that was made before has the checks of its files alone."""
         return not any(check.name == ERROR_RATES and check.actual.endswith(NOT_PROVEN_YET) for check in self.checks)
 
+    def of_the_same(self, other: Certificate) -> bool:
+        """Whether both are of the same checkpoint, beside the same base."""
+        return all(getattr(self, name) == getattr(other, name) for name in (
+            "ref", "run", "step", "scope", "model", "extension", "base_hash", "fingerprint"))
+
+    def proven(self) -> frozenset[str]:
+        """What it says, passed or failed: names of checks, and of error rates by language."""
+        return frozenset([*(check.name for check in self.checks if check.result != "not proven"),
+                          *(f"error rate of {one.language}" for one in self.errors if one.after is not None)])
+
     def failed(self) -> tuple[str, ...]:
         """Names of the checks that failed."""
         return tuple(check.name for check in self.checks if check.result == "failed")

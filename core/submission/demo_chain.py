@@ -13,8 +13,11 @@ from typing import TypeVar
 
 from config.loading import parse_options
 from config.schema import CertifyOptions, Options, TrainOptions
-from core.jobs.directory import Job, check_name_free, create_job
+from core.jobs import control
+from core.jobs.checkpoint_names import BEST, CHOICE, pinned_names
+from core.jobs.directory import Job, check_name_free, create_job, load_job
 from core.jobs.verbs import VERBS, read_preset
+from core.library import catalog
 from core.workspace import Workspace
 
 PRESET = Path(__file__).resolve().parents[2] / "config" / "presets" / "demo.yaml"
@@ -62,6 +65,19 @@ def create_chain(workspace: Workspace, options: ChainOptions | None = None) -> l
         after = (made[-1].id,) if made else ()
         made.append(create_job(workspace, verb, step, after=after, name=chosen.name if verb == "train" else None))
     return made
+
+
+def choose_checkpoint(workspace: Workspace, options: CertifyOptions) -> None:
+    """Let the run stand for the checkpoint that `run:ID@STEP` names, before the job that certifies it is made.
+
+    `run:ID@best` ends a choice. What the run stands for already is no change.
+    """
+    name, _, wanted = catalog.require_run(options.run).removeprefix("run:").partition("@")
+    chosen = pinned_names(workspace.run(name)).get(CHOICE)
+    if wanted == BEST and chosen is not None:
+        control.use_checkpoint(load_job(workspace, name), "")
+    elif wanted not in ("", BEST) and catalog.resolve(workspace, options.run).step != chosen:
+        control.use_checkpoint(load_job(workspace, name), wanted)
 
 
 def create_proof(training: Job) -> Job:

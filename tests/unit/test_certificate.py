@@ -21,6 +21,7 @@ from core import train
 from core.export import _errors, _not_proven
 from core.jobs import directory
 from core.jobs.checkpoint_names import checkpoint_steps, choose
+from core.jobs.directory import Job
 from core.jobs.events import Finished, Journal, Progress, append_event
 from core.jobs.reporter import JournalReporter, StopRequested
 from core.jobs.state import JobReader
@@ -30,6 +31,7 @@ from core.library.certificate import Certificate, CertificateCheck
 from core.library.records import CheckpointRecord
 from core.proof import certify
 from core.speech.evaluation import SpeechEvaluator
+from core.submission.demo_chain import choose_checkpoint
 from core.training import checkpoint
 from core.workspace import Workspace
 from tests import chatterbox_world
@@ -249,13 +251,20 @@ def test_a_run_stopped_in_its_certificate_is_whole_and_certified_on_resume(world
     assert certificate.read(run / certificate.CERTIFICATE).step == 8
 
 
-def test_another_checkpoint_is_chosen_and_certified_by_the_same_job(world: Workspace) -> None:
+@pytest.fixture(scope="module")
+def choices(world: Workspace) -> Job:
+    """A training with several checkpoints, without its last event."""
     run = directory.create_job(world, "train", train_options(evaluation_sentences=0, keep_last=9), name="choices")
     with closing(Journal(run.journal)) as journal:
         train.run(train_options(evaluation_sentences=0, keep_last=9), world, JournalReporter(journal, lambda: False))
+    return run
+
+
+def test_another_checkpoint_is_chosen_and_certified_by_the_same_job(world: Workspace, choices: Job) -> None:
+    run = choices
     best, other = sorted(checkpoint_steps(run.directory), reverse=True)[:2]
     with pytest.raises(UserError, match="only a finished training stands for"):
-        certify_job.run(CertifyOptions(run=f"run:choices@{other}"), world, Listener(run.directory))
+        choose_checkpoint(world, CertifyOptions(run=f"run:choices@{other}"))
     append_event(run.journal, Finished({}))
     assert certify_job.run(CertifyOptions(run="run:choices"), world, Listener(run.directory))["step"] == best
     proven = JobReader(run).state(worker_alive=False)
@@ -264,9 +273,52 @@ def test_another_checkpoint_is_chosen_and_certified_by_the_same_job(world: Works
     assert records_of_page.unproven_note(proven) == ", not proven yet"
     assert resolve(world, "run:choices").step == other
     for wanted, step in (("run:choices", other), (f"run:choices@{other}", other), ("run:choices@best", best)):
+        choose_checkpoint(world, CertifyOptions(run=wanted))
         assert certify_job.run(CertifyOptions(run=wanted), world, Listener(run.directory))["step"] == step
         assert resolve(world, "run:choices").step == step
         assert records_of_page.unproven_note(proven) == ""
+
+    # a job that was stopped before another choice, and is resumed after it, takes nothing back
+    late = Listener(run.directory)
+    assert certify_job.run(CertifyOptions(run=f"run:choices@{other}"), world, late)["step"] == best
+    assert f"run:choices@{other} was to be certified" in late.of("warning")[0].message
+    assert resolve(world, "run:choices").step == best
+
+
+def test_of_two_certificates_the_one_of_the_choice_that_proves_more_stays(
+    world: Workspace, choices: Job, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, certify_folder = choices.directory, certify.certify_folder
+    best, other = sorted(checkpoint_steps(run), reverse=True)[:2]
+    path, options = run / certificate.CERTIFICATE, CertifyOptions(run="run:choices")
+    certify_job.run(options, world, Listener(run))
+    whole = certificate.read(path)
+    assert whole.step == best
+
+    def scores_less(*given: object, **more: object) -> certificate.Certificate:
+        made = certify_folder(*given, **more)  # type: ignore[arg-type]
+        return dataclasses.replace(made, errors=made.errors[1:], input_hash="")
+
+    monkeypatch.setattr(certify, "find_certificate", lambda *given: None)
+    monkeypatch.setattr(certify, "certify_folder", scores_less)  # as on a machine without the recogniser
+    listener = Listener(run)
+    certify_job.run(options, world, listener)
+    assert certificate.read(path) == whole
+    assert f"of step {best} proves more (error rate of {whole.errors[0].language})" in listener.of("warning")[0].message
+
+    def chosen_meanwhile(*given: object, **more: object) -> certificate.Certificate:
+        choose(run, str(other))
+        return certify_folder(*given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(certify, "certify_folder", chosen_meanwhile)
+    listener = Listener(run)
+    assert certify_job.run(options, world, listener)["step"] == best
+    assert f"stands for step {other} by now" in listener.of("warning")[0].message
+    assert certificate.read(path) == whole
+    path.write_text("{")  # a damaged one is no reason
+    monkeypatch.setattr(certify, "certify_folder", certify_folder)
+    certify_job.run(options, world, Listener(run))
+    assert certificate.read(path).step == other
 
 
 def test_a_stop_while_samples_are_spoken_keeps_the_step(world: Workspace) -> None:
