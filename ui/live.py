@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import gradio as gr
@@ -28,6 +27,7 @@ from config.errors import UserError
 from core.jobs.checkpoint_names import CHECKPOINTS
 from core.jobs.state import POSITION_FILE as QUEUE
 from core.jobs.state import JobBoard, JobState
+from core.library.listening import ANSWERS
 from core.sources import allowed
 from core.workspace import Workspace
 from ui import job_views
@@ -271,9 +271,9 @@ def workspace_mark(board: JobBoard, more: object = None) -> dict[str, object]:
     alive = any(state.alive for state in states)
     marks: list[object] = [more, int(time.time()) if alive else 0]
     for state in states:
-        folder = state.job.directory
-        marks.append((state.id, state.status, *(_changed(path) for path in (
-            folder, folder / CHECKPOINTS, folder / QUEUE, state.job.journal))))
+        folder = str(state.job.directory)
+        files = _MARKED if state.verb != "listening_test" else (*_MARKED, f"/{ANSWERS}")
+        marks.append((state.id, state.status, *[_changed(f"{folder}{name}") for name in files]))
     for folder in (workspace.path, workspace.models, workspace.datasets, workspace.tokenizers, workspace.extensions,
                    workspace.exports, workspace.voices, workspace.rules, workspace.segments, workspace.recognisers):
         with suppress(OSError):
@@ -282,9 +282,13 @@ def workspace_mark(board: JobBoard, more: object = None) -> dict[str, object]:
     return {"mark": digest, "again_ms": round(1000 * (BUSY_S if alive else IDLE_S))}
 
 
-def _changed(path: Path) -> int:
+_MARKED = ("", f"/{CHECKPOINTS}", f"/{QUEUE}", "/events.jsonl")
+"""Of a job: its folder and the files that change in place. As texts: there are thousands."""
+
+
+def _changed(path: str) -> int:
     try:
-        return path.stat().st_mtime_ns
+        return os.stat(path).st_mtime_ns
     except OSError:
         return 0
 

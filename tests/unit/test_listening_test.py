@@ -37,7 +37,7 @@ from scripts import listening_test as script
 from tests.listening_world import EVALUATION, LEVELS, MODELS, evaluated_world, make_test
 from ui import media
 from ui.evaluation import listening_view
-from ui.live import View
+from ui.live import View, workspace_mark
 
 BASE, RUN = MODELS[:2]
 Answer = Callable[[tuple[str, ...]], dict[str, object]]
@@ -279,6 +279,18 @@ def test_the_interval_holds_listeners_who_differ() -> None:
     values, listeners = np.repeat(means, 20), np.repeat(np.arange(20), 20)
     low, high = significance.crossed_interval(values, np.ones(400), listeners.tolist(), np.tile(range(20), 20).tolist())
     assert high - low == pytest.approx(2 * 1.96 / np.sqrt(20), rel=0.1)
+
+
+def test_the_page_sees_each_answer_that_is_appended(world: Workspace) -> None:
+    folder, test = make_test(world, "marked", kind="rating", count=4)
+    board, marks = JobBoard(world), list[object]()
+    whole = sessions(test, rate(dict.fromkeys(test.models, (3, 3))), "Almaz")
+    for count in range(4):
+        cut = {**whole, "sessions": [{**whole["sessions"][0], "answers": whole["sessions"][0]["answers"][:count]}]}
+        add(world, cut, folder)
+        marks.append(workspace_mark(board)["mark"])
+        assert workspace_mark(board)["mark"] == marks[-1]
+    assert len(set(marks)) == 4
 
 
 def test_answers_are_added_once_and_stand(world: Workspace) -> None:
