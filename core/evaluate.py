@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from config import foreign
 from config.errors import UserError
 from config.languages import language_name
 from config.schema import EvaluateOptions, SamplingOptions
@@ -49,7 +50,7 @@ from core.workspace import Workspace
 from data import manifest
 from data.acoustics import audio
 from data.clip_findings import ClipLimits
-from data.durable_files import write_json
+from data.durable_files import check_no_link_out, write_json
 from data.front_end import probe_sentences
 from data.measures import clipped_share
 from models.base import Extractor, Vocoder, Voice
@@ -365,10 +366,11 @@ def _read_clips(folder: Path) -> dict[tuple[str, str, int, str, int], _MadeClip]
     if (folder / _CLIPS).is_file():
         for line in (folder / _CLIPS).read_text(encoding="utf-8").splitlines():
             try:
-                clip = _MadeClip(**json.loads(line))
-            except ValueError:  # the line of a job that was killed
+                clip = _MadeClip(**foreign.loads(line))
+                path = check_no_link_out(folder, clip.audio)
+            except (ValueError, TypeError, UserError):  # the line of a job that was killed, or of others
                 continue
-            if (folder / clip.audio).is_file() and _hash_file(folder / clip.audio) == clip.sha256:
+            if path.is_file() and _hash_file(path) == clip.sha256:
                 found[clip.model, clip.language, clip.number, clip.voice, clip.seed] = clip
     return found
 

@@ -27,7 +27,7 @@ from core.library.listening import ListeningClip, ListeningTest
 from core.workspace import Workspace
 from data import loudness
 from data.acoustics import audio
-from data.durable_files import write_text
+from data.durable_files import check_no_link_out, write_text
 
 Samples = NDArray[np.float32]
 ANCHOR_HZ, ANCHOR_Q_DB = 3500.0, 10.0
@@ -57,8 +57,9 @@ def run(options: ListeningTestOptions, workspace: Workspace, reporter: Reporter)
                            {"clips": len(found)}))
     with stage(reporter, "read"):
         waveforms: dict[str, Samples] = {}
-        read = {clip.id: audio.read(source / planned.clips[
-            REFERENCE if clip.model == ANCHOR else clip.model, clip.sentence].audio) for clip in found}
+        heard = {clip.id: planned.clips[REFERENCE if clip.model == ANCHOR else clip.model, clip.sentence].audio
+                 for clip in found}
+        read = {name: audio.read(check_no_link_out(source, path)) for name, path in heard.items()}
         rate = max(_LEAST_RATE, *(one for _, one in read.values()))
         for clip in found:
             waveform, own_rate = read[clip.id]

@@ -154,6 +154,7 @@ def _files(folder: Path, reporter: Reporter) -> Iterator[Path]:
         if path.is_symlink():
             reporter.emit(WarningRaised(f"{path} is a link and is not packed."))
         elif path.is_file():
+            _header(path.name, 0)  # another machine must be able to read its name
             yield path
 
 

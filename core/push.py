@@ -27,7 +27,7 @@ from core.library.catalog import find_entry
 from core.library.certificate import CERTIFICATE
 from core.library.records import EXPORT_AGAIN_HINT, EXPORT_CARD, EXPORT_RECORD, EXPORT_SUMS
 from core.sources.downloader import DownloadProgress
-from core.sources.hub import Hub
+from core.sources.hub import NOT_AN_ANSWER, Hub, bound_answers
 from core.workspace import Workspace
 from data.durable_files import check_no_link_out
 
@@ -148,6 +148,7 @@ class _Upload:
         from huggingface_hub import CommitOperationAdd, HfApi
 
         name = self.options.repository
+        bound_answers()
         api = HfApi(endpoint=self.hub.endpoint, token=self.hub.token)
         self._make_repository(api, name)
         additions: list[CommitOperationAdd] = []
@@ -160,6 +161,8 @@ class _Upload:
         if not self.abandoned.is_set():
             message = f"Push the export {self.options.export}"
             self.commit = api.create_commit(name, additions, commit_message=message, num_threads=1).oid
+            if not isinstance(self.commit, str):
+                raise TypeError("a commit of a wrong type")
             for file in self.files.values():
                 file.sent = file.size
 
@@ -204,13 +207,15 @@ def _explained(hub: Hub, repository: str) -> Iterator[None]:
         yield
     except errors.OfflineModeIsEnabled:
         raise UserError("Nothing can be pushed: HF_HUB_OFFLINE is set.", "Unset it.") from None
-    except (errors.HfHubHTTPError, httpx2.HTTPError, RuntimeError, ValueError) as raised:
+    except (errors.HfHubHTTPError, httpx2.HTTPError, httpx2.InvalidURL, RuntimeError, *NOT_AN_ANSWER) as raised:
         error = raised.__cause__ if type(raised) is RuntimeError and raised.__cause__ else raised
         status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
         if status in (401, 403):
             message = f"{hub.host} does not let the owner of the token in HF_TOKEN write to {repository} ({status})."
             raise UserError(message, _token_hint(hub)) from None
-        what = f"answered {status}" if status else f"could not be reached or broke off ({type(error).__name__})"
+        what = f"answered {status}" if status else (
+            "sent something that is no answer of a hub" if isinstance(error, NOT_AN_ANSWER)
+            else f"could not be reached or broke off ({type(error).__name__})")
         raise UserError(f"{hub.host} {what} while {repository} was pushed.", _AGAIN) from None
 
 

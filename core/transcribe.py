@@ -26,7 +26,7 @@ from core.library.segments import SegmentClip, Segments
 from core.speech import transcription as recognisers
 from core.speech.transcription import Transcript
 from core.workspace import Workspace
-from data.durable_files import append_text
+from data.durable_files import append_text, check_no_link_out
 from data.importers import safe_id
 
 _BATCH_S, _BATCH_CLIPS = 120.0, 16
@@ -55,7 +55,8 @@ def run(options: TranscribeOptions, workspace: Workspace, reporter: Reporter) ->
             done = len(pieces) - len(waiting)
             for batch in _batches(waiting):
                 check_stop(reporter, f"Stopped after {done} of {pluralize(len(pieces), 'clip')}; their texts are kept.")
-                waveforms = [_waveform(segments.folder / piece.audio, piece, recogniser.sample_rate) for piece in batch]
+                waveforms = [_waveform(check_no_link_out(segments.folder, piece.audio), piece, recogniser.sample_rate)
+                             for piece in batch]
                 made = dict(zip((piece.id for piece in batch), recogniser.transcribe(waveforms), strict=True))
                 transcripts.add(made)
                 found |= made

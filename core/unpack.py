@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import tarfile
 from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -46,19 +46,23 @@ _STOPPED = "Stopped on request: nothing was imported."
 _MOST_FILES = 2_000_000
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _MOST_NAME_BYTES = 4096
+_MOST_FOLDERS, _MOST_MISSING = 32, 1000  # our own files lie in five
 
 
 def run(options: UnpackOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Write the items of the archive into the workspace; `UserError` where it is damaged or a name is taken."""
-    path = Path(options.archive)
-    if not path.is_file():
-        raise UserError(f"There is no archive {path}.", "Give the path of a TAR file that was packed by Lisan.")
+    path, found = Path(options.archive), False
+    with suppress(OSError, ValueError):  # a name that no file can have
+        found = path.is_file()
+    if not found:
+        raise UserError(f"There is no archive {options.archive[:200]!r}.",
+                        "Give the path of a TAR file that was packed by Lisan.")
     with open(path, "rb") as archive:
         try:
             manifest = _read_manifest(archive)
             if sum(one.size for one in manifest.files) > path.stat().st_size:
                 raise ValueError("its files would be larger than it is")
-        except (ValueError, KeyError, TypeError, AttributeError, OSError, tarfile.TarError) as error:
+        except (ArithmeticError, ValueError, KeyError, TypeError, AttributeError, OSError, tarfile.TarError) as error:
             raise _refusal(path, error) from error
         names = _names(manifest, options.save_as)
         there = [item for item in manifest.items if _is_there(workspace, item, names[item], manifest)]
@@ -79,7 +83,7 @@ def run(options: UnpackOptions, workspace: Workspace, reporter: Reporter) -> Res
                     _read_file(archive, one, folders, progress)
                 if archive.read(HEADER_BYTES).strip(b"\0"):
                     raise ValueError("it goes on behind the last file of its list")
-            except (ValueError, tarfile.TarError) as error:
+            except (ValueError, FileExistsError, NotADirectoryError, tarfile.TarError) as error:
                 raise _refusal(path, error) from error
             for item, folder in folders.items():
                 _check_item(item, folder)
@@ -118,6 +122,8 @@ def _read_manifest(archive: IO[bytes]) -> Manifest:
         raise ValueError("it names no export and no run")
     if unknown := [item.reference for item in items if item.kind not in PACKED_KINDS]:
         raise ValueError(f"it brings {unknown[0]!r}, which no archive holds")
+    if len(missing) > _MOST_MISSING:
+        raise ValueError(f"it names {len(missing)} things that are missing")
     if len(files) > _MOST_FILES or len({one.path for one in files}) < len(files):
         raise ValueError("its list has too many files, or one twice")
     names = {one.path for one in files}
@@ -128,6 +134,8 @@ def _read_manifest(archive: IO[bytes]) -> Manifest:
         reason = path_inside(one.path)
         if isinstance(reason, str) or reason.as_posix() != one.path:
             raise ValueError(f"{one.path[:200]!r} {reason if isinstance(reason, str) else 'is no plain path'}")
+        if one.path.count("/") > _MOST_FOLDERS:
+            raise ValueError(f"{one.path[:80]!r}... lies in more than {_MOST_FOLDERS} folders")
         item, inside = item_of(one.path)
         if item not in items or inside in LEFT_OUT or one.size < 0:
             raise ValueError(f"{one.path[:200]!r} belongs to nothing that it brings")

@@ -166,6 +166,9 @@ class Workspace:
     def list_segments(self) -> list[str]:
         return _names(self.segments)
 
+    def list_recognisers(self) -> list[str]:
+        return _names(self.recognisers)
+
     def list_tokenizers(self) -> list[str]:
         return _names(self.tokenizers)
 

@@ -13,7 +13,8 @@ from config.loading import parse_options
 from config.schema import AlignOptions, ClipOptions, Options, SegmentOptions, TranscribeOptions
 from core.jobs.directory import Job
 from core.jobs.reporter import pluralize
-from core.library.segments import PREFIX, TABLE, SegmentClip, Segments, SegmentsCard, read_clips
+from core.library.segments import PREFIX, TABLE, SegmentClip, Segments, SegmentsCard, damaged_segments, read_clips
+from core.sources.recognisers import damaged_recognisers
 from ui import job_views
 from ui.form import OptionsForm, Value, build_form, command_line
 from ui.live import View
@@ -154,8 +155,12 @@ def shown_view(page: Page, view: View) -> Html:
     jobs = [state for verb in ("segment", "transcribe", "align") if (state := view.newest(verb)) is not None]
     newest = sorted(jobs, key=lambda state: state.job.created)[-2:]
     cards = join(job_views.job_card(state) for state in newest)
-    found = [segments for name in page.workspace.list_segments() if (segments := _loaded(page, name)) is not None]
-    return join((cards, segments_view(found), *(doubts_view(one) for one in found)))
+    damaged = damaged_segments(page.workspace)
+    names = [name for name in page.workspace.list_segments() if name not in damaged]
+    found = [segments for name in names if (segments := _loaded(page, name)) is not None]
+    return join((cards, segments_view(found), job_views.damaged_view(damaged, "Segments that cannot be read"),
+                 *(doubts_view(one) for one in found),
+                 job_views.damaged_view(damaged_recognisers(page.workspace), "Recognisers that cannot be read")))
 
 
 def _loaded(page: Page, name: str) -> Segments | None:

@@ -203,6 +203,12 @@ def _read_test(folder: Path, _changed: int, _size: int) -> ListeningTest:
     test = loading.read_record(folder / TEST, ListeningTest, hint)
     if not test.rows or not all(test.rows):
         raise UserError(f"{folder / TEST} is damaged: it has no rows of trials.", hint)
+    clips, trials = {one.id for one in test.clips}, {one.id for one in test.trials}
+    heard = {"rating": 1, "preference": 2, "abx": 3}[test.kind]
+    if any(len(one.clips) != heard or not clips.issuperset(one.clips) for one in test.trials):
+        raise UserError(f"{folder / TEST} is damaged: a trial has other clips than it can have.", hint)
+    if len(set(map(len, test.rows))) > 1 or any(not trials.issuperset(row) for row in test.rows):
+        raise UserError(f"{folder / TEST} is damaged: its rows have other trials than it has.", hint)
     return test
 
 

@@ -77,17 +77,19 @@ def taught_records(workspace: Workspace, name: str) -> tuple[TaughtRecord, ...]:
     return taught_records_of(workspace, catalog.resolve_model(workspace, name))
 
 
-def taught_records_of(workspace: Workspace, model: ModelReference) -> tuple[TaughtRecord, ...]:
-    """As `taught_records`, of a model that is known."""
+def taught_records_of(workspace: Workspace, model: ModelReference,
+                      base: Sequence[str] | None = None) -> tuple[TaughtRecord, ...]:
+    """As `taught_records`, of a model that is known; `base`: the languages of its base, where they were looked up."""
     if model.kind == "base":
         return ()
     record = record_of(model)
+    spoken = base_languages(workspace, record.origin.model) if base is None else base
     known = [one.language for one in record.origin.taught]
     return (*record.origin.taught, *(
         TaughtRecord(code, model.reference, record.scope, record.dataset, record.origin.size,
                      record.origin.fingerprint, "")
         for code in languages(workspace, model)
-        if code not in known and code not in base_languages(workspace, record.origin.model)))
+        if code not in known and code not in spoken))
 
 
 def taught_models(references: Sequence[ModelReference]) -> list[ModelReference]:
@@ -434,27 +436,28 @@ def damaged_models(workspace: Workspace) -> dict[str, str]:
         _object(workspace.models / name / SETTINGS_FILE, missing=True)
         return catalog.find_entry(catalog.family_of(workspace, name))
 
-    return _damaged(workspace.list_models(), read)
+    return find_damaged(workspace.list_models(), read)
 
 
 def damaged_tokenizers(workspace: Workspace) -> dict[str, str]:
     """As `damaged_models`, of tokenizers."""
-    return _damaged(workspace.list_tokenizers(), lambda name: [
+    return find_damaged(workspace.list_tokenizers(), lambda name: [
         _object(workspace.tokenizers / name / file) for file in (SETTINGS_FILE, "report.json")])
 
 
 def damaged_extensions(workspace: Workspace) -> dict[str, str]:
     """As `damaged_models`, of extended models."""
-    return _damaged(workspace.list_extensions(), lambda name: records.read_record(
+    return find_damaged(workspace.list_extensions(), lambda name: records.read_record(
         workspace.extensions / name / records.EXTENSION, records.ExtensionRecord))
 
 
 def damaged_exports(workspace: Workspace) -> dict[str, str]:
     """As `damaged_models`, of exports."""
-    return _damaged(workspace.list_exports(), lambda name: records.read_export_record(workspace.exports / name))
+    return find_damaged(workspace.list_exports(), lambda name: records.read_export_record(workspace.exports / name))
 
 
-def _damaged(names: Iterable[str], read: Callable[[str], object]) -> dict[str, str]:
+def find_damaged(names: Iterable[str], read: Callable[[str], object]) -> dict[str, str]:
+    """Those of `names` that `read` refuses, with the reason."""
     found = {}
     for name in names:
         try:

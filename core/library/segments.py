@@ -9,22 +9,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import yaml
 
 from config import foreign
 from config.errors import UserError
+from core.library import model_info
 from core.workspace import Workspace
 from data.durable_files import write_text
 
+Record = TypeVar("Record", "SegmentsCard", "SegmentClip")
 PREFIX = "segments:"
 CARD, PIECES, TABLE = "segments.yaml", "work/pieces.jsonl", "metadata.jsonl"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _COLUMNS = {"begin_s": "begin", "end_s": "end"}  # field by the column that importers know
 _FIELDS = {column: name for name, column in _COLUMNS.items()}
+_MOST = 1e12  # seconds, and clips
 _AGAIN = "Cut or align the recordings again under another name."
 
 
@@ -79,7 +84,7 @@ class Segments:
     def load(cls, folder: Path) -> Segments:
         path = folder / CARD
         try:
-            return cls(folder, SegmentsCard(**foreign.read_yaml(path)))
+            return cls(folder, _record(SegmentsCard, foreign.read_yaml(path)))
         except (OSError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{path} could not be read: {foreign.reason_of(error)}.", _AGAIN) from error
 
@@ -99,6 +104,60 @@ class Segments:
         return replace(self, card=card)
 
 
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "str": (str,), "int": (int,), "float": (int, float), "bool": (bool,), "float | None": (int, float, type(None)),
+    "dict[str, object]": (dict,)}
+
+
+def _record(kind: type[Record], values: object) -> Record:
+    """`kind` from foreign values; `ValueError` names a field that has another type, or a number that counts nothing.
+
+    Not pydantic: it refuses names of files that are not UTF-8.
+    """
+    if not isinstance(values, dict):
+        raise ValueError("it holds no names with values")
+    known = {one.name: one for one in fields(kind)}
+    if unknown := [name for name in values if name not in known]:
+        raise ValueError(f"it has the unknown name {unknown[0]!r:.40}")
+    for name, one in known.items():
+        if name not in values and one.default is MISSING:
+            raise ValueError(f"it lacks {name}")
+        value = values.get(name, one.default)
+        fits = isinstance(value, _TYPES[str(one.type)]) and isinstance(value, bool) == (one.type == "bool")
+        if not fits or (isinstance(value, int | float) and not 0 <= value < _MOST):
+            raise ValueError(f"{name} is {value!r:.40}")
+    return kind(**values)
+
+
+def damaged_segments(workspace: Workspace) -> dict[str, str]:
+    """As `model_info.damaged_models`, of segments: their card, their clips and the table of those with a text."""
+    def read(name: str) -> None:
+        found = Segments.load(workspace.segments / name)
+        for path in (PIECES, *((TABLE,) if found.card.texts else ())):
+            check_table(found.folder / path)
+
+    return model_info.find_damaged(workspace.list_segments(), read)
+
+
+def check_table(path: Path) -> None:
+    """Raise `UserError` where the clips in `path` cannot be read; it is read once for each of its states."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise UserError(f"{path} could not be read: {foreign.reason_of(error)}.", _AGAIN) from error
+    if fault := _table_fault(path, status.st_mtime_ns, status.st_size):
+        raise UserError(fault, _AGAIN)
+
+
+@lru_cache(maxsize=256)
+def _table_fault(path: Path, _changed: int, _size: int) -> str:
+    try:
+        read_clips(path)
+    except UserError as error:
+        return error.message
+    return ""
+
+
 def find_segments(workspace: Workspace, source: str) -> Path:
     """The folder of the source `segments:NAME`; `UserError` where it has no texts."""
     folder = workspace.segment_folder(source.removeprefix(PREFIX))
@@ -113,8 +172,8 @@ def read_clips(path: Path) -> tuple[SegmentClip, ...]:
     try:
         # texts may hold what Python takes for other line ends
         lines = foreign.read_bytes(path, 1 << 30).decode("utf-8").split("\n")
-        return tuple(SegmentClip(**{_FIELDS.get(name, name): value for name, value in foreign.loads(line).items()})
-                     for line in lines if line)
+        return tuple(_record(SegmentClip, {_FIELDS.get(name, name): value
+                                           for name, value in foreign.loads(line).items()}) for line in lines if line)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path} could not be read: {foreign.reason_of(error)}.", _AGAIN) from error
 

@@ -28,7 +28,7 @@ from core.library.segments import find_segments
 from core.sources import allowed
 from core.sources.archives import is_archive, packed_files, unpack_archive
 from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, call_with_retries, public_name
-from core.sources.hub import ByteStream, Hub, Interrupted, RemoteFile, is_passing, part_of
+from core.sources.hub import ByteStream, Hub, Interrupted, RemoteFile, content_length, is_passing, part_of
 from core.sources.hub_dataset import PREFIX, DatasetAddress, ensure_downloaded
 from core.sources.partial_downloads import SPARE_BYTES, check_disk, temporary_folder
 from core.workspace import Workspace
@@ -69,7 +69,7 @@ def open_source(source: str, language: str, workspace: Workspace, reporter: Repo
                 retry: RetryPolicy = RetryPolicy()) -> Iterator[OpenSource]:  # noqa: B008  a frozen value
     """The files of `source`, as long as the block lasts. Of a hub's dataset `max_clips` are downloaded (0: all)."""
     if source.startswith(PREFIX_SEGMENTS):
-        yield OpenSource(find_segments(workspace, source), workspace.cache)
+        yield OpenSource(find_segments(workspace, source), workspace.cache, True)  # others may have made them
         return
     downloads = workspace.cache / "downloads"
     with temporary_folder(workspace) as folder:
@@ -252,10 +252,8 @@ class WebAddress:
             if response.headers.get("Content-Type", "").startswith("text/html"):
                 raise UserError(f"{self.shown} is a web page, not a file.",
                                 "Give the address of the file itself, as the page's download button has it.")
-            length = response.headers.get("Content-Length", "")
-            plain = not response.headers.get("Content-Encoding") and length.isdigit()
             version = response.headers.get("ETag", "") or response.headers.get("Last-Modified", "")
-            return WebFile(_name_of(response), int(length) if plain else None, version)
+            return WebFile(_name_of(response), content_length(response), version)
 
     @contextmanager
     def open(self, file: RemoteFile, start: int, timeout_s: float) -> Iterator[ByteStream]:

@@ -229,7 +229,10 @@ class Downloader:
         raise AssertionError("two attempts")
 
     def download_unsized(self, file: RemoteFile, path: Path, room: int) -> None:
-        """Download a file whose size is not known to `path`, in one connection; at most `room` bytes."""
+        """Download a file whose size is not known to `path`, in one connection; at most `room` bytes.
+
+        Nothing of it stays when this raises, as it cannot be resumed.
+        """
         reader = _ReaderThread(self.server.open(file, 0, self.retry.stall_s + _POLL_S * 10))
         size = 0
         try:
@@ -240,12 +243,17 @@ class Downloader:
                     assert isinstance(block, bytes)
                     size += len(block)
                     if size > room:
-                        raise UserError(f"{file.name} is larger than the {size_text(room)} that are free here.",
-                                        "Free space on the workspace's disk, then continue.")
+                        raise UserError(f"{file.name} has no end that its server says, and is larger than the "
+                                        f"{size_text(room)} that are taken of such a file here.",
+                                        "Download it in a browser and give the file; or free space on the disk.")
                     writing.write(block)
                     self.progress.add(len(block), file.name)
-        except Interrupted as fault:
-            raise unreachable(file.name, fault, "The server does not give its size, so it starts again.") from None
+        except BaseException as fault:
+            path.unlink(missing_ok=True)
+            if isinstance(fault, Interrupted):
+                hint = "The server does not give its size, so it starts again."
+                raise unreachable(file.name, fault, hint) from None
+            raise
         finally:
             reader.abandon()
 

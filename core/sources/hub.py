@@ -30,12 +30,13 @@ os.environ.setdefault("HF_HUB_DISABLE_XET", "1")  # read when huggingface_hub is
 
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _LONGEST_RETRY_AFTER_S = 120.0
+_MOST_ANSWER = 64 << 20  # bytes of an answer that is no file; a list of 100,000 files has 30 MB
 _RESUME = "What was downloaded is kept: continue the job when the network is back."
 _TOKENS = "make a token at {hub}/settings/tokens, set HF_TOKEN to it in the environment, and start Lisan again"
 
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
-_NOT_A_LIST = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, UnicodeError,
+NOT_AN_ANSWER = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, UnicodeError,
                json.JSONDecodeError, ValueError)
 """What the hub's library raises at answers of another form. Its own errors are none of these but for `ValueError`s
 of names, which are checked before."""
@@ -126,6 +127,7 @@ class Hub:
         from huggingface_hub import DatasetInfo, HfApi, ModelInfo
 
         with self._explained(repository, revision):
+            bound_answers()
             api = HfApi(endpoint=self.endpoint, token=self.token or False)
             try:
                 info = api.repo_info(repository, revision=revision, repo_type=self.kind, files_metadata=True,
@@ -142,7 +144,7 @@ class Hub:
                         raise TypeError("a file of a wrong type")
                 if not isinstance(info.sha, str | None):
                     raise TypeError("a commit of a wrong type")
-            except _NOT_A_LIST:
+            except NOT_AN_ANSWER:
                 raise UserError(
                     f"{self.host} sent something that is no list of files.",
                     "Check HF_ENDPOINT, and whether this network asks for a login in the browser first; then continue.",
@@ -165,16 +167,21 @@ class Hub:
         headers = {**build_hf_headers(token=self.token or False), "Accept-Encoding": "identity"}
         if start or until is not None:
             headers["Range"] = f"bytes={start}-{'' if until is None else until - 1}"
+        bound_answers()
         with (self._explained(file.repository, file.commit, file.name),
               get_session().stream("GET", url, headers=headers, timeout=timeout_s) as response):
             if start and response.status_code == 416:  # there is nothing behind `start`
                 yield ByteStream(start, _total_of(response), iter(()))
                 return
             if response.status_code >= 400:
+                _read_bounded(response)
                 response.read()
+            elif response.headers.get("Content-Encoding", "identity").lower() not in ("", "identity"):
+                raise UserError(f"{self.host} sends {file.name} compressed, which was not asked for.",
+                                f"Use another HF_ENDPOINT, or give {self._without_hub}.")
             try:
                 hf_raise_for_status(response)
-            except _NOT_A_LIST:  # the library expects names and values in what explains an error
+            except NOT_AN_ANSWER:  # the library expects names and values in what explains an error
                 raise errors.HfHubHTTPError(f"status {response.status_code}", response=response) from None
             first, total = part_of(response)
             yield ByteStream(first, total, response.iter_bytes())
@@ -241,6 +248,45 @@ class Hub:
                          f"Continue later, or give {self._without_hub}.")
 
 
+def bound_answers() -> None:
+    """Let `huggingface_hub` read no answer to its end that has none; files are read block by block (`Hub.open`)."""
+    from huggingface_hub import get_session
+
+    def bound(response: Response) -> None:
+        if response.request.headers.get("Accept-Encoding") != "identity":
+            _read_bounded(response)
+
+    session = get_session()
+    hooks = session.event_hooks
+    if not any(getattr(hook, "__name__", "") == bound.__name__ for hook in hooks["response"]):
+        session.event_hooks = {**hooks, "response": [*hooks["response"], bound]}
+
+
+def _read_bounded(response: Response) -> None:
+    """Read and unpack an answer into memory; `UserError` where it is longer than any list or error is."""
+    import httpx2
+
+    if response.is_stream_consumed:
+        return
+    def bounded(blocks: Iterable[bytes]) -> Iterator[bytes]:
+        size = 0
+        for block in blocks:
+            size += len(block)
+            if size > _MOST_ANSWER:
+                raise UserError(f"{response.url.host} sends an answer of more than {_MOST_ANSWER >> 20} MiB, where a "
+                                "few lines are wanted.", "Check HF_ENDPOINT; then continue.")
+            yield block
+
+    stream = response.stream
+    assert isinstance(stream, httpx2.SyncByteStream)
+    # both are bounded: behind the end of what was compressed, more can follow that unpacks to nothing
+    packed = httpx2.Response(response.status_code, headers=response.headers, content=bounded(stream))
+    content = b"".join(bounded(packed.iter_bytes()))
+    stream.close()
+    response.headers.pop("Content-Encoding", None)
+    response.stream = httpx2.ByteStream(content)
+
+
 def unreachable(what: str, why: object, hint: str = _RESUME) -> UserError:
     """The error after too many interruptions."""
     return UserError(f"{what} could not be downloaded: {why}.", hint)
@@ -249,6 +295,12 @@ def unreachable(what: str, why: object, hint: str = _RESUME) -> UserError:
 def part_of(response: Response) -> tuple[int, int | None]:
     """The position of a response's first byte, and the size of the whole file where it is given."""
     return _first_of(response) if response.status_code == 206 else 0, _total_of(response)
+
+
+def content_length(response: Response) -> int | None:
+    """The bytes of an answer, where it says so and is not compressed."""
+    length = "" if response.headers.get("Content-Encoding") else response.headers.get("Content-Length", "")
+    return int(length) if _NUMBER.fullmatch(length) else None
 
 
 def is_passing(status: int) -> bool:
@@ -266,9 +318,9 @@ def _first_of(response: Response) -> int:
 
 def _total_of(response: Response) -> int | None:
     """The size of the whole file, where the answer says it."""
-    total = response.headers.get("Content-Range", "").rpartition("/")[2]
     if response.status_code == 200 and not response.headers.get("Content-Encoding"):
-        total = response.headers.get("Content-Length", "")
+        return content_length(response)
+    total = response.headers.get("Content-Range", "").rpartition("/")[2]
     return int(total) if _NUMBER.fullmatch(total) else None
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from config import foreign
 from config.errors import UserError
 from core.jobs.reporter import Reporter, stage
+from core.library import model_info
 from core.library.catalog import CatalogEntry, ModelVariant, RepositoryPart
 from core.library.records import MODEL_RECORD, read_model_record
 from core.sources.base_models import DownloadRequest, download_model
@@ -139,6 +140,17 @@ def check(folder: Path) -> None:
         if (size := path.stat().st_size) != expected.size:
             raise UserError(f"The recogniser in {folder} is damaged: {name} has {size} bytes, and came with "
                             f"{expected.size}.", repair_hint(folder))
+
+
+def damaged_recognisers(workspace: Workspace) -> dict[str, str]:
+    """As `model_info.damaged_models`, of recognisers."""
+    def read(name: str) -> None:
+        folder = workspace.recognisers / name
+        _has_all(folder, ())
+        check(folder)
+        local_recogniser(folder)
+
+    return model_info.find_damaged(workspace.list_recognisers(), read)
 
 
 def repair_hint(folder: Path) -> str:

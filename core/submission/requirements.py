@@ -98,6 +98,9 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             _find(workspace, need, options)
         except UserError as error:
             missing.append((need, error))
+        except OSError as error:  # a name that no file can have
+            missing.append((need, UserError(f"{need.name[:200]!r} cannot be looked up: {error.strerror or error}.",
+                                            "Give another name or path.")))
     proven = ""  # the run whose certificate an export waits for
     if isinstance(options, ExportOptions) and not options.unproven:
         proven = options.run.removeprefix("run:").partition("@")[0]

@@ -14,10 +14,12 @@ from config.schema import ExportOptions, TrainOptions
 from core.jobs import events
 from core.jobs.directory import create_job
 from core.jobs.state import JobBoard
+from core.library import segments
 from core.workspace import Workspace
 
 DEEP = 100_000
 RUN, DATASET, TOKENIZER, EXTENSION, EXPORT, MODEL = "trained", "clips", "pieces", "rows", "made", "tiny"
+SEGMENTS, RECOGNISER = "talks", "some--one"
 
 
 def build(path: Path) -> Workspace:
@@ -77,6 +79,19 @@ def build(path: Path) -> Workspace:
     _json(model / "model.json", {"family": "tiny", "name": MODEL, "variant": "", "repository": "", "revision": "",
                                  "requested_revision": "", "files": {}})
     _json(model / "front_end.json", languages)
+    clip = segments.SegmentClip("a-0-1", "audio/a.flac", 0.0, 1.0, "a.wav", 2.0, 3.0, "", False, "one", 0.4, "unsure")
+    folder = workspace.segments / SEGMENTS
+    for path in (segments.PIECES, segments.TABLE):
+        segments.write_clips(folder / path, [clip])
+    segments.write_card(folder, segments.SegmentsCard(SEGMENTS, "am", "/home/me/talks", "cut", {"denoise": True}, 1, 1,
+                                                      1.0, 5.0, 1, 1, "openai/whisper-small"))
+    recogniser = workspace.recognisers / RECOGNISER
+    recogniser.mkdir(parents=True)
+    _json(recogniser / "config.json", {"model_type": "whisper"})
+    (recogniser / "model.safetensors").write_bytes(b"weights")
+    sizes = {path.name: {"size": path.stat().st_size, "sha256": "", "blob": ""} for path in recogniser.iterdir()}
+    _json(recogniser / "model.json", {"family": "recogniser", "variant": "", "repository": "some/one",
+                                      "revision": "a", "requested_revision": "main", "files": sizes})
     made = create_job(workspace, "export", ExportOptions(run=f"run:{RUN}", export=EXPORT), name="exported").directory
     (made / "events.jsonl").write_text('{"event": "finished", "time": 5.0, "result": {"export": "made"}}\n')
     (workspace.rules).mkdir()

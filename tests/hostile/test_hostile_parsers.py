@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import io
 import json
 import lzma
+import re
 import struct
 import tarfile
 import tempfile
+import threading
 import warnings
 import zipfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from unittest import mock
 
 import httpx2
@@ -28,7 +32,9 @@ from pyarrow import parquet
 
 from config import foreign
 from config.errors import UserError
+from config.schema import PushOptions
 from config.text_rules import parse_rules
+from core import push
 from core.dataset.review import _Draft
 from core.jobs import checkpoint_names, events
 from core.jobs.directory import load_job_directory
@@ -36,10 +42,17 @@ from core.library import certificate, diagnosis, evaluation_report, records, seg
 from core.library.reference_voices import read_recording
 from core.model import tensor_files
 from core.proof.tokenizer_fit import read_pieces
-from core.sources import allowed, hub_dataset, recognisers, source_preview
+from core.sources import allowed, dataset_source, hub_dataset, recognisers, source_preview
+from core.sources import hub as hub_client
 from core.sources.archives import unpack_archive
 from core.sources.dataset_source import WebAddress
-from core.sources.downloader import public_name
+from core.sources.downloader import (
+    Downloader,
+    DownloadProgress,
+    RetryPolicy,
+    list_repository,
+    public_name,
+)
 from core.sources.hub import Hub, Interrupted, RemoteFile
 from core.sources.hub_dataset import DatasetAddress
 from core.text.pieces import read_tokenizer
@@ -50,6 +63,7 @@ from data.durable_files import ExpectedFile
 from data.front_end import FrontEnd, read_segmenter
 from data.importers import import_source
 from data.segmenters import base_file, vocabulary
+from tests.unit.hub_model import Recorder
 
 DEEP = 100_000
 TEXTS = {
@@ -466,3 +480,180 @@ def test_any_answer_of_a_hub_is_refused_or_read(status: int, headers: dict[str, 
         for one in (read, stream):
             with suppress(Interrupted):
                 refused_or(one)
+
+
+BOUND = 1_000_000  # bytes, of what has no end, while these cases run
+QUICKLY = RetryPolicy(stall_s=5.0, max_attempts=2, listing_attempts=2, first_wait_s=0.01, longest_wait_s=0.02)
+ZEROS = gzip.compress(bytes(1 << 20))  # of which one follows another, as gzip allows
+BINARY = "application/octet-stream"
+ENDLESS: dict[str, tuple[int, dict[str, str], bytes, str]] = {  # status, headers, what is repeated, the refusal
+    "no length": (200, {"Content-Type": BINARY}, b"x" * 65_536, "has no end that its server says"),
+    "chunks": (200, {"Transfer-Encoding": "chunked"}, b"x" * 65_536, "has no end that its server says"),
+    "no number": (200, {"Content-Length": "\u00b2"}, b"x" * 65_536, "connection to 127.0.0.1 failed|no end that"),
+    "a long number": (200, {"Content-Length": "9" * 30}, b"x" * 65_536, "no end that|connection to"),
+    "more than there is": (200, {"Content-Length": "9" * 18}, b"x" * 65_536, "needs .* free"),
+    "compressed": (200, {"Content-Encoding": "gzip"}, ZEROS, "is sent compressed"),
+    "compressed twice": (200, {"Content-Encoding": "gzip, gzip"}, ZEROS, "is sent compressed"),
+    "an error": (404, {"Content-Type": BINARY}, b"x" * 65_536, "answered 404"),
+    "a compressed error": (403, {"Content-Encoding": "gzip"}, ZEROS, "is sent compressed"),
+    "a web page": (200, {"Content-Type": "text/html"}, b"<p>" * 20_000, "is a web page"),
+    "a part": (206, {"Content-Range": "bytes 0-9/*"}, b"x" * 65_536, "has no end that its server says"),
+}
+HUB_ENDLESS: dict[str, tuple[int, dict[str, str], bytes, str]] = {
+    "list": (200, {"Content-Type": "application/json"}, b'{"a": "' + b"x" * 65_000, "answer of more than 1 MiB"),
+    "compressed list": (200, {"Content-Encoding": "gzip"}, ZEROS, "answer of more than 1 MiB"),
+    "compressed error": (403, {"Content-Encoding": "gzip"}, ZEROS, "answer of more than 1 MiB"),
+    "error": (401, {"X-Error-Code": "GatedRepo"}, b"x" * 65_536, "answer of more than 1 MiB"),
+}
+
+
+class _Endless(BaseHTTPRequestHandler):
+    """Sends what its server was given until the other side has enough."""
+
+    def do_GET(self) -> None:
+        server: Any = self.server
+        status, headers, block, _ = server.case
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        chunked = "Transfer-Encoding" in headers
+        with suppress(OSError):
+            while server.sent < 200 * BOUND and not server.closing.is_set():
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(block), block) if chunked else block)
+                server.sent += len(block)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def endless() -> Iterator[Any]:
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), _Endless)
+    server.daemon_threads, server.sent, server.closing = True, 0, threading.Event()
+    running = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    running.start()
+    yield server
+    server.closing.set()
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("case", ENDLESS)
+def test_a_download_that_never_ends_is_refused_at_its_bound_and_leaves_nothing(
+    case: str, endless: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dataset_source, "_UNSIZED_BYTES", BOUND)
+    monkeypatch.delenv(allowed.VARIABLE, raising=False)
+    endless.case = ENDLESS[case]
+    with pytest.raises(UserError, match=ENDLESS[case][3]) as refused:
+        dataset_source.download_url(f"http://127.0.0.1:{endless.server_port}/a.zip", tmp_path, Recorder(tmp_path),
+                                    QUICKLY)
+    assert refused.value.message.count(". ") == 0
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 200
+    assert endless.sent < 50 * BOUND  # what both systems hold between them is some megabytes
+
+
+def test_a_download_of_a_declared_size_takes_that_much_of_what_never_ends(endless: Any, tmp_path: Path) -> None:
+    endless.case = 200, {"Content-Length": "100000"}, b"x" * 65_536, ""
+    path = dataset_source.download_url(f"http://127.0.0.1:{endless.server_port}/a.zip", tmp_path, Recorder(tmp_path),
+                                       QUICKLY)
+    assert path.read_bytes() == b"x" * 100_000
+
+
+@pytest.mark.parametrize("case", HUB_ENDLESS)
+def test_a_hub_whose_answer_never_ends_is_refused_at_a_bound(
+    case: str, endless: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub_client, "_MOST_ANSWER", 1 << 20)
+    endless.case = HUB_ENDLESS[case]
+    hub = Hub(f"http://127.0.0.1:{endless.server_port}", None)
+    file = RemoteFile("a/b", "a" * 40, "a.bin", ExpectedFile(100))
+
+    def listing() -> None:
+        list_repository(hub, "a/b", "main", Recorder(tmp_path), QUICKLY)
+
+    def download() -> None:
+        downloader = Downloader(hub, DownloadProgress(Recorder(tmp_path), 100), QUICKLY)
+        downloader.download(file, tmp_path / "a.bin")
+
+    for ask in (listing, download) if HUB_ENDLESS[case][0] >= 400 else (listing,):
+        with pytest.raises(UserError, match=HUB_ENDLESS[case][3]) as refused:
+            ask()
+        assert "Traceback" not in refused.value.message
+    assert not list(tmp_path.iterdir())
+    assert endless.sent < 50 * BOUND
+
+
+def test_a_file_of_a_hub_ends_where_its_list_says_and_is_not_taken_compressed(
+    endless: Any, tmp_path: Path,
+) -> None:
+    hub = Hub(f"http://127.0.0.1:{endless.server_port}", None)
+    file = RemoteFile("a/b", "a" * 40, "a.bin", ExpectedFile(100))
+    for headers, block in (({}, b"x" * 65_536), ({"Content-Encoding": "gzip"}, ZEROS)):
+        endless.case = 200, headers, block, ""
+        downloader = Downloader(hub, DownloadProgress(Recorder(tmp_path), 100), QUICKLY)
+        if headers:
+            with pytest.raises(UserError, match=r"sends a\.bin compressed"):
+                downloader.download(file, tmp_path / "b.bin")
+            assert not (tmp_path / "b.bin").exists()
+        else:
+            downloader.download(file, tmp_path / "a.bin")
+            assert (tmp_path / "a.bin").read_bytes() == b"x" * 100
+    assert endless.sent < 50 * BOUND
+
+
+_GOOD_PUSH = {
+    "/api/repos/create": {"url": "http://hub.example/me/voice"},
+    "/api/models/me/voice": {"id": "me/voice", "private": True, "siblings": [], "tags": [], "downloads": 0, "likes": 0},
+    "/api/models/me/voice/preupload/main": {"files": [
+        {"path": "a.bin", "uploadMode": "lfs", "shouldIgnore": False},
+        {"path": "b.txt", "uploadMode": "regular", "shouldIgnore": False}]},
+    "/me/voice.git/info/lfs/objects/batch": {"transfer": "basic", "objects": [
+        {"oid": hashlib.sha256(b"x" * 100).hexdigest(), "size": 100, "actions": {
+            "upload": {"href": "http://hub.example/put"}, "verify": {"href": "http://hub.example/verify"}}}]},
+    "/put": {}, "/verify": {},
+    "/api/models/me/voice/commit/main": {"commitUrl": "http://hub.example/me/voice/commit/" + "a" * 40,
+                                         "commitOid": "a" * 40},
+}
+_PUSH_ANSWER = st.one_of(_JSON, st.sampled_from(list(_GOOD_PUSH.values())), st.dictionaries(st.sampled_from([
+    "url", "id", "private", "files", "path", "uploadMode", "objects", "transfer", "actions", "commitUrl", "commitOid",
+    "error"]), _JSON, max_size=4), st.fixed_dictionaries({"objects": st.lists(st.fixed_dictionaries({
+        "oid": _JSON, "size": _JSON, "actions": st.one_of(_JSON, st.fixed_dictionaries({"upload": st.fixed_dictionaries(
+            {"href": st.one_of(_JSON, st.sampled_from(["http://hub.example/put", "/put", "http://["])),
+             "header": _JSON})}))}), max_size=2)}))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(at=st.sampled_from(list(_GOOD_PUSH)), status=st.sampled_from([200, 200, 200, 201, 204, 301, 400, 401, 403, 404,
+                                                                      409, 412, 422, 500, 503]),
+       headers=_HEADERS, body=st.one_of(_ANY, _PUSH_ANSWER.map(lambda value: json.dumps(value).encode())))
+def test_any_answer_to_a_push_is_refused_or_read(at: str, status: int, headers: dict[str, str], body: bytes) -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == at:
+            sent = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+            return httpx2.Response(status, headers=sent, content=body)
+        good = _GOOD_PUSH.get(request.url.path)
+        return httpx2.Response(404) if good is None else httpx2.Response(200, json=good)
+
+    with tempfile.TemporaryDirectory() as home, ExitStack() as stack:
+        for name, content in (("a.bin", b"x" * 100), ("b.txt", b"y")):
+            (Path(home) / name).write_bytes(content)
+        files = {name: stack.enter_context(push._ProgressFile(Path(home) / name)) for name in ("a.bin", "b.txt")}
+        upload = push._Upload(Hub("http://hub.example", "a-token"), PushOptions(
+            export="mine", repository="me/voice"), files)
+        stack.enter_context(mock.patch("huggingface_hub.utils._http._GLOBAL_CLIENT",
+                                       httpx2.Client(transport=httpx2.MockTransport(answer))))
+        stack.enter_context(mock.patch("time.sleep"))
+        upload._run()
+    if upload.error is None:
+        assert re.fullmatch(r".{1,64}", upload.commit)
+    else:
+        assert isinstance(upload.error, UserError), repr(upload.error)
+        assert "a-token" not in upload.error.message + upload.error.hint
+        assert len(upload.error.message) < 2000
+
+
+def test_the_push_of_these_cases_ends_in_a_commit() -> None:
+    test_any_answer_to_a_push_is_refused_or_read.hypothesis.inner_test(  # type: ignore[attr-defined]
+        at="/put", status=200, headers={}, body=b"{}")

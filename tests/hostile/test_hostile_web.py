@@ -482,3 +482,129 @@ def test_no_upload_is_read_through_a_description_that_leads_elsewhere(tmp_path: 
     (folder / "link").symlink_to("/etc/passwd")
     for path in (str(folder / "link"), "/etc/passwd", f"{folder}/../x", "", "\0", "a" * 5000, str(folder)):
         assert not web_surface._is_upload({"path": path}, folder)
+
+
+ODD_BODIES: dict[str, tuple[str, str, bytes]] = {  # path, type and content
+    "cancel: nothing": ("/gradio_api/cancel", "application/json", b""),
+    "cancel: a list": ("/gradio_api/cancel", "application/json", b"[]"),
+    "cancel: deep": ("/gradio_api/cancel", "application/json", b"[" * 100_000),
+    "cancel: wrong types": ("/gradio_api/cancel", "application/json",
+                            b'{"session_hash": [1], "fn_index": "x", "event_id": {}}'),
+    "cancel: others": ("/gradio_api/cancel", "application/json",
+                       b'{"session_hash": "x", "fn_index": 0, "event_id": "../x"}'),
+    "cancel: a huge number": ("/gradio_api/cancel", "application/json",
+                              b'{"session_hash": "x", "fn_index": 1' + b"0" * 400 + b', "event_id": "x"}'),
+    "reset: nothing": ("/gradio_api/reset", "application/json", b""),
+    "reset: null": ("/gradio_api/reset", "application/json", b"null"),
+    "reset: wrong types": ("/gradio_api/reset", "application/json", b'{"event_id": {"a": 1}}'),
+    "upload: no form": ("/gradio_api/upload", "text/plain", b"x"),
+    "upload: no boundary": ("/gradio_api/upload", "multipart/form-data", b"x"),
+    "upload: another boundary": ("/gradio_api/upload", "multipart/form-data; boundary=a", b"--b\r\n\r\nx"),
+    "upload: no file": ("/gradio_api/upload", "multipart/form-data; boundary=b",
+                        b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\nx\r\n--b--\r\n'),
+    "upload: many headers": ("/gradio_api/upload", "multipart/form-data; boundary=b",
+                             b"--b\r\n" + b"X: y\r\n" * 5000 + b"\r\nx\r\n--b--\r\n"),
+    "upload: an odd name": ("/gradio_api/upload", "multipart/form-data; boundary=b",
+                            b'--b\r\nContent-Disposition: form-data; name="files"; filename="\xff\xfe"\r\n\r\nx'
+                            b"\r\n--b--\r\n"),
+    "upload: a name of markup": ("/gradio_api/upload", "multipart/form-data; boundary=b",
+                                 b'--b\r\nContent-Disposition: form-data; name="files"; '
+                                 b'filename="<img src=x>.wav"\r\n\r\nx\r\n--b--\r\n'),
+    "login: nothing": ("/login", "application/x-www-form-urlencoded", b""),
+    "login: JSON": ("/login", "application/json", b'{"username": "a", "password": "b"}'),
+    "login: twice": ("/login", "application/x-www-form-urlencoded", b"username=a&username=b&password=c&password=d"),
+    "login: not UTF-8": ("/login", "application/x-www-form-urlencoded", b"username=%ff%fe&password=%00"),
+    "login: many": ("/login", "application/x-www-form-urlencoded", b"a=b&" * 3000),
+    "answers: nothing": ("/media/listening/x.html", "application/json", b""),
+    "answers: of a path": ("/media/listening/..%2fx.html", "application/json", b"{}"),
+    "answers: deep": ("/media/listening/x.html", "application/json", b"[" * 100_000),
+    "answers: to a file": ("/media/font.woff2", "application/json", b"{}"),
+    "answers: to nowhere": ("/media/mark", "application/json", b"{}"),
+}
+
+
+@pytest.mark.parametrize("case", ODD_BODIES)
+def test_a_body_that_no_route_takes_ends_in_no_fault(case: str, page: ServedPage) -> None:
+    path, kind, content = ODD_BODIES[case]
+    answer = page.client.post(path, content=content, headers={**OWN, "Content-Type": kind})
+    assert answer.status_code < 500, answer.text[:300]
+    assert "Traceback" not in answer.text
+    assert "<img" not in answer.text or answer.headers["content-type"].startswith("application/json")
+
+
+QUERIES = ["?tab=<script>alert(1)</script>", "?tab=%00", "?tab=" + "a" * 5000, "?__theme=<script>",
+           "?deep_link=../../x",
+           "?deep_link=%2e%2e%2f%2e%2e%2fetc%2fpasswd", "?view=api", "?session_hash=../x", "?__sign=%ff",
+           "?tab=start&tab=jobs",
+           "?vibe=1", "?__lang=../x"]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_what_stands_behind_the_address_of_the_page_is_not_written_into_it(client: TestClient, query: str) -> None:
+    for path in ("/", "/config"):
+        answer = client.get(f"{path}{query}", headers=OWN)
+        assert answer.status_code < 500
+        assert "<script>alert(1)" not in answer.text
+        assert "root:x:0" not in answer.text
+
+
+JOBS_OF_OTHERS = ["x", "..", "%2e%2e", "x%2f..%2fy", "a%00", "a" * 300, "%ff", "%f0%9f%98%80", "-rf", "x;y",
+                  "x%0d%0aSet-Cookie:a"]
+PLACES_OF_JOBS = ("listening/{}.html", "curves/{}.csv", "archive/{}.tar", "clips/{}.zip", "covered/{}/x.wav",
+                  "runs/{}/audio/x.wav", "exports/{}/samples/x.wav")
+
+
+@pytest.mark.parametrize("job", JOBS_OF_OTHERS)
+def test_no_route_of_a_job_takes_a_name_that_is_none(client: TestClient, job: str) -> None:
+    for place in PLACES_OF_JOBS:
+        answer = client.get(f"/media/{place.format(job)}", headers=OWN)
+        assert answer.status_code == 404, place
+        assert "set-cookie" not in answer.headers
+
+
+RESULTS = ["/etc/passwd.tar", "../x.tar", "a" * 300 + ".tar", "a\0.tar", "x.zip", "link.tar", "sub/a.tar", ".tar", "",
+           "a\nb.tar", ["a.tar"], {"a": 1}, 5, None, "\u202eb.tar"]
+
+
+@pytest.mark.parametrize("name", RESULTS, ids=range(len(RESULTS)))
+def test_an_archive_that_a_journal_of_others_names_is_served_only_from_its_job(page: ServedPage, name: object) -> None:
+    folder = page.workspace.runs / "packed"
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "sub").mkdir(parents=True)
+    (folder / "config.yaml").write_text(json.dumps({"verb": "pack", "device": "none", "after": [], "created": 1.0,
+                                                    "options": {"item": "run:x"}}))
+    (folder / "link.tar").symlink_to("/etc/passwd")
+    for place in ("../x.tar", "x.zip", "sub/a.tar"):
+        (folder / place).write_text("a secret")
+    (folder / "events.jsonl").write_text(json.dumps({"event": "finished", "time": 5.0, "result": {"archive": name}}))
+    for path in ("archive/packed.tar", "clips/packed.zip", "curves/packed.csv"):
+        answer = page.client.get(f"/media/{path}", headers=OWN)
+        assert answer.status_code == (200 if path.startswith("curves") else 404), answer.text[:200]
+        assert "secret" not in answer.text
+    (page.workspace.runs / "x.tar").unlink()
+
+
+RANGES = ["bytes=0-", "bytes=-1", "bytes=5-2", "bytes=0-0,2-3", "bytes=" + ",".join(["0-1"] * 2000),
+          "bytes=9" + "9" * 40 + "-",
+          "bytes=a-b", "lines=1-2", "bytes=--1", "bytes=\u00b2-"]
+
+
+@pytest.mark.parametrize("asked", RANGES, ids=range(len(RANGES)))
+def test_parts_of_a_sound_are_no_more_than_the_sound(page: ServedPage, asked: str) -> None:
+    home = page.workspace.runs / "heard" / "audio"
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "a.wav").write_bytes(b"RIFF" + bytes(1000))
+    answer = page.client.get("/media/runs/heard/audio/a.wav", headers={**OWN, "Range": asked.encode("latin-1")})
+    assert answer.status_code in (200, 206, 400, 416)
+    assert len(answer.content) < 20_000
+
+
+COOKIES = ["a" * 8000, "access-token-{}=", "access-token-{}=x; access-token-{}=y", "access-token-unsecure-{}=../x",
+           "access-token-{}=\"", "=;=;", "access-token-{}=None", "access-token-{}=%00", "\u00ff=\u00fe"]
+
+
+@pytest.mark.parametrize("cookie", COOKIES)
+def test_no_cookie_but_that_of_a_sign_in_opens_the_page(locked: ServedPage, cookie: str) -> None:
+    sent = cookie.replace("{}", locked.application.cookie_id).encode("latin-1")
+    assert locked.client.get("/config", headers={**OWN, "Cookie": sent}).status_code == 401
+    assert locked.client.post(EVENT, content=b"{}", headers={**OWN, "Cookie": sent}).status_code == 401
