@@ -26,6 +26,7 @@ from core.jobs.reporter import pluralize
 from core.jobs.state import JobState
 from core.library import model_info
 from core.library.catalog import CATALOG, CatalogEntry, ModelReference, family_of, find_entry, resolve
+from core.library.reference_voices import SPEAKER
 from core.sources import source_preview
 from core.submission import demo_chain, requirements
 from core.text import text_rules
@@ -124,7 +125,7 @@ def build(page: Page) -> None:
     live.panel(followed, follow)
     live.pending.append(dataset.input(lambda: None, None, None, **QUIET))  # shows the fields of own recordings at once
     page.on(start.click, lambda *chosen: _start(page, *chosen), [model, language, dataset, length, *own.fields],
-            [notice, followed, page.run, page.pair])
+            [notice, followed, page.run, page.pair, *own.fields])
     page.on(stop.click, lambda: _stop(page), [], [notice])
     page.on(resume.click, lambda: _resume(page), [], [notice, followed])
     page.on(further.click, lambda length: _further(page, length), [length], [notice, followed, page.run, page.pair])
@@ -271,7 +272,8 @@ def _build_own(page: Page) -> _OwnFields:
     def look(source: str, language: str, name: str) -> Sequence[object]:
         code = _code_of(language)
         question = bool(source.strip() and code) and source_preview.script_question(source.strip(), code)
-        return [dataset_tab.preview(source, code), gr.update(visible=bool(question)), name or suggested_name(source)]
+        return [dataset_tab.preview(source, code), gr.update(visible=bool(question)),
+                name or free_name(page.workspace, suggested_name(source, code))]
 
     def take(files: Sequence[str] | str | None, language: str, name: str) -> Sequence[object]:
         _, saved, cleared = dataset_tab.save_upload(page, files, "")
@@ -283,12 +285,20 @@ def _build_own(page: Page) -> _OwnFields:
     return _OwnFields(group, (source, name, language, any_script))
 
 
-def suggested_name(source: str) -> str:
-    """A dataset name from that of a file or folder; empty for several uploaded files, whose folder has none."""
+def suggested_name(source: str, language: str = "") -> str:
+    """A dataset name from that of a file or folder; of several uploaded files, whose folder has none, the language's.
+    """
     path = Path(source.strip())
-    if not source.strip() or path.parent.name == Path(KINDS["upload"]).name:
-        return ""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.name.partition(".")[0]).strip("-._")[:60]
+    name = path.name.partition(".")[0] if source.strip() else ""
+    if path.parent.name == Path(KINDS["upload"]).name:
+        name = job_views.language_name(language).lower() if language else ""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:60]
+
+
+def free_name(workspace: Workspace, name: str) -> str:
+    """`name`, or that and a number where a dataset has it."""
+    taken = set(workspace.list_datasets())
+    return next(one for one in chain((name,), (f"{name}-{number}" for number in count(2))) if one not in taken)
 
 
 def own_recordings(workspace: Workspace, model: str, source: str, name: str, language: str,
@@ -337,7 +347,7 @@ def _start(page: Page, model: str, language: str, dataset: str, length: str, sou
     for job in (*made, comparison, demo_chain.create_proof(training)):
         control.start(job)
     return [job_views.notice("Training started. It continues when you close this page."), training.id,
-            page.show(training.id), page.show(comparison.id)]
+            page.show(training.id), page.show(comparison.id), "", "", None, False]
 
 
 def _stop(page: Page) -> Sequence[object]:
@@ -662,9 +672,14 @@ def _taken(workspace: Workspace, options: demo_chain.ChainOptions, states: Seque
 
 
 def comparison_options(workspace: Workspace, options: demo_chain.ChainOptions, run: str) -> CompareOptions:
-    """The comparison to make when `run` has finished; without texts, a held-out sentence of each language."""
+    """The comparison to make when `run` has finished; without texts, a held-out sentence of each language.
+
+    It is in the voice of the recordings, except for the demo, whose voices the base has.
+    """
     base = options.model if ":" in options.model else f"base:{options.model}"
     ends: dict[str, object] = {"base": base, "finetuned": f"run:{run}"}
+    if options.source != DEMO:
+        ends["voice"] = SPEAKER
     if family_of_model(workspace, options.model).preset != "demo":
         return CompareOptions.model_validate(ends)
     texts = {} if options.source == DEMO else {"texts": ()}

@@ -28,6 +28,7 @@ from typing import IO, Any
 from config import foreign
 from config.errors import UserError
 from core.jobs.reporter import size_text
+from core.workspace import KINDS
 from data.durable_files import BLOCK_BYTES, BlockCallback
 from data.importers.rows import AUDIO_SUFFIXES, TEXT_SUFFIXES, SkippedRow, is_audio, printable
 from data.importers.sidecars import walk_folders
@@ -57,16 +58,17 @@ def is_archive(path: Path) -> bool:
 def packed_files(path: Path) -> tuple[list[Path], list[Path]]:
     """Tables with recordings inside, and archives, of a folder that has no recording outside of them; or `path` itself.
 
-    Shards of a data set on the hub or of WebDataset lie so.
+    Shards of a data set on the hub or of WebDataset lie so. In an upload, archives are wanted beside recordings too.
     """
     if path.is_file():
         return ([path] if path.suffix.lower() in TABLE_SUFFIXES else []), []
-    tables, archives = [], []
+    tables, archives, loose = list[Path](), list[Path](), False
     for place, names in walk_folders(path) if path.is_dir() else ():
-        if any(map(is_audio, names)):
-            return [], []
+        loose = loose or any(map(is_audio, names))
         tables += [place / name for name in names if name.lower().endswith(TABLE_SUFFIXES)]
         archives += [place / name for name in names if name.lower().endswith(SUFFIXES)]
+    if loose:
+        return [], archives if path.parent.name == Path(KINDS["upload"]).name else []
     return tables, archives
 
 

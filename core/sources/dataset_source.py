@@ -34,7 +34,7 @@ from core.sources.partial_downloads import SPARE_BYTES, check_disk, temporary_fo
 from core.workspace import Workspace
 from data import ffmpeg_audio
 from data.disk_collections import DiskDict
-from data.durable_files import ExpectedFile, FileHasher, hash_with_progress
+from data.durable_files import ExpectedFile, FileHasher, hash_with_progress, link_or_copy
 from data.importers import (
     FILM_SUFFIXES,
     ImportedSource,
@@ -43,6 +43,7 @@ from data.importers import (
     SourceEntry,
     SourceRow,
     import_source,
+    is_audio,
     safe_id,
 )
 from data.importers.parquet import write_out
@@ -153,7 +154,7 @@ def _written_out(tables: list[Path], source: OpenSource, folder: Path, reporter:
 
 def _unpacked(paths: list[Path], source: Path, folder: Path, made: Path, workspace: Workspace,
               reporter: Reporter) -> OpenSource:
-    """An archive, or those of a folder, each in a separate folder beside the folder's texts."""
+    """An archive, or those of a folder, each in a separate folder beside the folder's texts and recordings."""
     folder.mkdir()
     done = 0
 
@@ -175,8 +176,8 @@ def _unpacked(paths: list[Path], source: Path, folder: Path, made: Path, workspa
                 inside = inside.with_name(f"{inside.name}.unpacked")
                 inside.mkdir()
                 skipped += unpack_archive(path, inside, workspace.free_bytes(), on_block)
-            elif path.name.lower().endswith(TEXT_SUFFIXES):
-                shutil.copyfile(path, inside)
+            elif path.name.lower().endswith(TEXT_SUFFIXES) or is_audio(path.name):
+                link_or_copy(path, inside)
     return OpenSource(folder, made, True, (f"{pluralize(len(paths), 'archive')} of {source.name} were unpacked.",),
                       tuple(skipped))
 

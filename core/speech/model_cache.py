@@ -75,8 +75,8 @@ class ModelCache:
         self._models[key] = model
         described = voice or "of the model"
         if voice.startswith(SPEAKER):
-            described = f"of the speaker {voice.removeprefix(SPEAKER)}"
-            voice = str(_speaker_clip(workspace, (trained_on or model.model).ref, voice.removeprefix(SPEAKER)))
+            name, clip = _speaker_clip(workspace, (trained_on or model.model).ref, voice.removeprefix(SPEAKER))
+            described, voice = f"of the speaker {name}" if name else "of the recordings", str(clip)
         if not voice and not model.has_voices:
             voice = evaluation.recording_of(workspace, trained_on or model.model)
             described = f"of the training clip {Path(voice).name}"
@@ -106,12 +106,13 @@ class ModelCache:
                             bool(model.family.load_voices(model.base_folder)))
 
 
-def _speaker_clip(workspace: Workspace, ref: str, name: str) -> Path:
-    """A clip of the speaker `name` of the data that the model `ref` was trained on."""
+def _speaker_clip(workspace: Workspace, ref: str, name: str) -> tuple[str, Path]:
+    """A speaker of the data that the model `ref` was trained on, and a clip; without a name who speaks most."""
     found = model_info.speakers(workspace, resolve(workspace, ref))
+    name = name or next(iter(found), "") if "" not in found else name
     if name not in found:
         raise UserError(f"{name!r} is no speaker of the data of {ref}.", f"Its speakers: {join_names(list(found))}.")
-    return found[name]
+    return name, found[name]
 
 
 def _sources(workspace: Workspace, ref: str) -> list[Path]:

@@ -276,7 +276,7 @@ def _check_speaks(workspace: Workspace, reference: str, codes: Iterable[str], vo
                             f"Choose one of its languages ({', '.join(spoken)}), or a model that learnt this one.")
     if voice.startswith(SPEAKER):
         speakers = model_info.speakers(workspace, model)
-        if voice.removeprefix(SPEAKER) not in speakers:
+        if voice.removeprefix(SPEAKER) not in speakers and not (voice == SPEAKER and speakers):
             raise UserError(f"{voice.removeprefix(SPEAKER)!r} is no speaker of the data of {reference}.",
                             f"Its speakers: {join_names(list(speakers))}.")
     elif voice and voices and voice not in voices and not Path(voice).expanduser().is_file():
