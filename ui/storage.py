@@ -115,10 +115,11 @@ def build(page: Page) -> None:
     def delete_items(references: Sequence[str] | None) -> Sequence[object]:
         if not references:
             raise UserError("Nothing is chosen.", "Choose what to delete under To delete.")
-        done = list[str]()
+        done, board = list[str](), page.live.board
+        found = storage.find_dependencies(page.workspace, board.states())  # once: there may be thousands of runs
         try:
             for one in references:
-                storage.delete(page.workspace, storage.parse(one), page.live.board)
+                storage.delete(page.workspace, storage.parse(one), board, found)
                 done.append(one)
         except UserError as error:
             before = f" Before it went into the bin: {', '.join(done)}." if done else ""

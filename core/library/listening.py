@@ -429,13 +429,29 @@ class _Answer:
         return {"A": self.models[0], "B": self.models[1]}[self.given["abx"]] == self.models[2]
 
 
+def _listener_names(sessions: Mapping[str, Session]) -> dict[str, str]:
+    """By session, the name of its listener; of several sessions under one name the later ones get a number.
+
+    Two people may have one name, and nobody is asked for more than a name.
+    """
+    names = dict[str, str]()
+    for key, session in sessions.items():
+        name, number = session.listener, 1
+        while name in names.values():
+            number += 1
+            name = f"{session.listener} ({number})"
+        names[key] = name
+    return names
+
+
 @lru_cache(maxsize=32)
 def _result_of(folder: Path, test: ListeningTest, _changed: tuple[int, int]) -> ListeningResult:
     sessions, damaged = read_sessions(folder, test)
     models = {clip.id: clip.model for clip in test.clips}
     trials = {trial.id: trial for trial in test.trials}
-    answers = [_Answer(session.listener, trials[name].sentence, tuple(models[clip] for clip in trials[name].clips),
-                       given) for session in sessions.values() for name, given in session.answers.items()]
+    names = _listener_names(sessions)
+    answers = [_Answer(names[key], trials[name].sentence, tuple(models[clip] for clip in trials[name].clips), given)
+               for key, session in sessions.items() for name, given in session.answers.items()]
     listeners = []
     for name in dict.fromkeys(answer.listener for answer in answers):
         own = [answer for answer in answers if answer.listener == name]
@@ -447,6 +463,8 @@ def _result_of(folder: Path, test: ListeningTest, _changed: tuple[int, int]) -> 
              f"below the recording in more than {evaluation_report.MISSED_CHECKS:.0%} of their pairs). Intervals: 95%, "
              "bootstrap over listeners and sentences; exact: Clopper and Pearson, with the p-value of a binomial test, "
              "as if all answers were independent.")
+    if any(names[key] != session.listener for key, session in sessions.items()):
+        about += " Sessions under one name count as different listeners; the later ones have a number."
     if damaged:
         about += f" {pluralize(damaged, 'line')} of {ANSWERS} could not be read."
     rest = [answer for answer in answers if answer.listener not in flagged]

@@ -212,7 +212,7 @@ def _walk(top: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def find_dependencies(workspace: Workspace, states: Sequence[JobState]) -> list[Dependency]:
-    """What each extension, training and export depends on. A record that cannot be read says nothing."""
+    """What each extension, training, export and job that speaks depends on. A damaged record says nothing."""
     found: list[Dependency] = []
     models: dict[str, str] = {}  # by extension
     for name in workspace.list_extensions():
@@ -226,10 +226,30 @@ def find_dependencies(workspace: Workspace, states: Sequence[JobState]) -> list[
         with suppress(UserError):
             exported = records.read_record(workspace.exports / name / records.EXPORT_RECORD, ExportRecord)
             found += _of_export(Item("export", name), exported)
+    datasets = {f"run:{state.id}": str(state.job.settings.get("dataset", "")) for state in states
+                if state.verb == "train"}
+    datasets |= {one.user.reference: one.item.name for one in found if one.user.kind == "export"
+                 and one.item.kind == "dataset"}
     for state in states:
         if state.verb == "train":
             found += _of_training(workspace, state, models)
+        elif state.verb in ("compare", "synthesize", "evaluate"):
+            found += _of_speech(state, datasets)
     return found
+
+
+def _of_speech(state: JobState, datasets: Mapping[str, str]) -> Iterator[Dependency]:
+    """What a comparison, a synthesis or an evaluation took its models, sentences and recordings from."""
+    user, given = Item("run", state.id), state.job.settings
+    several = given.get("models")
+    names = [given.get("base"), given.get("finetuned"), given.get("voice_model"),
+             *(several if isinstance(several, list | tuple) else ())]
+    spoken = {str(name).partition("@")[0].partition("+")[0] for name in names
+              if str(name or "").partition(":")[0] in ("base", "run", "export")}
+    used = {str(given.get("dataset") or ""), *(datasets.get(name, "") for name in spoken)} - {""}
+    for reference in sorted(spoken | {f"dataset:{name}" for name in used}):
+        with suppress(UserError):
+            yield Dependency(user, parse(reference), MADE_FROM)
 
 
 def _of_export(user: Item, record: ExportRecord) -> Iterator[Dependency]:
@@ -327,8 +347,12 @@ def _texts(values: Iterable[object]) -> Iterator[str]:
             yield from _texts(value)
 
 
-def delete(workspace: Workspace, item: Item, board: JobBoard | None = None) -> BinEntry:
-    """Move `item` into the bin; `UserError` where it is not there or a living job uses it."""
+def delete(workspace: Workspace, item: Item, board: JobBoard | None = None,
+           dependencies: Sequence[Dependency] | None = None) -> BinEntry:
+    """Move `item` into the bin; `UserError` where it is not there or a living job uses it.
+
+    `dependencies`: what `find_dependencies` found, where several items are deleted; jobs are looked at anew.
+    """
     board = board or JobBoard(workspace)
     with _guard(workspace):
         path = item.path(workspace)
@@ -336,7 +360,7 @@ def delete(workspace: Workspace, item: Item, board: JobBoard | None = None) -> B
             there = [one.name for one in list_items(workspace) if one.kind == item.kind]
             raise UserError(f"There is no {item.kind} named {item.name!r} in {path.parent} "
                             f"(there: {join_names(there)}).", "List what is stored: python -m scripts.storage list.")
-        check_unused(workspace, item, board.states())
+        check_unused(workspace, item, before := board.states(), dependencies)
         lock = None
         if item.kind == "run" and path.is_dir() and (lock := FileLock.acquire(path / "lock")) is None:
             raise _used(item, item.name)
@@ -349,16 +373,19 @@ def delete(workspace: Workspace, item: Item, board: JobBoard | None = None) -> B
             if lock:
                 lock.release()
         try:
-            check_unused(workspace, item, board.states())  # a job may have been queued meanwhile
+            after = board.states()
+            if {one.id for one in after if one.alive} - {one.id for one in before if one.alive}:
+                check_unused(workspace, item, after)  # a job was queued meanwhile
         except UserError:
             _move(entry.path(workspace), path)
             raise
         return entry
 
 
-def check_unused(workspace: Workspace, item: Item, states: Sequence[JobState]) -> None:
+def check_unused(workspace: Workspace, item: Item, states: Sequence[JobState],
+                 dependencies: Sequence[Dependency] | None = None) -> None:
     """Raise `UserError` where a living job uses `item`; caches, uploads in transit and remains serve any job."""
-    used = in_use(workspace, states)
+    used = in_use(workspace, states, dependencies)
     if item in used:
         raise _used(item, used[item])
     if used and (item.kind == "cache" or item.name.startswith(".")):

@@ -195,6 +195,18 @@ def test_the_anchor_is_the_recording_with_modulated_noise_below_3500_hz() -> Non
     assert not untouched.any()
 
 
+def test_two_people_of_one_name_are_two_listeners(world: Workspace) -> None:
+    test = make_test(world, "namesakes", kind="rating")[1]
+    good = {BASE: (2, 1), RUN: (4, 4), REFERENCE: (5, 5), ANCHOR: (1, 3)}
+    deaf = {**good, REFERENCE: (3, 5), ANCHOR: (3, 3)}
+    for row, (name, values) in enumerate((("Abeba", good), ("Abeba", deaf), ("Abeba (2)", good))):
+        add(world, sessions(test, rate(values), name, row))
+    found = listening.result_of(world.runs / "namesakes")
+    assert [(one.name, one.flagged) for one in found.listeners] == [
+        ("Abeba", False), ("Abeba (2)", True), ("Abeba (2) (2)", False)]
+    assert "Sessions under one name count as different listeners" in found.about
+
+
 def test_mean_opinion_scores_and_flags(world: Workspace) -> None:
     test = make_test(world, "ratings", kind="rating")[1]
     good = {BASE: (2, 1), RUN: (4, 4), REFERENCE: (5, 5), ANCHOR: (1, 3)}
@@ -209,6 +221,7 @@ def test_mean_opinion_scores_and_flags(world: Workspace) -> None:
     assert scores["naturalness", RUN].low < scores["naturalness", RUN].value < scores["naturalness", RUN].high
     assert [(one.name, one.flagged, one.checks, one.missed) for one in found.listeners] == [
         ("Abeba", False, 4, 0), ("Bekele", False, 4, 0), ("Chala", True, 4, 4)]
+    assert "under one name" not in found.about
     reliable = {(one.question, one.first): one.value for one in found.reliable}
     assert reliable["naturalness", ANCHOR] == 1.0
     assert reliable["naturalness", RUN] == 3.5

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from config.errors import UserError
-from config.schema import PrepareOptions
+from config.schema import CompareOptions, EvaluateOptions, PrepareOptions, SynthesizeOptions
 from core.jobs import control, worker
 from core.jobs.directory import create_job
 from core.jobs.events import Finished, append_event
@@ -199,6 +199,23 @@ def test_what_a_living_job_needs_cannot_be_deleted(workspace: Workspace) -> None
     for reference in (*needed, "run:pupil"):
         storage.delete(workspace, parse(reference))
     assert JobBoard(workspace).states() == []
+
+
+def test_a_comparison_and_an_evaluation_show_what_they_were_made_from(workspace: Workspace) -> None:
+    train(workspace, "fast", name="first")
+    of_data = {"model:tiny", "run:first", "dataset:amharic-demo"}
+    speaking = (("compare", CompareOptions(finetuned="run:first@8"), of_data),
+                ("evaluate", EvaluateOptions(models=("base:tiny+romanised", "recordings"), dataset="others"),
+                 {"model:tiny", "dataset:others"}),
+                ("synthesize", SynthesizeOptions(voice_model="run:first", text="a"),
+                 {"run:first", "dataset:amharic-demo"}))
+    for verb, options, _ in speaking:
+        create_job(workspace, verb, options, name=f"its-{verb}")
+    found = storage.find_dependencies(workspace, JobBoard(workspace).states())
+    for verb, _, wanted in speaking:
+        own = [one for one in found if one.user == Item("run", f"its-{verb}")]
+        assert {one.item.reference for one in own} == wanted
+        assert {one.how for one in own} == {storage.MADE_FROM}  # what they made stays without it
 
 
 def test_a_job_that_had_begun_resumes_without_the_jobs_before_it(workspace: Workspace) -> None:
