@@ -54,6 +54,8 @@ def wait_for_turn(job: Job, reporter: Reporter, wait_reason: Callable[[], str] =
     _wait(reporter, lambda: _pending_dependency(readers))
     if job.device == NO_DEVICE:
         return None
+    if readers and VERBS[job.verb].gives_way_to:  # to what waited for the same job, and takes its place within a poll
+        time.sleep(2 * _POLL_S)
     ticket = _Ticket(job, wait_reason)
     try:
         _wait(reporter, ticket.try_acquire)
