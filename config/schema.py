@@ -142,9 +142,11 @@ def _or_nothing(check: Callable[[str], str]) -> AfterValidator:
 TextOrNothing = Annotated[str, BeforeValidator(_text)]
 LanguageCode = Annotated[str, AfterValidator(_language)]  # in lower case
 LanguageOrNothing = Annotated[str, _or_nothing(_language)]
+LanguageCodes = Annotated[str, AfterValidator(lambda value: ",".join(map(_language, value.split(","))))]  # one or more
 Name = Annotated[str, AfterValidator(_safe_name)]  # of a folder in the workspace
 ModelName = Annotated[str, AfterValidator(_model)]  # a model to build upon
 NameOrNothing = Annotated[TextOrNothing, _or_nothing(_safe_name)]
+NamesOrNothing = Annotated[TextOrNothing, _or_nothing(lambda value: ",".join(map(_safe_name, value.split(","))))]
 Source = Annotated[str, AfterValidator(_source)]  # of a dataset
 Recording = Annotated[str, AfterValidator(_recording)]  # a source of long recordings
 SampleRate = Annotated[int, AfterValidator(_rate)]  # Hz, or 0
@@ -213,7 +215,7 @@ class TokenizerOptions(Options):
     variant_of: LanguageOrNothing = Field("", title="Variant of", description="A language of the model that the dataset's language is a variant of (a dialect, a voice, a domain, under a separate code such as `en-studio`): it keeps that language's tokens and gets a tag, and the language itself stays untouched. Empty: a new language.")
     algorithm: Literal["bpe", "sentencepiece"] = Field("bpe", title="Algorithm", description="Training algorithm: `bpe` (Hugging Face tokenizers) or `sentencepiece`.")
     merges: int = Field(0, ge=0, le=20000, title="Merges", description="Vocabulary size: tokens beyond single characters. Every character of the texts is always a token.")
-    rules: NameOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations as spoken: `am`, `om`, `ti`, a language code that ICU or num2words counts in, or your own; empty keeps the text.")
+    rules: NamesOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations as spoken: `am`, `om`, `ti`, a language code that ICU or num2words counts in, or your own; with commas between those of several languages; empty keeps the text.")
     tokenizer_file: AbsolutePath = Field("", title="Custom tokenizer", description="Tokenizer file (JSON of BPE or Unigram, or a SentencePiece model) whose pieces are used instead of learning new ones; only its pieces are used, not its ids.")
     byte_fallback: bool = Field(False, title="Byte fallback", description="Encode characters that the recordings lack as bytes instead of refusing them. Adds 256 rows, which no training text uses.")
 
@@ -321,10 +323,10 @@ class PrepareOptions(Options):
 
     source: Source = Field("demo", title="Source", description="Path or URL of a folder, file or archive; `hub:OWNER/NAME`; `segments:NAME` for segments of long recordings; `demo`, included; or `as-is`, this dataset itself, to extract features for another model.")
     dataset: Name = Field("", validate_default=True, title="Dataset name", description="Name of the dataset in the workspace; of `demo` it is `amharic-demo`.")
-    language: LanguageCode = Field("", validate_default=True, title="Language", description="Language code of the speech, such as `sw`; of `demo` it is `am`. Recordings in a language of the base model can only be replayed (scope `full`).")
-    add_to: NameOrNothing = Field("", title="Add to", description="An existing dataset: the new one has its clips and the clips of the source that it lacks. The existing one is unchanged.")
+    language: LanguageCodes = Field("", validate_default=True, title="Language", description="Language code of the speech, such as `sw`; of `demo` it is `am`. Recordings in a language of the base model can only be replayed (scope `full`).")
+    add_to: NameOrNothing = Field("", title="Add to", description="An existing dataset: the new one has its clips and the clips of the source that it lacks. The existing one is unchanged. Clips in another language make a dataset of both, whose languages are taught in one run.")
     max_clips: int = Field(0, ge=0, title="Max clips", description="Use only the first clips of the source; 0 uses all.")
-    rules: NameOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations before texts are checked; use those of the tokenizer. The dataset keeps the original texts.")
+    rules: NamesOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations before texts are checked; use those of the tokenizer. The dataset keeps the original texts.")
     any_script: bool = Field(False, title="Accept any script", description="Import texts in a script that is unusual for the language, or with Latin, Greek and Cyrillic letters in one word, without asking.")
     licence: str = Field("", max_length=200, title="Licence", description="Licence of the recordings, such as `CC-BY-4.0`; shown with the dataset and with every export trained on it.")
     held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips held out from training where the source defines no split.")

@@ -45,6 +45,9 @@ def run(options: CompareTokenizersOptions, workspace: Workspace, reporter: Repor
     limit = family(family_of(workspace, base_model)).max_text_length(model_folder)
     dataset = manifest.load(workspace.dataset(options.dataset))
     language = dataset.card.language
+    if len(dataset.card.languages) > 1:
+        raise UserError(f"The dataset {options.dataset!r} holds several languages ({language}); tokenizers are "
+                        "compared on one.", "Choose a dataset of one language.")
     rules, rules_from = _rules(options, workspace, base, language, reporter)
     reader = base.extended(language, base.normaliser_for(language), [], [], rules)
 

@@ -117,7 +117,7 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
     with stage(reporter, "load"):
         lead = _Lead.load(options, workspace, model_cache or ModelCache())
         if options.recogniser:
-            download_recogniser(options, lead.new_language(), workspace, reporter)
+            download_recogniser(options, lead.new_languages(), workspace, reporter)
         sentences = _sentence_list(options, workspace, lead, warn)
         recogniser = load_recogniser_or_warn(workspace, lead.model, warn, options if options.recogniser else None,
                                              languages=set(sentences))
@@ -200,9 +200,9 @@ class _Lead:
                                   else "", options.sound)
         return cls(cache, workspace, options, device, first.synthesizer.model, reference)
 
-    def new_language(self) -> str:
-        """The language that a chosen recogniser scores."""
-        found = next((code for code in self.model.front_end.languages if self.model.front_end.is_new(code)), "")
+    def new_languages(self) -> tuple[str, ...]:
+        """The languages that a chosen recogniser scores."""
+        found = self.model.new_languages
         if not found:
             raise UserError("A recogniser of one's choice scores the new language of a run or an export, and there is "
                             "none among the models.", "Add run:ID or export:NAME, or leave the recogniser out.")
@@ -217,10 +217,10 @@ def _sentence_list(options: EvaluateOptions, workspace: Workspace, lead: _Lead,
         code: evaluation.held_out_recordings(workspace, model, code) for code in model.front_end.languages}
     if options.dataset:
         dataset = manifest.load(workspace.dataset(options.dataset))
-        language = dataset.card.language
-        verbalize = model.front_end.verbalize if language in model.front_end.languages else lambda text, _: text
-        recorded[language] = [HeldOutSentence(verbalize(clip.text, language), dataset.audio_path(clip))
-                              for clip in dataset.split(manifest.HELD_OUT)]
+        for code in dataset.card.languages:
+            verbalize = model.front_end.verbalize if code in model.front_end.languages else lambda text, _: text
+            recorded[code] = [HeldOutSentence(verbalize(clip.text, code), dataset.audio_path(clip))
+                              for clip in dataset.split(manifest.HELD_OUT, code)]
     for code in recorded:
         recorded[code] = _without_selection(workspace, options, code, recorded[code], warn)
     if options.sentences == "held-out":

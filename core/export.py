@@ -326,7 +326,7 @@ def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> st
 def _taught_before(record: ExportRecord) -> list[str]:
     """The languages that the model had been taught before the last training."""
     taught = record.origin.taught
-    listed = ", ".join(f"{one.language} (`{one.source}`)" for one in taught)
+    listed = ", ".join(f"{', '.join(one.languages)} (`{one.source}`)" for one in taught)
     return [f"It was taught before: {listed}. Each has its rows and adapters in `{records.TAUGHT}`, which this "
             "training could not change; the checks below hold for it as for the base languages."] if taught else []
 
@@ -386,7 +386,7 @@ def _checks(certificate: Certificate) -> str:
 def _merged(record: ExportRecord, merged: str) -> list[str]:
     if not merged:
         return []
-    taught = [one.language for one in record.origin.taught]
+    taught = record.origin.taught_languages
     spoken = ", ".join(code for code in record.languages if code not in taught)
     return [f"`{merged}` has the adapters merged into the weights, for programs that know no adapters. It speaks "
             f"{spoken} like the rest of this export, but it CHANGES the {', '.join(['base languages', *taught])}: the "

@@ -96,7 +96,7 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
         "extension": options.extension, "state": state, "new_rows": count, "old_rows": old_rows,
         "rows": front_end.size, "tables": len(made.rows), "old_rows_equal": True, "from_spelling": len(made.spelled),
         "from_mean": from_mean, "languages": ", ".join(languages),
-        **({"taught_before": ", ".join(one.record.language for one in base.taught)} if base.taught else {}),
+        **({"taught_before": ", ".join(base.origin.taught_languages)} if base.taught else {}),
     }
 
 

@@ -188,7 +188,8 @@ def _synthesize(training_run: TrainingRun, tts: TTSModel, reporter: Reporter) ->
     """Synthesize a held-out sentence with the reloaded model; seconds of audio."""
     data = training_run.trainer.data
     sampling = replace(tts.sampling, seed=training_run.options.seed)
-    _, synthesized = evaluation.evaluate_language(training_run.speech_evaluator, tts, data.language,
+    language = data.held_out[0].language
+    _, synthesized = evaluation.evaluate_language(training_run.speech_evaluator, tts, language,
                                                   data.sentences[:1], sampling)
     if not synthesized:
         raise UserError("The model cannot read the held-out sentence.",
@@ -200,7 +201,7 @@ def _synthesize(training_run: TrainingRun, tts: TTSModel, reporter: Reporter) ->
         raise UserError("The synthesized audio is silent.", "Try another precision, or a lower learning rate.")
     audio.save(reporter.directory / _SAMPLE, waveform, synthesized[0].sample_rate)
     error = synthesized[0].score.error if synthesized[0].score else None
-    reporter.emit(SampleGenerated(STEPS, data.language, synthesized[0].text, Path(_SAMPLE).as_posix(), error))
+    reporter.emit(SampleGenerated(STEPS, language, synthesized[0].text, Path(_SAMPLE).as_posix(), error))
     return len(waveform) / synthesized[0].sample_rate
 
 

@@ -28,7 +28,7 @@ from config.languages import script_doubt
 from config.schema import AS_IS, PrepareOptions
 from core import compute
 from core.dataset import languages, model_limits
-from core.dataset.clip_index import ClipIndex, MeasureStore, build_index
+from core.dataset.clip_index import ClipIndex, MeasureStore, build_index, reading_names
 from core.dataset.languages import describe_language
 from core.dataset.model_limits import UNKNOWN_COVERAGE, TokenizerCoverage
 from core.jobs.events import Plan, Progress, Result, WarningRaised
@@ -70,10 +70,20 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
     chosen = family(family_of(workspace, base_model))
     front_end = chosen.load_front_end(model_folder)
     is_new = options.language not in front_end.base_languages
+    there = manifest.load_card(workspace.dataset(options.add_to)).languages if options.add_to else ()
+    if others := [code for code in there if (code in front_end.base_languages) == is_new]:
+        known, new = (others[0], options.language) if is_new else (options.language, others[0])
+        raise UserError(f"The model speaks {describe_language(known)}, and is to be taught {describe_language(new)}: "
+                        "one dataset cannot serve both.",
+                        "Prepare the recordings under another name, without --add-to.")
 
     with stage(reporter, "import"):
+        if "," in options.language and options.source != AS_IS:
+            raise UserError(f"The recordings are said to be in several languages ({options.language}); one is wanted.",
+                            "Prepare those of one language, then add those of the next to them: --add-to.")
         if is_new:
-            languages.warn_doubtful_code(options.language, reporter)
+            for code in options.language.split(","):
+                languages.warn_doubtful_code(code, reporter)
         else:
             speaks_already = f"The model {options.model!r} speaks {describe_language(options.language)} already"
             if options.rules:
@@ -100,16 +110,14 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
             reporter.emit(WarningRaised(f"The texts could not be counted, and cannot be replayed yet: {missing}"))
         elif not is_new:
             coverage = model_limits.check_texts(dataset.clips, front_end, max_text_length)
-        elif tokenizer := model_limits.newest_tokenizer(workspace, front_end, options.language):
+        elif tokenizer := model_limits.newest_tokenizer(workspace, front_end, *dataset.card.languages):
             coverage = model_limits.check_texts(dataset.clips, FrontEnd.load(workspace.tokenizers / tokenizer),
                                                 max_text_length, tokenizer)
         model_limits.warn_uncovered(coverage, reporter)
         long_speech = {clip.id: f"{codes} codes of speech, the model holds {max_speech_length}"
                        for clip, codes in model_limits.find_too_long(dataset, cache, max_speech_length)}
-        reading = text_rules.reading(workspace, options.rules, options.language,
-                                     for_language(options.language, front_end.style))
-        with_findings = index_clips(dataset, workspace, reporter, reading, options.rules, max_text_length, long_speech,
-                                    coverage)
+        with_findings = index_clips(dataset, workspace, reporter, _readings(options, front_end.style, workspace),
+                                    max_text_length, long_speech, coverage)
     speakers = ClipIndex(workspace, dataset.card.fingerprint).speakers(0)
     return {
         "dataset": options.dataset, "state": state, "clips": len(dataset.clips),
@@ -123,13 +131,29 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
     }
 
 
+def _readings(options: PrepareOptions, style: Style, workspace: Workspace) -> dict[str, TextNormaliser]:
+    """How the texts of each language are read: by the rules of the options, or as those that are added to were."""
+    codes = options.language.split(",")
+    chosen = text_rules.for_languages(workspace, options.rules, codes)
+    found = {code: text_rules.reading(workspace, rules.name if rules else "", code, for_language(code, style))
+             for code, rules in chosen.items()}
+    if not options.add_to:
+        return found
+    card = manifest.load_card(workspace.dataset(options.add_to))
+    there = ClipIndex.readings(workspace, card) if ClipIndex.exists(workspace, card.fingerprint) else {
+        code: ("", for_language(code, style)) for code in card.languages}
+    return {code: text_rules.reading(workspace, name, code, normaliser)
+            for code, (name, normaliser) in there.items()} | found
+
+
 class MergeTarget:
     """A dataset that a source is added to, and what must be known of it, which lies on the disk."""
 
-    def __init__(self, dataset: PreparedDataset, reading: TextNormaliser, *, by_speaker: bool = False) -> None:
+    def __init__(self, dataset: PreparedDataset, readings: Mapping[str, TextNormaliser], language: str, *,
+                 by_speaker: bool = False) -> None:
         self.dataset = dataset
-        clips = ((clip, reading.normal(clip.text)) for clip in dataset.clips)
-        self.sides = Sides.gather(clips, by_speaker=by_speaker)
+        clips = ((clip, readings[clip.language].normal(clip.text)) for clip in dataset.clips)
+        self.sides = Sides.gather(clips, by_speaker=by_speaker, language=language)
         self.by_hash = DiskDict()  # id and text, as JSON, of the clip with these bytes
         for clip in dataset.clips:
             self.by_hash.put(clip.sha256, json.dumps([clip.id, clip.text]))
@@ -138,8 +162,9 @@ class MergeTarget:
 def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
                    reporter: Reporter) -> tuple[PreparedDataset, str, ValidationReport]:
     """Write `datasets/NAME`; it, whether it was written now or was there already, and what was found."""
-    reading = text_rules.reading(workspace, options.rules, options.language, for_language(options.language, style))
-    old = _merge_target(options, reading, workspace)
+    readings = _readings(options, style, workspace)
+    reading = readings[options.language.partition(",")[0]]
+    old = _merge_target(options, readings, workspace)
     if options.source == AS_IS:
         if options.add_to:
             raise UserError(f"A dataset as it stands is not added to {options.add_to!r}.",
@@ -172,7 +197,8 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
     return dataset, state, report
 
 
-def _merge_target(options: PrepareOptions, reading: TextNormaliser, workspace: Workspace) -> MergeTarget | None:
+def _merge_target(options: PrepareOptions, readings: Mapping[str, TextNormaliser],
+                  workspace: Workspace) -> MergeTarget | None:
     """The dataset to add to."""
     if not options.add_to:
         return None
@@ -183,11 +209,8 @@ def _merge_target(options: PrepareOptions, reading: TextNormaliser, workspace: W
             f"Choose another name for the new one, such as {options.add_to}-2.",
         )
     dataset = manifest.load(workspace.dataset(options.add_to))
-    if dataset.card.language != options.language:
-        raise UserError(f"The dataset {options.add_to!r} is in {dataset.card.language!r}, not {options.language!r}.",
-                        "Add recordings of the same language.")
     _check_audio(dataset)
-    return MergeTarget(dataset, reading, by_speaker=options.split_disjoint_by == "speaker")
+    return MergeTarget(dataset, readings, options.language, by_speaker=options.split_disjoint_by == "speaker")
 
 
 def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading: TextNormaliser,
@@ -294,7 +317,8 @@ def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips
     def all_clips() -> Iterator[ManifestClip]:
         return chain(old.dataset.clips if old else (), clips)
 
-    card = manifest.make_card(options.dataset, options.language, source, all_clips(), licence, rule)
+    codes = dict.fromkeys((*(old_card.languages if old_card else ()), options.language))
+    card = manifest.make_card(options.dataset, ",".join(codes), source, all_clips(), licence, rule)
     if target.exists():
         there = manifest.load(target)
         if there.card.fingerprint != card.fingerprint:
@@ -492,16 +516,16 @@ def measure_dataset(dataset: PreparedDataset, workspace: Workspace, reporter: Re
             reporter.emit(Progress(done, total, "clips", "measured"))
 
 
-def index_clips(dataset: PreparedDataset, workspace: Workspace, reporter: Reporter, reading: TextNormaliser,
-                rules: str = "", max_text_length: int = 0, long_speech: Mapping[str, str] = _NONE,
-                coverage: TokenizerCoverage = UNKNOWN_COVERAGE) -> int:
+def index_clips(dataset: PreparedDataset, workspace: Workspace, reporter: Reporter,
+                readings: Mapping[str, TextNormaliser], max_text_length: int = 0,
+                long_speech: Mapping[str, str] = _NONE, coverage: TokenizerCoverage = UNKNOWN_COVERAGE) -> int:
     """Measure and index the clips of `dataset`; how many of them have findings.
 
-    `rules`: the name of those in `reading`. `max_text_length`: characters that the model can hold, 0 where unknown.
+    `readings`: by language. `max_text_length`: characters that the model can hold, 0 where unknown.
     `long_speech`: by id, in words, the clips whose speech is longer than the model can hold.
     """
     measure_dataset(dataset, workspace, reporter)
-    about = {"dataset": dataset.card.name, "normaliser": reading.normaliser, "rules": rules,
+    about = {"dataset": dataset.card.name, **reading_names(dataset.card, readings),
              # where the texts were counted in tokens, their length in characters does not matter
              "max_text_length": "0" if coverage.checked else str(max_text_length),
              "tokenizer": coverage.tokenizer, "longest_tokens": str(max_text_length)}
@@ -512,7 +536,8 @@ def index_clips(dataset: PreparedDataset, workspace: Workspace, reporter: Report
             found = store.load(clip.sha256 for clip in part)
             for clip in part:
                 too_long = filter(None, (long_speech.get(clip.id), coverage.too_long.get(clip.id)))
-                yield AnalysedClip(clip.id, reading.normal(clip.text), clip.speaker, found.get(clip.sha256),
+                text = readings[clip.language].normal(clip.text)
+                yield AnalysedClip(clip.id, text, clip.speaker, found.get(clip.sha256),
                                    coverage.unknown.get(clip.id, ""), "; ".join(too_long))
 
     with_findings = build_index(workspace, dataset, clips(), about)

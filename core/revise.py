@@ -21,7 +21,7 @@ from config.errors import UserError
 from config.schema import ReviseOptions
 from core import compute
 from core.dataset import model_limits, review
-from core.dataset.clip_index import ClipIndex, MeasureStore, build_index
+from core.dataset.clip_index import ClipIndex, MeasureStore, build_index, reading_names
 from core.dataset.model_limits import UNKNOWN_COVERAGE
 from core.dataset.review import ReviewDecision
 from core.jobs.events import Progress, Result, WarningRaised
@@ -112,11 +112,15 @@ def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter, 
         raise UserError(f"{dataset.folder / review.DRAFT_FILE} names clips that {name!r} does not have: {strange[:3]}.",
                         "Take these lines out of the file.")
     language = language or dataset.card.language
-    reading, _ = _reading(workspace, dataset, language)
-    clips, excluded, version = _apply(dataset, out, decisions, reading, target)
     corrected = language != dataset.card.language
-    clips = tuple(replace(clip, language=language) for clip in clips)
-    excluded = [(replace(clip, language=language), reason) for clip, reason in excluded]
+    if corrected and len(dataset.card.languages) > 1:
+        raise UserError(f"The dataset {name!r} holds several languages ({dataset.card.language}): no single one can be "
+                        "corrected.", "Correct the dataset that its recordings came from, and add the others to it.")
+    readings = _readings(workspace, dataset, language)
+    if corrected:  # before the texts are read
+        dataset = replace(dataset, clips=tuple(replace(clip, language=language) for clip in dataset.clips))
+        out = [(replace(clip, language=language), reason) for clip, reason in out]
+    clips, excluded, version = _apply(dataset, out, decisions, readings, target)
     _check(version, clips, name, corrected=corrected)
     with atomic_directory(target) as folder:
         clips, repaired = write_audio(dataset, clips, excluded, decisions, folder, workspace, reporter)
@@ -130,26 +134,26 @@ def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter, 
         lines = (json.dumps({"clip": asdict(clip), "reason": reason}, ensure_ascii=False) + "\n"
                  for clip, reason in excluded)
         (folder / review.EXCLUDED_FILE).write_text("".join(lines), encoding="utf-8")
-        report = _report(dataset, version, clips, excluded, reading)
+        report = _report(dataset, version, clips, excluded, readings)
         (folder / REPORT_FILE).write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     index_version(workspace, name, new)
     return version
 
 
-def _reading(workspace: Workspace, dataset: PreparedDataset, language: str) -> tuple[TextNormaliser, str]:
-    """How the texts of a dataset were read when its clips were indexed, and by which rules.
+def _readings(workspace: Workspace, dataset: PreparedDataset, language: str) -> dict[str, TextNormaliser]:
+    """By language, how the texts of a dataset were read when its clips were indexed.
 
     In another language, they are read as texts of that, without rules.
     """
-    about = ClipIndex(workspace, dataset.card.fingerprint).about()
+    found = ClipIndex.readings(workspace, dataset.card)
     if language == dataset.card.language:
-        return text_rules.reading(workspace, about["rules"], language, about["normaliser"]), about["rules"]
-    return TextNormaliser(for_other_language(about["normaliser"], language)), ""
+        return {code: text_rules.reading(workspace, rules, code, name) for code, (rules, name) in found.items()}
+    return {language: TextNormaliser(for_other_language(found[dataset.card.language][1], language))}
 
 
 def _apply(dataset: PreparedDataset, out: Sequence[tuple[ManifestClip, str]], decisions: Mapping[str, ReviewDecision],
-           reading: TextNormaliser, target: Path) -> tuple[tuple[ManifestClip, ...], list[tuple[ManifestClip, str]],
-                                                           DatasetVersion]:
+           readings: Mapping[str, TextNormaliser], target: Path) -> tuple[
+               tuple[ManifestClip, ...], list[tuple[ManifestClip, str]], DatasetVersion]:
     """The clips that are included, those that are excluded with the reason, and what differs."""
     reasons = {clip.id: reason for clip, reason in out}
     included: list[ManifestClip] = []
@@ -167,14 +171,14 @@ def _apply(dataset: PreparedDataset, out: Sequence[tuple[ManifestClip, str]], de
         else:
             excluded.append((clip, decision.reason or reasons.get(clip.id, "by hand")))
             newly_excluded += [] if clip.id in reasons else [clip.id]
-    clips, overlapping = _assign_splits(included, {*changed, *newly_included}, reading, dataset.card.by_speaker)
+    clips, overlapping = _assign_splits(included, {*changed, *newly_included}, readings, dataset.card.by_speaker)
     newly_excluded += [clip.id for clip, _ in overlapping]
     version = DatasetVersion(target.name, len(clips), tuple(newly_excluded), tuple(newly_included), tuple(changed),
                              tuple(repaired), target)
     return clips, [*excluded, *overlapping], version
 
 
-def _assign_splits(included: Sequence[ManifestClip], moved: set[str], reading: TextNormaliser,
+def _assign_splits(included: Sequence[ManifestClip], moved: set[str], readings: Mapping[str, TextNormaliser],
                    by_speaker: bool) -> tuple[tuple[ManifestClip, ...], list[tuple[ManifestClip, str]]]:
     """The clips, those of `moved` in the split of what they share; and those that share something with both splits."""
     if not moved:
@@ -185,7 +189,8 @@ def _assign_splits(included: Sequence[ManifestClip], moved: set[str], reading: T
     by_speaker = by_speaker and len({name for name, _ in speaker_sides}) == len(speaker_sides)
 
     def marks(clip: ManifestClip) -> list[tuple[str, str]]:
-        return [("text", reading.normal(clip.text)), *([("recording", clip.source)] if clip.source else []),
+        text = readings[clip.language].normal(clip.text)
+        return [("text", text), *([("recording", clip.source)] if clip.source else []),
                 *([("speaker", clip.speaker)] if by_speaker else [])]
 
     sides = Sides()
@@ -275,7 +280,7 @@ def _repair(dataset: PreparedDataset, clip: ManifestClip, measures: Measures | N
 
 
 def _report(dataset: PreparedDataset, version: DatasetVersion, clips: tuple[ManifestClip, ...],
-            excluded: list[tuple[ManifestClip, str]], reading: TextNormaliser) -> dict[str, object]:
+            excluded: list[tuple[ManifestClip, str]], readings: Mapping[str, TextNormaliser]) -> dict[str, object]:
     """The report of the dataset with what was excluded in review among its errors."""
     path = dataset.folder / REPORT_FILE
     values: dict[str, Any] = {"found": len(dataset.clips), "errors": [], "warnings": [], "dropped": {}}
@@ -285,7 +290,7 @@ def _report(dataset: PreparedDataset, version: DatasetVersion, clips: tuple[Mani
     note = (f"Reviewed from {dataset.card.name}: {pluralize(len(version.excluded), 'clip')} excluded, "
             f"{len(version.included)} included again, {pluralize(len(version.changed), 'text')} edited, "
             f"{pluralize(len(version.repaired), 'recording')} repaired; {len(excluded)} excluded in all.")
-    characters = Counter(character for clip in clips for character in reading.normal(clip.text))
+    characters = Counter(character for clip in clips for character in readings[clip.language].normal(clip.text))
     return {**values, "kept": len(clips), "errors": errors, "notes": [*values.get("notes", ()), note],
             "duration_s": round(sum(clip.duration_s for clip in clips), 3),
             "characters": dict(sorted(characters.items()))}
@@ -301,8 +306,8 @@ def index_version(workspace: Workspace, name: str, new: str) -> None:
         return
     old = ClipIndex(workspace, base.card.fingerprint)
     language = dataset.card.language
-    reading, rules = _reading(workspace, base, language)
-    about = {**old.about(), "dataset": new, "normaliser": reading.normaliser, "rules": rules}
+    readings = _readings(workspace, base, language)
+    about = {**old.about(), "dataset": new, **reading_names(dataset.card, readings)}
     same = language == base.card.language
     tokenizer = about.get("tokenizer", "") if same else ""
     about["tokenizer"] = tokenizer
@@ -317,7 +322,8 @@ def index_version(workspace: Workspace, name: str, new: str) -> None:
             before = old.named(clip.id for clip in part)
             for clip in part:
                 one = before.get(clip.id)
-                text = one.spoken if same and one and one.clip.text == clip.text else reading.normal(clip.text)
+                text = one.spoken if same and one and one.clip.text == clip.text else (
+                    readings[clip.language].normal(clip.text))
                 too_long = [coverage.too_long.get(clip.id, "")]
                 if one is not None and one.clip.sha256 == clip.sha256:  # its speech is as long as it was
                     message = next((each.message for each in one.findings if each.kind == "too long"), "")

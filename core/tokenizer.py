@@ -6,6 +6,9 @@ text only. Characters that the base already has keep their ids. The same text gi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 from config.errors import UserError
 from config.schema import TokenizerOptions
 from config.text_rules import TextRules
@@ -36,46 +39,53 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
         workspace.tokenizer(options.tokenizer)  # fails early where there is none
     base = load_front_end(workspace, options.model)
     dataset = manifest.load(workspace.dataset(options.dataset))
-    rules = text_rules.for_dataset(workspace, options.rules, dataset.card.language)
-    pieces_file = target.with_name(target.name + _PIECES_SUFFIX)
+    rules = text_rules.for_languages(workspace, options.rules, dataset.card.languages)
 
     if options.variant_of and options.part != "report":
         if options.part != "all" or options.rules or options.tokenizer_file or options.merges:
             raise UserError(f"A variant of {options.variant_of!r} is read as that language is: there are no pieces to "
                             "learn and no rules to choose.", "Leave out part, merges, rules and the custom tokenizer.")
+        if len(dataset.card.languages) > 1:
+            raise UserError(f"The dataset {options.dataset!r} holds several languages ({dataset.card.language}); a "
+                            "variant is one.", "Choose a dataset of the variant alone.")
         extended = base.with_variant(dataset.card.language, options.variant_of)
         training = PieceTraining("variant", 0, 0)
     elif options.part in ("all", "train"):
         with stage(reporter, "train"):
-            pieces = make_pieces(base, dataset, options, rules)
+            pieces = {code: make_pieces(base, dataset, options, code, rules[code]) for code in dataset.card.languages}
         if options.part == "train":
-            pieces.save(pieces_file)
-            longer = tuple(dict.fromkeys(left + right for left, right in pieces.merges))
-            counts = {"characters": len(pieces.characters), "pieces": len(longer)}
-            reporter.emit(Plan((
-                f"{len(pieces.characters)} characters: {' '.join(pieces.characters)}",
-                f"{len(longer)} pieces longer than one character: {' '.join(longer) or 'none'}"), counts))
-            return {"state": "learned", **counts, "file": str(pieces_file)}
+            counts = {"characters": 0, "pieces": 0}
+            for code, own in pieces.items():
+                own.save(_pieces_file(target, dataset, code))
+                longer = tuple(dict.fromkeys(left + right for left, right in own.merges))
+                counts = {"characters": counts["characters"] + len(own.characters),
+                          "pieces": counts["pieces"] + len(longer)}
+                reporter.emit(Plan((
+                    f"{code}: {len(own.characters)} characters: {' '.join(own.characters)}",
+                    f"{code}: {len(longer)} pieces longer than one character: {' '.join(longer) or 'none'}"), counts))
+            files = ", ".join(str(_pieces_file(target, dataset, code)) for code in pieces)
+            return {"state": "learned", **counts, "file": files}
     elif options.part == "merge":
-        pieces = Pieces.load(pieces_file)
+        pieces = {code: Pieces.load(_pieces_file(target, dataset, code)) for code in dataset.card.languages}
     if options.part == "report":
         earlier = TokenizerReport.load(target)
         extended = FrontEnd.load(target)
         training = PieceTraining(earlier.algorithm, earlier.merges_asked, earlier.merges_learned)
     elif not options.variant_of:
-        extended, training = merge(base, dataset, pieces, rules, options.byte_fallback)
+        extended, training = merge(base, pieces, rules, options.byte_fallback)
     check_stop(reporter, "Stopped before the tokenizer was written.")
 
     with stage(reporter, "check"):
         source, sentences = probe_sentences(workspace.model(model_info.base_of(workspace, options.model)))
         for taught in model_info.taught_records(workspace, options.model):
             if taught.dataset in workspace.list_datasets():
-                clips = manifest.load(workspace.dataset(taught.dataset)).split(HELD_OUT)[:_TAUGHT_SENTENCES]
-                sentences += tuple((taught.language, clip.text) for clip in clips)
+                there = manifest.load(workspace.dataset(taught.dataset))
+                for code in taught.languages:
+                    sentences += tuple((code, clip.text) for clip in there.split(HELD_OUT, code)[:_TAUGHT_SENTENCES])
         report = measure(base, extended, dataset, training, source, sentences)
     if report.unknown_rate > 0 and options.variant_of:
         unknown = dict.fromkeys(character for clip in dataset.clips
-                                for character in extended.unknown_characters(clip.text, dataset.card.language))
+                                for character in extended.unknown_characters(clip.text, clip.language))
         raise UserError(f"The texts have characters that {options.variant_of!r} lacks: {name_characters([*unknown])}.",
                         "Correct these texts, or teach the language as a new one, without --variant-of.")
     if report.unknown_rate > 0:
@@ -112,13 +122,18 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
     }
 
 
-def make_pieces(base: FrontEnd, dataset: PreparedDataset, options: TokenizerOptions,
+def _pieces_file(target: Path, dataset: PreparedDataset, language: str) -> Path:
+    """Where the pieces of a language are kept between the parts."""
+    own = f"-{language}" if len(dataset.card.languages) > 1 else ""
+    return target.with_name(f"{target.name}{own}{_PIECES_SUFFIX}")
+
+
+def make_pieces(base: FrontEnd, dataset: PreparedDataset, options: TokenizerOptions, language: str,
                 rules: TextRules | None = None) -> Pieces:
-    """Characters of all of the dataset's text, and merges trained on its training text or read from a file."""
-    language = dataset.card.language
+    """Characters of all of a language's text, and merges trained on its training text or read from a file."""
     reader = base.extended(language, base.normaliser_for(language), [], [], rules)  # so the text is read as in training
-    train = [reader.normalise(clip.text, language) for clip in dataset.split(TRAIN)]
-    held_out = [reader.normalise(clip.text, language) for clip in dataset.split(HELD_OUT)]
+    train, held_out = ([reader.normalise(clip.text, language) for clip in dataset.split(part, language)]
+                       for part in (TRAIN, HELD_OUT))
     if options.tokenizer_file:
         pieces = import_pieces(base, options.tokenizer_file)
     else:
@@ -127,13 +142,16 @@ def make_pieces(base: FrontEnd, dataset: PreparedDataset, options: TokenizerOpti
     return with_all_characters(pieces, (*train, *held_out))
 
 
-def merge(base: FrontEnd, dataset: PreparedDataset, pieces: Pieces,
-          rules: TextRules | None = None, byte_fallback: bool = False) -> tuple[FrontEnd, PieceTraining]:
-    """`base` with the dataset's language, and how its pieces were trained."""
-    language = dataset.card.language
-    extended = base.extended(language, base.normaliser_for(language), pieces.characters, pieces.merges, rules,
-                             byte_fallback)
-    return extended, PieceTraining(pieces.algorithm, pieces.merges_asked, pieces.longer_than_one)
+def merge(base: FrontEnd, pieces: Mapping[str, Pieces], rules: Mapping[str, TextRules | None],
+          byte_fallback: bool = False) -> tuple[FrontEnd, PieceTraining]:
+    """`base` with the languages of `pieces`, one after the other, and how their pieces were trained."""
+    extended = base
+    for language, own in pieces.items():
+        extended = extended.extended(language, base.normaliser_for(language), own.characters, own.merges,
+                                     rules[language], byte_fallback)
+    *_, last = pieces.values()
+    return extended, PieceTraining(last.algorithm, last.merges_asked * len(pieces),
+                                   sum(own.longer_than_one for own in pieces.values()))
 
 
 def _show(report: TokenizerReport, base: FrontEnd, dataset: PreparedDataset, reporter: Reporter) -> None:

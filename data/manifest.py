@@ -48,7 +48,7 @@ class DatasetCard:
     """Facts about a dataset, and the fingerprint that shows a change."""
 
     name: str
-    language: str
+    language: str  # of several languages the codes with commas between them
     source: str
     clips: int
     train_clips: int
@@ -58,6 +58,11 @@ class DatasetCard:
     licence: str = ""  # of the recordings; empty if unknown
     reviewed: str = ""  # the dataset that it was made from in a review
     split: str = ""  # how held-out clips were drawn
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The languages of the clips, in the order in which they were added."""
+        return tuple(self.language.split(","))
 
     @property
     def by_speaker(self) -> bool:
@@ -73,9 +78,9 @@ class PreparedDataset:
     card: DatasetCard
     clips: Sequence[ManifestClip]
 
-    def split(self, name: str) -> tuple[ManifestClip, ...]:
-        """Clips of `train` or `held_out`."""
-        return tuple(clip for clip in self.clips if clip.split == name)
+    def split(self, name: str, language: str = "") -> tuple[ManifestClip, ...]:
+        """Clips of `train` or `held_out`, of one language alone where it is given."""
+        return tuple(clip for clip in self.clips if clip.split == name and language in ("", clip.language))
 
     def audio_path(self, clip: ManifestClip) -> Path:
         return check_no_link_out(self.folder, clip.audio)

@@ -81,6 +81,7 @@ class TextNormaliser:
 
     normaliser: str
     verbalize: Callable[[str], str] = str
+    rules: str = ""  # their name
 
     def normal(self, text: str) -> str:
         return normalise(self.verbalize(text), self.normaliser)

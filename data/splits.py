@@ -32,12 +32,16 @@ class Sides:
         self.clips = self.held_clips = 0
 
     @classmethod
-    def gather(cls, clips: Iterable[tuple[ManifestClip, str]], *, by_speaker: bool) -> Sides:
-        """From clips, each with its normalised text; `UserError` for a speaker on both sides with `by_speaker`."""
+    def gather(cls, clips: Iterable[tuple[ManifestClip, str]], *, by_speaker: bool, language: str = "") -> Sides:
+        """From clips, each with its normalised text; `UserError` for a speaker on both sides with `by_speaker`.
+
+        Those in `language`, if it is given, are counted: each language has its own share of held-out clips.
+        """
         made = cls()
         for clip, normal in clips:
-            made.clips += 1
-            made.held_clips += clip.split == HELD_OUT
+            counted = language in ("", clip.language)
+            made.clips += counted
+            made.held_clips += counted and clip.split == HELD_OUT
             made.put(("text", normal), clip.split)
             if clip.source:
                 made.put(("recording", clip.source), clip.split)

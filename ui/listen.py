@@ -236,8 +236,8 @@ def _suggested_text(page: Page, view: View) -> object:
 def _example_choices(page: Page, view: View) -> object:
     """Held-out sentences of the language's datasets, then the built-in ones."""
     code = _language(page, view)
-    held_out = [text for dataset in records.datasets(page.workspace) if dataset.language == code
-                for text in records.held_out_texts(page.workspace, dataset.name, 5)]
+    held_out = [text for dataset in records.datasets(page.workspace) if code in dataset.languages
+                for text in records.held_out_texts(page.workspace, dataset.name, 5, code)]
     return gr.update(choices=list(dict.fromkeys([*held_out, *EXAMPLES.get(code, ())]))[:6])
 
 

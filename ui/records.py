@@ -33,6 +33,11 @@ class DatasetSummary:
     licence: str = ""
     damage: str = ""  # why its card cannot be read
 
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The codes of its languages."""
+        return tuple(self.language.split(","))
+
 
 @dataclass(frozen=True)
 class ProofRow:
@@ -84,13 +89,14 @@ def dataset(workspace: Workspace, name: str) -> DatasetSummary:
                           str(about.get("licence") or ""), damage)
 
 
-def held_out_texts(workspace: Workspace, name: str, most: int = 6) -> list[str]:
-    """Sentences that a dataset keeps from training, the shorter first."""
+def held_out_texts(workspace: Workspace, name: str, most: int = 6, language: str = "") -> list[str]:
+    """Sentences that a dataset keeps from training, the shorter first; of one `language`, where it has several."""
     try:
         with foreign.open_plain(workspace.datasets / name / "manifest.jsonl") as file:
             clips = (foreign.loads(line) for line in file if line.strip())
             texts = (str(clip.get("text", "")) for clip in clips
-                     if isinstance(clip, dict) and clip.get("split") == "held_out")
+                     if isinstance(clip, dict) and clip.get("split") == "held_out"
+                     and language in ("", clip.get("language")))
             return heapq.nsmallest(most, filter(None, texts), key=len)
     except (OSError, ValueError):
         return []

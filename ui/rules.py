@@ -121,9 +121,13 @@ def _all_names(page: Page) -> list[str]:
 
 
 def rule_choices(page: Page, dataset: str) -> list[str]:
-    """The rules for the language of `dataset`, after no rules."""
-    language = records.dataset(page.workspace, dataset).language if dataset in page.workspace.list_datasets() else ""
-    return ["", *(text_rules.choices(page.workspace, language) if language else _all_names(page))]
+    """The rules for the language of `dataset`, after no rules; of several languages all that ship come first."""
+    codes = records.dataset(page.workspace, dataset).languages if dataset in page.workspace.list_datasets() else ("",)
+    if codes == ("",):
+        return ["", *_all_names(page)]
+    shipped = ",".join(filter(text_rules.ships, codes)) if len(codes) > 1 else ""
+    offered = [*filter(None, [shipped]), *(name for code in codes for name in text_rules.choices(page.workspace, code))]
+    return ["", *dict.fromkeys(offered)]
 
 
 def _offer(page: Page, view: View) -> object:

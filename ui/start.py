@@ -499,7 +499,7 @@ def language_choices(workspace: Workspace, view: View) -> Mapping[str, object]:
     preparing = {str(state.job.settings.get("language", "")) for state in view.jobs
                  if state.verb == "prepare" and state.alive}
     prepared = {found.language for found in records.datasets(workspace) if found.language}
-    codes = ({"am"} | preparing | prepared) - everywhere - {""}
+    codes = {code for code in {"am"} | preparing | prepared if code and not set(code.split(",")) & everywhere}
     made = [(job_views.language_name(code), code) for code in sorted(codes)]
     return {**choice_update(made, view.values["start_language"]), "visible": not _is_own(view)}
 
@@ -637,7 +637,7 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
     if not dataset:
         raise UserError(f"There are no recordings in {job_views.language_name(language)} yet.",
                         "Choose “My own recordings”, or prepare a dataset on the Data tab.")
-    one = family_of_model(workspace, model)
+    one, stem = family_of_model(workspace, model), verb_form.model_stem(workspace, model)
     picked: dict[str, Any] = {} if dataset == DEMO else {"dataset": dataset, "source": AS_IS}
     if own is not None and own.dataset not in workspace.list_datasets():
         picked |= {"source": own.source, "any_script": own.any_script}
@@ -645,8 +645,8 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
     made = demo_chain.ChainOptions(
         model=model, model_present=":" in model or (bool(one.variants) and model in workspace.list_models()),
         language=language,
-        extended_name=f"{verb_form.model_stem(workspace, model)}-{language}" if ":" in model else "",
-        rules=language if text_rules.ships(language) else "",
+        extended_name=f"{stem}-{verb_form.in_a_name(language)}" if ":" in model else "",
+        rules=",".join(filter(text_rules.ships, language.split(","))),
         merges=model_info.preset(one.name, "tokenizer", TokenizerOptions).merges, train=train, **picked)
     return replace(made, extended_name=_free_name(workspace, made, states))
 

@@ -247,14 +247,14 @@ def trainable_datasets(workspace: Workspace, extension: str) -> list[str]:
     except UserError:
         spoken = ()
     base = (*_base_languages(workspace, extension), *_taught_languages(workspace, extension))
-    found = sorted(records.datasets(workspace), key=lambda one: (one.language not in spoken, one.name))
-    return [one.name for one in found if one.language not in base]
+    found = sorted(records.datasets(workspace), key=lambda one: (set(one.languages) != set(spoken), one.name))
+    return [one.name for one in found if not set(one.languages) & set(base)]
 
 
 def replayable_datasets(workspace: Workspace, extension: str, chosen: str) -> list[str]:
     """Nothing, each dataset in a language of the base of `extension`, all of them, and those `chosen`."""
     base = _base_languages(workspace, extension)
-    names = [one.name for one in records.datasets(workspace) if one.language in base]
+    names = [one.name for one in records.datasets(workspace) if set(one.languages) <= set(base)]
     several = [", ".join(names)] if len(names) > 1 else []
     picked = languages.split_names(chosen)
     return list(dict.fromkeys(["", *names, *several, *([chosen] if picked and set(picked) <= set(names) else [])]))
@@ -288,7 +288,12 @@ def taught_models(workspace: Workspace, jobs: Sequence[JobState]) -> list[catalo
 def tokenizer_name(workspace: Workspace, model: str, dataset: str) -> str:
     """Such as `tiny-am`, or `tiny-am-el` for a model that was taught Amharic."""
     language = records.dataset(workspace, dataset).language if dataset in workspace.list_datasets() else ""
-    return f"{model_stem(workspace, model)}-{language or _FIRST_LANGUAGE}"
+    return f"{model_stem(workspace, model)}-{in_a_name(language or _FIRST_LANGUAGE)}"
+
+
+def in_a_name(languages: str) -> str:
+    """The codes of languages with hyphens between them, as a name has them."""
+    return languages.replace(",", "-")
 
 
 def model_stem(workspace: Workspace, model: str) -> str:
@@ -296,21 +301,16 @@ def model_stem(workspace: Workspace, model: str) -> str:
     if ":" not in model:
         return model or CATALOG[0].name
     try:
-        return _taught_stem(workspace, catalog.resolve(workspace, model))
+        return model_info.stem(workspace, catalog.resolve(workspace, model))
     except UserError:  # it was deleted since
         return CATALOG[0].name
-
-
-def _taught_stem(workspace: Workspace, model: catalog.ModelReference) -> str:
-    taught = model_info.taught_records_of(workspace, model)
-    return "-".join((model_info.base_model_of(workspace, model), *(one.language for one in taught)))
 
 
 def generated_names(workspace: Workspace, jobs: Sequence[JobState] = ()) -> set[str]:
     """Every name that may have been suggested for a tokenizer, an extension or an export."""
     models = {*(one.name for one in CATALOG), *workspace.list_models(),
-              *(_taught_stem(workspace, model) for model in taught_models(workspace, jobs))}
-    codes = {_FIRST_LANGUAGE, *(one.language for one in records.datasets(workspace))}
+              *(model_info.stem(workspace, model) for model in taught_models(workspace, jobs))}
+    codes = {_FIRST_LANGUAGE, *(in_a_name(one.language) for one in records.datasets(workspace))}
     return {f"{model}-{code}" for model in models for code in codes} | {
         *workspace.list_tokenizers(), *workspace.list_extensions()}
 

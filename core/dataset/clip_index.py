@@ -30,8 +30,9 @@ from data.clip_findings import LEARNABLE as LEARNABLE
 from data.clip_findings import Histogram as Histogram
 from data.disk_collections import DiskList, chunked
 from data.durable_files import atomic_path
-from data.manifest import ManifestClip, PreparedDataset
+from data.manifest import DatasetCard, ManifestClip, PreparedDataset
 from data.measures import VERSION, Measures
+from data.normalisers import TextNormaliser
 
 _PER_QUERY = 500  # ids or hashes
 _TABLES = """
@@ -145,6 +146,12 @@ class DatasetPlots:
         return next((one.median for one in self.histograms if one.unit == "LUFS"), None)
 
 
+def reading_names(card: DatasetCard, readings: Mapping[str, TextNormaliser]) -> dict[str, str]:
+    """What `ClipIndex.readings` reads: rules and normalisers, for each language of the dataset, commas between them."""
+    return {"rules": ",".join(readings[code].rules for code in card.languages),
+            "normaliser": ",".join(readings[code].normaliser for code in card.languages)}
+
+
 def build_index(workspace: Workspace, dataset: PreparedDataset, spoken: Iterable[AnalysedClip],
                 about: Mapping[str, str]) -> int:
     """Write the clip index of `dataset`; how many of the clips have findings.
@@ -210,6 +217,14 @@ class ClipIndex:
         if not self._path.is_file():
             raise UserError("The recordings of this dataset have not been measured yet.",
                             "Prepare it once more with its settings: what is there stays, and the rest is measured.")
+
+    @classmethod
+    def readings(cls, workspace: Workspace, card: DatasetCard) -> dict[str, tuple[str, str]]:
+        """By language, the text rules (a name or nothing) and the normaliser that the clips of a dataset were read by.
+        """
+        about = cls(workspace, card.fingerprint).about()
+        names = zip(about["rules"].split(","), about["normaliser"].split(","), strict=True)
+        return dict(zip(card.languages, names, strict=True))
 
     @staticmethod
     def exists(workspace: Workspace, fingerprint: str) -> bool:

@@ -22,16 +22,21 @@ def warn_doubtful_code(code: str, reporter: Reporter) -> None:
         reporter.emit(WarningRaised(reason))
 
 
-def check_target(dataset: str, language: str, new: Collection[str], base: Collection[str],
-                 taught: Collection[str] = ()) -> None:
-    """Refuse to train on a language that the base speaks or was taught, or one that the extension does not add."""
-    if language in new:
-        return
-    check_new(dataset, language, base, taught)
-    raise UserError(
-        f"The dataset {dataset!r} is in {describe_language(language)}; the extended model learns "
-        f"{', '.join(map(describe_language, new)) or 'nothing'} and speaks {', '.join((*base, *taught))}.",
-        "Train a tokenizer on this dataset and extend the model with it.")
+def check_targets(dataset: str, languages: Collection[str], new: Collection[str], base: Collection[str],
+                  taught: Collection[str] = ()) -> None:
+    """Refuse to train on languages that the base speaks or was taught, and on others than the extension adds."""
+    hint = "Train a tokenizer on this dataset and extend the model with it."
+    for language in languages:
+        if language not in new:
+            check_new(dataset, language, base, taught)
+            raise UserError(
+                f"The dataset {dataset!r} is in {describe_language(language)}; the extended model learns "
+                f"{', '.join(map(describe_language, new)) or 'nothing'} and speaks {', '.join((*base, *taught))}.",
+                hint)
+    if missing := [language for language in new if language not in languages]:
+        raise UserError(f"The extended model is to learn {', '.join(map(describe_language, new))}; the dataset "
+                        f"{dataset!r} has no {', '.join(map(describe_language, missing))}.",
+                        f"Choose a dataset with all of them. {hint}")
 
 
 def check_new(dataset: str, language: str, base: Collection[str], taught: Collection[str] = ()) -> None:

@@ -11,7 +11,7 @@ from math import floor
 
 from config.errors import UserError
 from core.jobs.events import Plan, WarningRaised
-from core.jobs.reporter import Reporter
+from core.jobs.reporter import Reporter, pluralize
 from core.library.segments import PREFIX
 from core.workspace import Workspace
 from data.feature_cache import FeatureCache
@@ -34,8 +34,8 @@ class TokenizerCoverage:
 UNKNOWN_COVERAGE = TokenizerCoverage()
 
 
-def newest_tokenizer(workspace: Workspace, base: FrontEnd, language: str) -> str:
-    """The merged tokenizer of `base` that was made last for `language`; empty where there is none."""
+def newest_tokenizer(workspace: Workspace, base: FrontEnd, *languages: str) -> str:
+    """The merged tokenizer of `base` that was made last for all `languages`; empty where there is none."""
     found = []
     for name in workspace.list_tokenizers():
         folder = workspace.tokenizers / name
@@ -43,7 +43,8 @@ def newest_tokenizer(workspace: Workspace, base: FrontEnd, language: str) -> str
             made = FrontEnd.load(folder)
         except UserError:
             continue  # incomplete or damaged: the Tokenizer tab says so
-        if language in made.languages and made.is_new(language) and made.base_fingerprint == base.base_fingerprint:
+        known = all(code in made.languages and made.is_new(code) for code in languages)
+        if known and made.base_fingerprint == base.base_fingerprint:
             found.append((folder.stat().st_mtime, name))
     return max(found)[1] if found else ""
 
@@ -74,11 +75,13 @@ def warn_uncovered(coverage: TokenizerCoverage, reporter: Reporter) -> None:
     if coverage.unknown:
         characters = sorted(set("".join(coverage.unknown.values())))
         reporter.emit(WarningRaised(
-            f"{len(coverage.unknown)} texts have characters that {reader} does not know and will not be {use} with it: "
+            f"{pluralize(len(coverage.unknown), 'text')} {'has' if len(coverage.unknown) == 1 else 'have'} characters "
+            f"that {reader} does not know and will not be {use} with it: "
             f"{name_characters(characters)}, as in {_shown(list(coverage.unknown))}. {remedy}"))
     if coverage.too_long:
         reporter.emit(WarningRaised(
-            f"{len(coverage.too_long)} texts are longer than the model can hold and will not be {use}: "
+            f"{pluralize(len(coverage.too_long), 'text')} {'is' if len(coverage.too_long) == 1 else 'are'} longer than "
+            f"the model can hold and will not be {use}: "
             f"{_shown(list(coverage.too_long))}. Cut these recordings, with their texts."))
 
 

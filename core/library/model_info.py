@@ -84,12 +84,16 @@ def taught_records_of(workspace: Workspace, model: ModelReference,
         return ()
     record = record_of(model)
     spoken = base_languages(workspace, record.origin.model) if base is None else base
-    known = [one.language for one in record.origin.taught]
-    return (*record.origin.taught, *(
-        TaughtRecord(code, model.reference, record.scope, record.dataset, record.origin.size,
-                     record.origin.fingerprint, "")
-        for code in languages(workspace, model)
-        if code not in known and code not in spoken))
+    before = {*record.origin.taught_languages, *spoken}
+    last = ",".join(code for code in languages(workspace, model) if code not in before)
+    return (*record.origin.taught, TaughtRecord(last, model.reference, record.scope, record.dataset,
+                                                record.origin.size, record.origin.fingerprint, ""))
+
+
+def stem(workspace: Workspace, model: ModelReference) -> str:
+    """What names begin with that are made of a model: that of its base and its added languages, such as `tiny-am`."""
+    taught = taught_records_of(workspace, model)
+    return "-".join((base_model_of(workspace, model), *(code for one in taught for code in one.languages)))
 
 
 def taught_models(references: Sequence[ModelReference]) -> list[ModelReference]:
@@ -122,7 +126,8 @@ def matching_tokenizers(workspace: Workspace, model: str) -> list[str]:
     names = [name for name in workspace.list_tokenizers() for kind in SEGMENTERS.values()
              if (path := workspace.tokenizers / name / kind.base_file).is_file() and content(path) in files]
     return [name for name in names
-            if list(_added_entries(workspace.tokenizers / name).items())[:-1] == list(taught.items())]
+            if (made := list(_added_entries(workspace.tokenizers / name).items())) != list(taught.items())
+            and made[:len(taught)] == list(taught.items())]
 
 
 def _added_entries(folder: Path) -> dict[str, object]:
@@ -142,7 +147,7 @@ def languages_of_extension(workspace: Workspace, name: str) -> tuple[str, ...]:
 
 def taught_languages_of_extension(workspace: Workspace, name: str) -> tuple[str, ...]:
     """The languages that the model of an extension was taught before."""
-    return tuple(one.language for one in _extension(workspace, name).origin.taught)
+    return _extension(workspace, name).origin.taught_languages
 
 
 def family_of_extension(workspace: Workspace, name: str) -> CatalogEntry:
@@ -241,7 +246,7 @@ def speakers(workspace: Workspace, model: ModelReference, language: str = "") ->
         record = None
     if record is None:
         return {}
-    taught = {one.language: one.dataset for one in record.origin.taught}
+    taught = {code: one.dataset for one in record.origin.taught for code in one.languages}
     found: dict[str, Path] = {}
     for name in filter(None, dict.fromkeys([taught.get(language, record.dataset), record.dataset, *taught.values()])):
         for speaker, clip in reference_voices.list_speakers(workspace.datasets / name).items():

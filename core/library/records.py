@@ -18,7 +18,7 @@ from data.durable_files import ExpectedFile, check_relative_path, find_faults, r
 
 MODEL_RECORD, EXTENSION, CHECKPOINT, EXPORT_RECORD = "model.json", "extension.json", "checkpoint.json", "export.json"
 ROWS, FRONT_END, ADAPTER, CONFIG = "rows.safetensors", "front_end", "adapter", "config.yaml"
-TAUGHT = "taught"  # a folder for each language that the model was taught before, with its rows and adapters
+TAUGHT = "taught"  # a folder for what the model was taught in each training before, with its rows and adapters
 CHANGED = "changed.safetensors"  # tensors of the base that were trained, in `full`
 EXPORT_SUMS, EXPORT_CARD = "SHA256SUMS.json", "README.md"
 TRAINING_OPTIONS = "training.yaml"  # the options of the run that was exported
@@ -46,15 +46,25 @@ class ModelRecord:
 
 @dataclass(frozen=True)
 class TaughtRecord:
-    """A language that a model was taught before it was extended again; its rows and adapters are frozen."""
+    """What a model was taught in one training before it was extended again; its rows and adapters are frozen."""
 
-    language: str
+    language: str  # of several languages the codes with commas between them
     source: str  # `run:ID@STEP` or `export:NAME` that it was taken from
     scope: str  # of its training
     dataset: str  # of its training
     size: int  # text rows up to and with its own
     fingerprint: str  # of the front-end that ends with it
     frozen_hash: str  # of every tensor up to and with its own, see `core.model.prefix.base_tensors`
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The codes of its languages."""
+        return tuple(self.language.split(","))
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder in `TAUGHT`, and of its adapters."""
+        return self.language.replace(",", "_")
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,11 @@ class Origin:
     size: int  # text rows with the new ones
     fingerprint: str  # of the extended front-end
     taught: tuple[TaughtRecord, ...] = ()  # languages between the base and the new ones
+
+    @property
+    def taught_languages(self) -> tuple[str, ...]:
+        """The codes of the languages between the base and the new ones."""
+        return tuple(code for one in self.taught for code in one.languages)
 
     @property
     def first_new_row(self) -> int:

@@ -56,7 +56,7 @@ _CACHE_SHARE = 0.5  # of the free memory, for the caches of texts that are gener
 
 @dataclass(frozen=True)
 class TaughtLanguage:
-    """A language that a model was taught before it was extended again: its record, files and adapters.
+    """What a model was taught in one training before it was extended again: its record, files and adapters.
 
     `files` are those of its folder in `taught`, by their paths there: a training may hold the tensors in half
     precision.
@@ -180,15 +180,15 @@ class TTSModel:
     def adapters_of(self, language: str) -> Adapters | None:
         """The adapters that act on texts of `language`."""
         for one in self.taught:
-            if one.record.language == language:
+            if language in one.record.languages:
                 return one.adapters
         return self.adapters if self.scope == "full" or self.front_end.is_new(language) else None
 
     @property
     def new_languages(self) -> tuple[str, ...]:
         """The languages of the last extension: neither the base's nor taught before."""
-        taught = [one.record.language for one in self.taught]
-        return tuple(code for code in self.front_end.languages if self.front_end.is_new(code) and code not in taught)
+        return tuple(code for code in self.front_end.languages
+                     if self.front_end.is_new(code) and code not in self.origin.taught_languages)
 
     @property
     def frozen_hash(self) -> str:
@@ -253,10 +253,8 @@ def load_model_to_extend(workspace: Workspace, name: str, device: torch.device) 
         raise UserError(f"{name} was trained in scope 'full', which changed its base: it cannot be extended again.",
                         "Extend a model that was trained in scope `gated` or `rows`.")
     front_end = FrontEnd.load(found.folder / records.FRONT_END)
-    languages = [code for code in front_end.languages if front_end.is_new(code)][len(record.origin.taught):]
-    if len(languages) != 1:
-        raise UserError(f"{name} was taught {', '.join(languages) or 'nothing'} in one training: it cannot be extended "
-                        "again.", "Extend a model that was taught one language after the other.")
+    languages = [code for code in front_end.languages
+                 if front_end.is_new(code) and code not in record.origin.taught_languages]
     if found.kind == "export":
         split = _split_export(found.folder, record.origin, device)
         rows, source = split.rows, f"export:{found.name}"
@@ -265,7 +263,8 @@ def load_model_to_extend(workspace: Workspace, name: str, device: torch.device) 
         rows, source = tensor_files.read(found.folder / records.ROWS, "Take another checkpoint."), \
             f"run:{found.name}@{found.step}"
     base = model_before(workspace, record.origin, found.folder, device)
-    taught = TaughtRecord(languages[0], source, record.scope, record.dataset, front_end.size, front_end.fingerprint, "")
+    taught = TaughtRecord(",".join(languages), source, record.scope, record.dataset, front_end.size,
+                          front_end.fingerprint, "")
     model = _add_language(base, front_end, taught, rows, found.folder / records.ADAPTER)
     *before, last = model.taught
     last = replace(last, record=replace(taught, frozen_hash=hash_tensors(base_tensors(model.lm.module))))
@@ -378,21 +377,21 @@ def extend_model(base: TTSModel, front_end: FrontEnd, rows: Mapping[str, torch.T
 
 
 def write_taught(folder: Path, model: TTSModel) -> None:
-    """Write the languages that `model` was taught before into `folder`, each into its own of `taught`."""
+    """Write what `model` was taught before into `folder`, each training's languages into a folder of `taught`."""
     for one in model.taught:
         for name, content in one.files.items():
-            path = resolve_inside(folder / records.TAUGHT, one.record.language) / name
+            path = resolve_inside(folder / records.TAUGHT, one.record.folder) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
 
 
 def _add_language(base: TTSModel, front_end: FrontEnd, record: TaughtRecord, rows: Mapping[str, torch.Tensor],
            adapter: Path) -> TTSModel:
-    """`base` with one more taught language, frozen, whose adapters are in the folder `adapter`, if there is one."""
+    """`base` with what it was taught in one more training, frozen; `adapter`: the folder of its adapters, if any."""
     model, adapters = extend_model(base, front_end, rows, frozen=True), None
     files = {records.ROWS: tensor_files.serialize(rows)}
     if adapter.is_dir():
-        adapters = Adapters.load(model.lm.module, adapter, f"{TAUGHT.strip('.')}{record.language}")
+        adapters = Adapters.load(model.lm.module, adapter, f"{TAUGHT.strip('.')}{record.folder}")
         for value in adapters.parameters().values():
             value.requires_grad_(False)
         files |= {f"{records.ADAPTER}/{path.name}": path.read_bytes() for path in sorted(adapter.iterdir())}
@@ -406,11 +405,11 @@ def _with_taught(base: TTSModel, origin: Origin, folder: Path) -> TTSModel:
     if origin.taught:
         front_end = FrontEnd.load(folder / records.FRONT_END)
     for record in origin.taught:
-        own = resolve_inside(folder / records.TAUGHT, record.language)
+        own = resolve_inside(folder / records.TAUGHT, record.folder)
         rows = tensor_files.read(own / records.ROWS, "Make the extension again, or take another checkpoint.")
-        model = _add_language(model, front_end.up_to(record.language), record, rows, own / records.ADAPTER)
+        model = _add_language(model, front_end.up_to(record.languages[-1]), record, rows, own / records.ADAPTER)
     if origin.taught and (found := hash_tensors(base_tensors(model.lm.module))) != model.frozen_hash:
-        languages = ", ".join(record.language for record in origin.taught)
+        languages = ", ".join(origin.taught_languages)
         raise UserError(f"{folder / records.TAUGHT} does not hold what the model was taught ({languages}): "
                         f"{found[:12]} there, {model.frozen_hash[:12]} wanted.",
                         "Make the extension again, or take another checkpoint.")

@@ -167,11 +167,11 @@ def row_probes(model: TTSModel, languages: Sequence[str]) -> list[ProbeSample]:
 
 def taught_probes(workspace: Workspace, model: TTSModel) -> list[ProbeSample]:
     """For each language that `model` was taught before: all of its rows, and held-out sentences where they are here."""
-    probes = row_probes(model, [one.record.language for one in model.taught])
+    probes = row_probes(model, model.origin.taught_languages)
     voice = next(iter(model.family.load_voices(model.base_folder).values()), None)
     features = model.lm.probe_features(voice)
-    for one in model.taught:
-        language, clips = one.record.language, list[Utterance]()
+    for language in model.origin.taught_languages:
+        clips = list[Utterance]()
         sentences = evaluation.held_out_recordings(workspace, model, language)
         for number, sentence in enumerate(evaluation.spread_evenly(sentences, _TAUGHT_SENTENCES)):
             clip = make_utterance(f"{language}-{number}", sentence.text, language, "", features, model.front_end)
@@ -244,13 +244,13 @@ def _held_out(workspace: Workspace, base: TTSModel, finetuned: TTSModel, record:
     untrained = load_extension(workspace, record.extension, base.device)
     verbalize = untrained.front_end.verbalize
     sentences = [HeldOutSentence(verbalize(clip.text, language), dataset.audio_path(clip))
-                 for clip in dataset.split(HELD_OUT) if clip.language == language]
+                 for clip in dataset.split(HELD_OUT, language)]
     return untrained, [one for one in sentences if one.text not in record.scored] or sentences
 
 
 def _and_taught(base: TTSModel) -> str:
     """What is said of the languages that the base was taught before."""
-    languages = ", ".join(one.record.language for one in base.taught)
+    languages = ", ".join(base.origin.taught_languages)
     return f" and of the languages taught before ({languages})" if languages else ""
 
 

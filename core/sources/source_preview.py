@@ -58,7 +58,9 @@ def store_upload(workspace: Workspace, paths: Sequence[Path]) -> Path:
 def preview(source: str, language: str) -> tuple[str, ...]:
     """The form of `source` and a summary of its first entries, a line each; `UserError` where it is no dataset."""
     try:
-        return tuple(_without_folder(line, source) for line in _describe(source, language))
+        lines = [_without_folder(line, source) for line in _describe(source, language)]
+        return tuple(line.replace("the upload", "The upload", 1) if line.startswith("the upload") else line
+                     for line in lines)
     except UserError as error:
         raise UserError(_without_folder(error.message, source), _without_folder(error.hint, source)) from error
 
@@ -124,8 +126,7 @@ def _unread(source: str) -> str:
     tables, archives = packed_files(path)
     if tables or archives:
         packed = pluralize(len(archives), "archive") if archives else pluralize(len(tables), "table")
-        return (f"{path.name} has its recordings in {packed}: it is unpacked and recognised when the preparation "
-                "starts.")
+        return f"{path.name} has recordings in {packed}: it is unpacked and recognised when the preparation starts."
     if len(path.parts) < 3:
         raise UserError(f"{path} is no folder of recordings.", f"Lisan knows {KNOWN_FORMS}.")
     return ""

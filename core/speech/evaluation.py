@@ -289,11 +289,11 @@ def held_out_recordings(workspace: Workspace, model: TTSModel, language: str) ->
     if not model.front_end.is_new(language):
         return base_recordings(model, language)
     dataset = _dataset(workspace, model, language)
-    if dataset is None or dataset.card.language != language:
+    if dataset is None:
         return []
     verbalize = model.front_end.verbalize  # recognisers write words, not digits
     return [HeldOutSentence(verbalize(clip.text, language), dataset.audio_path(clip))
-            for clip in dataset.split(manifest.HELD_OUT)]
+            for clip in dataset.split(manifest.HELD_OUT, language)]
 
 
 def longest_texts(workspace: Workspace, model: TTSModel) -> dict[str, int]:
@@ -331,7 +331,7 @@ def _dataset(workspace: Workspace, model: TTSModel, language: str = "") -> manif
     """The dataset that `model`, or a `language` that it was taught before, was trained on, when it is in the workspace.
     """
     kind = model.ref.partition(":")[0]
-    taught = [one.record.dataset for one in model.taught if one.record.language == language]
+    taught = [one.record.dataset for one in model.taught if language in one.record.languages]
     if taught:
         name = taught[0]
     elif kind == "run":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import unicodedata
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,12 +114,12 @@ class UnavailableRecogniser:
     """The model's own recogniser, without the language whose chosen recogniser cannot be loaded."""
 
     own: Recogniser | None
-    missing: str  # the language
+    missing: tuple[str, ...]  # the languages
     reason: str  # without a path: it may be published
 
     @property
     def languages(self) -> tuple[str, ...]:
-        return tuple(code for code in self.own.languages if code != self.missing) if self.own else ()
+        return tuple(code for code in self.own.languages if code not in self.missing) if self.own else ()
 
     def score(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> RecognitionScore:
         assert self.own is not None
@@ -137,12 +137,14 @@ def scored_letters(text: str) -> str:
                    if sign.isalnum() or unicodedata.category(sign)[0] == "M")
 
 
-def download_recogniser(choice: RecogniserChoice, language: str, workspace: Workspace, reporter: Reporter) -> None:
+def download_recogniser(choice: RecogniserChoice, languages: Sequence[str], workspace: Workspace,
+                        reporter: Reporter) -> None:
     """Download the chosen recogniser if it is on the hub and not in the workspace."""
     if choice.recogniser not in ("", BUILT_IN):
         with stage(reporter, "recogniser"):
-            names = recogniser_language_names(language, choice.recogniser_language)
-            recognisers.ensure_recogniser(choice.recogniser, _REVISION, names, workspace, reporter)
+            for language, name in _language_names(choice, languages).items():
+                names = recogniser_language_names(language, name)
+                recognisers.ensure_recogniser(choice.recogniser, _REVISION, names, workspace, reporter)
 
 
 def load_recogniser(workspace: Workspace, model: TTSModel, choice: RecogniserChoice) -> Recogniser | None:
@@ -158,14 +160,14 @@ def load_recogniser_or_warn(workspace: Workspace, model: TTSModel, warn: Callabl
                             languages: Collection[str] | None = None) -> Recogniser | None:
     """The recogniser of `choice`, else of the training of `model`, beside the model's own.
 
-    Where it cannot be loaded, `warn` gets the reason and its language is not scored: the errors of two recognisers
-    must not be compared. It is loaded only where its language is among `languages`, if these are given.
+    Where it cannot be loaded, `warn` gets the reason and its languages are not scored: the errors of two recognisers
+    must not be compared. It is loaded only where one of them is among `languages`, if these are given.
     """
     if choice is None and model.ref.startswith("export:"):
         choice = _locate_recogniser(workspace, loading.export_record(model))
     elif choice is None and model.ref.startswith("run:"):
         choice = records.read_record(resolve(workspace, model.ref).folder / records.CHECKPOINT, CheckpointRecord)
-    if choice is None or (languages is not None and _new_language(model) not in languages):
+    if choice is None or (languages is not None and not set(model.new_languages) & set(languages)):
         return model.family.load_recogniser(model.base_folder)
     try:
         return _load(workspace, model, choice)
@@ -176,7 +178,7 @@ def load_recogniser_or_warn(workspace: Workspace, model: TTSModel, warn: Callabl
 def replace_unavailable(workspace: Workspace, model: TTSModel, warn: Callable[[str], None],
                         choice: RecogniserChoice, error: UserError) -> UnavailableRecogniser:
     """The recogniser that remains when `error` prevents loading that of `choice`; `warn` gets the reason and a hint."""
-    language, name, folder = _new_language(model), choice.recogniser, _folder(workspace, choice.recogniser)
+    codes, name, folder = model.new_languages, choice.recogniser, _folder(workspace, choice.recogniser)
     missing = folder is not None and not folder.is_dir()
     if not missing:
         problem, detail = "cannot be loaded", f": {error.message}"
@@ -187,20 +189,20 @@ def replace_unavailable(workspace: Workspace, model: TTSModel, warn: Callable[[s
         detail = f" ({folder})."
     shown = folder.name if folder is not None and Path(name).is_absolute() else name
     reason = f"the recogniser {shown} of its training {problem}"
-    hint = _recovery_hint(choice, language, folder, missing)
-    warn(f"{language_name(language)} is not measured: {reason}{detail} {hint}")
-    return UnavailableRecogniser(model.family.load_recogniser(model.base_folder), language, reason)
+    hint = _recovery_hint(choice, codes[0], folder, missing)
+    warn(f"{language_name(','.join(codes))} {'is' if len(codes) == 1 else 'are'} not measured: {reason}{detail} {hint}")
+    return UnavailableRecogniser(model.family.load_recogniser(model.base_folder), codes, reason)
 
 
 def unmeasured_reason(recogniser: Recogniser | None, language: str) -> str:
     """Why the recogniser that was chosen for `language` is unavailable; empty where none was chosen, or it is there."""
-    unavailable = isinstance(recogniser, UnavailableRecogniser) and language == recogniser.missing
+    unavailable = isinstance(recogniser, UnavailableRecogniser) and language in recogniser.missing
     return recogniser.reason if unavailable else ""  # type: ignore[union-attr]
 
 
 def _load(workspace: Workspace, model: TTSModel, choice: RecogniserChoice) -> Recogniser | None:
-    own, language = model.family.load_recogniser(model.base_folder), _new_language(model)
-    if not choice.recogniser or not language:
+    own, names = model.family.load_recogniser(model.base_folder), _language_names(choice, model.new_languages)
+    if not choice.recogniser or not names:
         return own
     folder = _folder(workspace, choice.recogniser)
     if folder is None:
@@ -211,14 +213,22 @@ def _load(workspace: Workspace, model: TTSModel, choice: RecogniserChoice) -> Re
     else:
         if not Path(choice.recogniser).is_absolute():
             recognisers.check(folder)
-        transcriber = HubTranscriber.load(folder, model.device, language, choice.recogniser_language)
-        chosen = TranscribingRecogniser(transcriber, language)
+        *others, last = (TranscribingRecogniser(HubTranscriber.load(folder, model.device, language, name), language)
+                         for language, name in names.items())
+        chosen = last
+        for one in others:
+            chosen = CompositeRecogniser(one, chosen)
     return CompositeRecogniser(chosen, own) if chosen is not None and own is not None else chosen or own
 
 
-def _new_language(model: TTSModel) -> str:
-    """The language that a chosen recogniser scores; empty for a model without a new language."""
-    return next(iter(model.new_languages), "")
+def _language_names(choice: RecogniserChoice, languages: Sequence[str]) -> dict[str, str]:
+    """The chosen recogniser's name of each language; empty for the usual names. Commas stand between several."""
+    given = [name.strip() for name in choice.recogniser_language.split(",")] if choice.recogniser_language else []
+    if given and len(given) != len(languages):
+        raise UserError(f"The recogniser's names of the languages are {choice.recogniser_language!r}; "
+                        f"{len(languages)} are wanted, for {', '.join(languages)}.",
+                        "Give them in this order, with commas between them, or none.")
+    return dict(zip(languages, given or [""] * len(languages), strict=True))
 
 
 def _locate_recogniser(workspace: Workspace, record: ExportRecord) -> ExportRecord:

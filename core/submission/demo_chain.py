@@ -43,7 +43,7 @@ class ChainOptions:
     @property
     def extended(self) -> str:
         """Name of both the merged tokenizer and the extended model."""
-        return self.extended_name or f"{self.model}-{self.language}"
+        return self.extended_name or f"{self.model}-{self.language.replace(',', '-')}"
 
 
 def demo_options(verb: str, kind: type[Chosen]) -> Chosen:

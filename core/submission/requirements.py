@@ -30,6 +30,7 @@ from config.schema import (
 )
 from core.dataset import languages, review
 from core.dataset.languages import describe_language
+from core.jobs.reporter import pluralize
 from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import VERBS
 from core.library import catalog, evaluation_report, listening, model_info, records, segments
@@ -69,7 +70,8 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
                 model = catalog.resolve_model(workspace, options.model)
                 base = model_info.base_languages(workspace, model_info.base_model_of(workspace, model))
                 spoken = base, model_info.added_languages(workspace, model)
-            languages.check_new(options.dataset, _language_of(workspace, options.dataset), *spoken)
+            for language in _language_of(workspace, options.dataset).split(","):
+                languages.check_new(options.dataset, language, *spoken)
         case ListeningTestOptions():
             listening.plan(evaluation_report.read(workspace.run(options.evaluation)), options)
         case ExportOptions():
@@ -222,14 +224,15 @@ def _check_training(workspace: Workspace, options: TrainOptions) -> None:
     except UserError:
         return
     if language := _language_of(workspace, options.dataset):
-        taught = [one.language for one in record.origin.taught]
-        languages.check_target(options.dataset, language, record.languages, base, taught)
+        languages.check_targets(options.dataset, language.split(","), record.languages, base,
+                                record.origin.taught_languages)
     for name in languages.split_names(options.replay_datasets) if options.scope == "full" else ():
-        if language := _language_of(workspace, name):
+        for language in filter(None, _language_of(workspace, name).split(",")):
             languages.check_replayed(name, language, base)
 
 
 def _language_of(workspace: Workspace, dataset: str) -> str:
+    """Of several languages their codes with commas between them; empty where the dataset is not there."""
     try:
         return manifest.load_card(workspace.dataset(dataset)).language
     except UserError:
@@ -241,11 +244,12 @@ def check_new_dataset(workspace: Workspace, options: PrepareOptions) -> None:
     name, source = options.dataset, public_name(options.source)
     if name in workspace.list_datasets() and options.source != AS_IS:
         card = manifest.load_card(workspace.dataset(name))
-        before = ""
+        before, codes = "", options.language.split(",")
         if options.add_to and options.add_to in workspace.list_datasets():
-            before = f"{manifest.load_card(workspace.dataset(options.add_to)).source} + "
-        if (card.source, card.language) != (before + source, options.language):
-            raise UserError(f"There already is a dataset named {name!r}: {card.clips} clips in "
+            added_to = manifest.load_card(workspace.dataset(options.add_to))
+            before, codes = f"{added_to.source} + ", [*added_to.languages, *codes]
+        if (card.source, card.languages) != (before + source, tuple(dict.fromkeys(codes))):
+            raise UserError(f"There already is a dataset named {name!r}: {pluralize(card.clips, 'clip')} in "
                             f"{describe_language(card.language)} from {card.source}.",
                             "Choose another dataset name.")
     for state in JobBoard(workspace).queue():

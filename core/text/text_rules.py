@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -120,10 +120,23 @@ def for_dataset(workspace: Workspace, name: str, language: str) -> TextRules | N
     return rules
 
 
+def for_languages(workspace: Workspace, names: str, languages: Sequence[str]) -> dict[str, TextRules | None]:
+    """The rules of each language, of `names` with commas between them; None for a language without."""
+    if len(languages) == 1:
+        return {languages[0]: for_dataset(workspace, names, languages[0])}
+    found: dict[str, TextRules | None] = dict.fromkeys(languages)
+    for name in filter(None, names.split(",")):
+        own = _language_of(workspace, name) or name
+        fitting = [code for code in languages if code.partition("-")[0] == own.partition("-")[0]]
+        for code in fitting or languages[:1]:  # of which it says why they do not fit
+            found[code] = for_dataset(workspace, name, code)
+    return found
+
+
 def reading(workspace: Workspace, name: str, language: str, normaliser: str) -> TextNormaliser:
     """How texts of a new language are read: by the rules `name`, if any, then by the normaliser."""
     rules = for_dataset(workspace, name, language)
-    return TextNormaliser(normaliser, shipped.verbalizer_of(rules).verbalize if rules else str)
+    return TextNormaliser(normaliser, shipped.verbalizer_of(rules).verbalize if rules else str, name)
 
 
 def list_rules(workspace: Workspace, *, own: bool = False) -> tuple[RulesInfo, ...]:
@@ -216,9 +229,10 @@ def find_uses(workspace: Workspace) -> tuple[RulesUse, ...]:
 
 def hint_unused_rules(dataset: PreparedDataset, chosen: str) -> str:
     """A hint when no rules were chosen, some ship for the language, and the texts have digits; else empty."""
-    language = dataset.card.language
-    texts = [clip.text for clip in dataset.clips if any(map(str.isnumeric, clip.text))]
-    if chosen or not texts or not shipped.has_rules(language):
+    unread = [code for code in dataset.card.languages if shipped.has_rules(code)]
+    language = unread[0] if unread else ""
+    texts = [clip.text for clip in dataset.clips if clip.language == language and any(map(str.isnumeric, clip.text))]
+    if chosen or not texts:
         return ""
     return (f"{len(texts)} texts have digits, each of which becomes a token, such as in {texts[0][:60]!r}. The text "
             f"rules {language!r} write them out as they are spoken: --rules {language}, or Text rules on the page.")

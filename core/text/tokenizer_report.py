@@ -115,14 +115,13 @@ class PieceTraining:
 def measure(base: FrontEnd, extended: FrontEnd, dataset: PreparedDataset, training: PieceTraining, probe_source: str,
             sentences: Sequence[tuple[str, str]]) -> TokenizerReport:
     """Measure `extended` on all of the dataset's text, and prove it on `sentences` (language, text) of the base."""
-    language = dataset.card.language
-    normal = {clip.id: extended.normalise(clip.text, language) for clip in dataset.clips}
+    normal = {clip.id: extended.normalise(clip.text, clip.language) for clip in dataset.clips}
     length = max(1, sum(map(len, normal.values())))  # characters, spaces included
     before = [base.spell(text) for text in normal.values()]
-    after = [extended.spell(text, language) for text in normal.values()]
+    after = [extended.spell(normal[clip.id], clip.language) for clip in dataset.clips]
     dropped: Counter[str] = Counter()
     for clip in dataset.clips:
-        dropped.update(extended.dropped(clip.text, language))
+        dropped.update(extended.dropped(clip.text, clip.language))
     train, held_out = (characters_of([normal[clip.id] for clip in dataset.split(part)]) for part in (TRAIN, HELD_OUT))
     every = train | held_out
     unknown = {character for _, unknown in after for character in unknown}
@@ -130,7 +129,8 @@ def measure(base: FrontEnd, extended: FrontEnd, dataset: PreparedDataset, traini
     proofs = prove(base, extended, sentences, every_piece=True)
     proven = [proof.language for proof in proofs]
     return TokenizerReport(
-        language, extended.normaliser_for(language), training.algorithm, training.merges_asked, training.merges,
+        dataset.card.language, ",".join(dict.fromkeys(map(extended.normaliser_for, dataset.card.languages))),
+        training.algorithm, training.merges_asked, training.merges,
         tokens_added=len(added), characters=len(every), characters_covered=len(every - unknown),
         characters_added=tuple(sorted(every & added)), characters_reused=tuple(sorted(every - added - unknown)),
         characters_held_out_only=tuple(sorted(held_out - train)),
@@ -141,8 +141,8 @@ def measure(base: FrontEnd, extended: FrontEnd, dataset: PreparedDataset, traini
         fingerprint=extended.fingerprint, probe_source=probe_source, proofs=proofs,
         unproven=tuple(code for code in base.base_languages if code not in proven),
         unprepared=tuple(code for code in proven if base.unready(code)),
-        rules=text_rules.label(extended.writer(language)),
-        texts_written_out=sum(extended.verbalize(clip.text, language).split() != clip.text.split()
+        rules=", ".join(filter(None, (text_rules.label(extended.writer(code)) for code in dataset.card.languages))),
+        texts_written_out=sum(extended.verbalize(clip.text, clip.language).split() != clip.text.split()
                               for clip in dataset.clips),
         shared_file=prove_shared_file(base, extended, sentences),
     )

@@ -7,7 +7,7 @@ evaluates a checkpoint that was saved and not yet evaluated. Rank 0 evaluates, w
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -61,7 +61,7 @@ class TrainingRun:
     record: CheckpointRecord
     reporter: Reporter
     early_stopping: EarlyStopping = EarlyStopping()
-    own_sentences: tuple[HeldOutSentence, ...] = ()  # of `evaluation_texts`
+    own_sentences: Mapping[str, tuple[HeldOutSentence, ...]] = field(default_factory=dict)  # of `evaluation_texts`
     _samples: dict[str, list[Sample]] = field(default_factory=dict)
     _centres: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -78,37 +78,38 @@ class TrainingRun:
     @property
     def metric(self) -> str:
         """What ranks the checkpoints: as `select_best_by` says, or the error rate where it can be measured."""
-        chosen, language = self.options.select_best_by, self.trainer.data.language
+        chosen = self.options.select_best_by
         if chosen in (*FROM_TRANSCRIPT, *WITHOUT_TRANSCRIPT):
             title = METRICS[chosen].title
             return f"{_BEST[chosen]:g} minus {title}" if chosen in _BEST else title
-        can_score = self.speech_evaluator.can_score(language) or bool(  # an unavailable recogniser ranked before
-            unmeasured_reason(self.speech_evaluator.recogniser, language))
-        scored = self.options.evaluation_sentences > 0 and can_score
+        scored = self.options.evaluation_sentences > 0 and not self._unscored()
         return CER if scored and chosen != "speech_loss" else SPEECH_LOSS
+
+    def _unscored(self) -> list[str]:
+        """The languages that are taught and that no recogniser knows; an unavailable one ranked before."""
+        evaluator = self.speech_evaluator
+        return [code for code in self.trainer.data.languages
+                if not evaluator.can_score(code) and not unmeasured_reason(evaluator.recogniser, code)]
 
     def check_metric(self) -> None:
         """Warn where speech cannot be scored; `UserError` where it is to rank the checkpoints nevertheless."""
-        language = self.trainer.data.language
+        evaluator, unscored = self.speech_evaluator, ", ".join(map(repr, self._unscored()))
+        unavailable = any(unmeasured_reason(evaluator.recogniser, code) for code in self.trainer.data.languages)
         if self.options.select_best_by == "cer" and self.metric != CER:
             raise UserError(
                 "The best checkpoint cannot be selected by character error rate: "
-                + ("evaluation_sentences is 0." if self.speech_evaluator.can_score(language) else
-                   f"no recogniser for {language!r}."),
+                + (f"no recogniser for {unscored}." if unscored else "evaluation_sentences is 0."),
                 "Select it by speech_loss, or set evaluation_sentences and a recogniser that knows the language.")
-        chosen, heard = self.options.select_best_by, self.speech_evaluator.can_score(language) or bool(
-            unmeasured_reason(self.speech_evaluator.recogniser, language))
+        chosen = self.options.select_best_by
         missing = ("evaluation_sentences is 0" if self.options.evaluation_sentences == 0 else
-                   f"no recogniser for {language!r}" if chosen in FROM_TRANSCRIPT and not heard else
+                   f"no recogniser for {unscored}" if chosen in FROM_TRANSCRIPT and unscored else
                    "evaluation_texts have no recordings" if chosen == "mcd" and self.own_sentences else "")
         if missing and chosen in (*FROM_TRANSCRIPT, *WITHOUT_TRANSCRIPT):
             raise UserError(f"The best checkpoint cannot be selected by {METRICS[chosen].title.lower()}: {missing}.",
                             "Select it by speech_loss, or set what is missing.")
-        if unmeasured_reason(self.speech_evaluator.recogniser, language):  # setup has warned of it
-            return
-        if self.options.evaluation_sentences > 0 and not self.speech_evaluator.can_score(language):
+        if unscored and self.options.evaluation_sentences > 0 and not unavailable:  # of which setup has warned
             self.reporter.emit(WarningRaised(
-                f"No recogniser for {language!r}: samples are not scored, and the best checkpoint is selected by the "
+                f"No recogniser for {unscored}: samples are not scored, and the best checkpoint is selected by the "
                 "validation speech loss, which can fall while the speech gets worse. Listen to the samples, or choose "
                 "a recogniser that knows the language."))
 
@@ -118,8 +119,8 @@ class TrainingRun:
 
         def write() -> None:
             by_loss = self.metric == SPEECH_LOSS  # which is that of every held-out clip
-            scored = tuple(sentence.text for sentence in (self.trainer.data.sentences if by_loss else
-                                                          self._sentences()))
+            scored = tuple(sentence.text for code in self.trainer.data.languages for sentence in (
+                self.trainer.data.sentences_in(code) if by_loss else self._sentences(code)))
             record = replace(self.record, step=state.step, scored=scored,
                              frozen_hash=self.trainer.compute_frozen_hash())
             checkpoint.save(self.directory, record, self.trainer.tts, self.options, state)
@@ -143,7 +144,7 @@ class TrainingRun:
     def evaluate_base(self) -> None:
         """Before the first step in `full`: measure and synthesize what later steps are compared with."""
         def measure() -> None:
-            self.reporter.emit(_evaluated_event(0, self.trainer.data.language, self._validation_losses(), None))
+            self.reporter.emit(_evaluated_event(0, self.trainer.data.languages, self._validation_losses(), {}))
             with self._fork_rng(), self._base_weights() as tts:
                 self._synthesize_base(tts, progress_callback(self.reporter))
 
@@ -174,12 +175,12 @@ class TrainingRun:
 
     def validate_losses(self) -> None:
         """Measure the losses of the present step. It is saved only where it is the best by loss, or the last."""
-        group, step, language = self.trainer.group, self.trainer.step, self.trainer.data.language
+        group, step = self.trainer.group, self.trainer.step
 
         def measure() -> float | None:
-            losses = self._validation_losses()
-            self.reporter.emit(_evaluated_event(step, language, losses, None))
-            return losses[language].speech_loss if self.metric == SPEECH_LOSS else None
+            event = _evaluated_event(step, self.trainer.data.languages, self._validation_losses(), {})
+            self.reporter.emit(event)
+            return event.speech_loss if self.metric == SPEECH_LOSS else None
 
         with self.trainer.ema_weights():
             value: float | None = group.run_on_rank0(measure)
@@ -192,14 +193,15 @@ class TrainingRun:
 
     def evaluate_checkpoint(self) -> None:
         """Validate the present step, which is saved, synthesize its samples and rank it."""
-        step, language = self.trainer.step, self.trainer.data.language
+        step, codes = self.trainer.step, self.trainer.data.languages
 
         def measure() -> float:
             losses = self._validation_losses()
-            error, metrics = self._synthesize(language)
+            errors, metrics = self._synthesize()
             self._synthesize_base(self.trainer.tts, self._on_progress)
-            self.reporter.emit(replace(_evaluated_event(step, language, losses, error), metrics=metrics))
-            value = error if error is not None and self.metric == CER else losses[language].speech_loss
+            event = replace(_evaluated_event(step, codes, losses, errors), metrics=metrics)
+            self.reporter.emit(event)
+            value = _mean(errors.values()) if errors and self.metric == CER else event.speech_loss
             if (chosen := self.options.select_best_by) in metrics:
                 value = abs(_BEST.get(chosen, 0.0) - metrics[chosen])
             self._rank(value)
@@ -252,24 +254,24 @@ class TrainingRun:
         self.reporter.emit(CheckpointSaved(step, self._path(), best=ranking.best == step))
         checkpoint.prune_checkpoints(self.directory, self.options.keep_last, ranking.best)
 
-    def _synthesize(self, language: str) -> tuple[float | None, dict[str, float]]:
-        """Synthesize the sample sentences; their CER, or None when no recogniser knows the language, and other metrics.
-        """
-        options = self.options
+    def _synthesize(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Synthesize the sample sentences; the CER of each language that a recogniser knows, and other metrics."""
+        options, errors, spoken = self.options, dict[str, float](), list[EvaluatedSentence]()
         if options.evaluation_sentences == 0:
-            return None, {}
+            return {}, {}
         sampling = replace(self.trainer.tts.sampling, seed=options.seed)
-        score, sentences = evaluation.evaluate_language(self.speech_evaluator, self.trainer.tts, language,
-                                                        self._sentences(),
-                                                        sampling, self._on_progress)
-        for index, item in enumerate(sentences):
-            self._save_sample(index, item)
-        metrics = self._measure(sentences)
-        if not self.speech_evaluator.can_score(language):
-            return None, metrics
-        if score.sentences == 0:
-            raise UserError("None of the held-out sentences can be read by the model.", "Prepare the dataset again.")
-        return score.error, metrics
+        for language in self.trainer.data.languages:
+            score, sentences = evaluation.evaluate_language(self.speech_evaluator, self.trainer.tts, language,
+                                                            self._sentences(language), sampling, self._on_progress)
+            for index, item in enumerate(sentences):
+                self._save_sample(index, item)
+            spoken += sentences
+            if self.speech_evaluator.can_score(language):
+                if score.sentences == 0:
+                    raise UserError(f"None of the held-out sentences in {language_name(language)} can be read by the "
+                                    "model.", "Prepare the dataset again.")
+                errors[language] = score.error
+        return errors, self._measure(spoken)
 
     def _measure(self, sentences: Sequence[EvaluatedSentence]) -> dict[str, float]:
         """What an evaluation measures, of the samples of a checkpoint: all, or the metric that selects the best."""
@@ -279,12 +281,13 @@ class TrainingRun:
         if not wanted or not sentences:
             return {}
         front_end = self.trainer.tts.front_end
-        originals = {front_end.verbalize(one.text, self.trainer.data.language): one.original
-                     for one in self._sentences()}
+        originals = {(code, front_end.verbalize(one.text, code)): one.original
+                     for code in self.trainer.data.languages for one in self._sentences(code)}
         speakers = self._speakers() if "similarity" in wanted else {}
         sums: dict[str, list[float]] = {name: [0.0, 0.0] for name in wanted}
         for item in sentences:
-            values = measure_sample(item, self.speech_evaluator.recogniser, originals.get(item.text),
+            values = measure_sample(item, self.speech_evaluator.recogniser,
+                                    originals.get((item.language, item.text)),
                                     speakers.get(item.voice), wanted)
             for name, (numerator, denominator) in values.items():
                 sums[name][0] += numerator
@@ -346,9 +349,10 @@ class TrainingRun:
         error_value = item.score.error if item.score else None
         self.reporter.emit(SampleGenerated(step, item.language, item.text, path.as_posix(), error_value))
 
-    def _sentences(self) -> list[HeldOutSentence]:
-        """The sentences by which checkpoints are ranked: one's own, else held-out ones."""
-        return evaluation.spread_evenly(self.own_sentences or self.trainer.data.sentences,
+    def _sentences(self, language: str) -> list[HeldOutSentence]:
+        """The sentences of a language by which checkpoints are ranked: one's own, else held-out ones."""
+        own = self.own_sentences.get(language)
+        return evaluation.spread_evenly(own or self.trainer.data.sentences_in(language),
                                         self.options.evaluation_sentences)
 
     def _path(self) -> str:
@@ -381,26 +385,36 @@ def measure_sample(item: EvaluatedSentence, recogniser: Recogniser | None, origi
     return {name: values[name] for name in wanted if name in values}
 
 
-def own_sentences(options: TrainOptions, tts: TTSModel, language: str, run_dir: Path) -> tuple[HeldOutSentence, ...]:
-    """The sentences of `evaluation_texts`; the run keeps a copy, so that a resumed run speaks the same ones."""
+def own_sentences(options: TrainOptions, tts: TTSModel, codes: Sequence[str],
+                  run_dir: Path) -> dict[str, tuple[HeldOutSentence, ...]]:
+    """The sentences of `evaluation_texts` by language; the run keeps a copy, so that a resumed run speaks the same."""
     if not options.evaluation_texts:
-        return ()
+        return {}
     kept = run_dir / _OWN_SENTENCES
     pairs = evaluation.read_sentences(kept if kept.is_file() else Path(options.evaluation_texts))
-    texts = [text for code, text in dict.fromkeys(pairs) if code == language]
-    if not texts:
-        raise UserError(f"{options.evaluation_texts} has no sentence in {language_name(language)}.",
-                        f"Write lines such as `{language}`, a tab, and a sentence.")
+    texts = [(code, text) for code, text in dict.fromkeys(pairs) if code in codes]
+    if missing := [code for code in codes if code not in dict(texts)]:
+        raise UserError(f"{options.evaluation_texts} has no sentence in {language_name(missing[0])}.",
+                        f"Write lines such as `{missing[0]}`, a tab, and a sentence.")
     if not kept.is_file():
-        write_text(kept, "".join(f"{language}\t{text}\n" for text in texts))
-    return tuple(HeldOutSentence(tts.front_end.verbalize(text, language), None) for text in texts)
+        write_text(kept, "".join(f"{code}\t{text}\n" for code, text in texts))
+    return {language: tuple(HeldOutSentence(tts.front_end.verbalize(text, language), None)
+                            for code, text in texts if code == language) for language in codes}
 
 
-def _evaluated_event(step: int, language: str, losses: Mapping[str, ValidationLosses],
-                     error: float | None) -> Evaluated:
-    target = losses[language]
-    return Evaluated(step, target.speech_loss, {} if error is None else {language: error}, target.text_loss,
-                     target.accuracy, {code: asdict(one) for code, one in losses.items()})
+def _mean(values: Iterable[float]) -> float:
+    """The mean; of a single value that value to the bit."""
+    first, *others = values
+    return sum(others, first) / (1 + len(others))
+
+
+def _evaluated_event(step: int, codes: Sequence[str], losses: Mapping[str, ValidationLosses],
+                     errors: Mapping[str, float]) -> Evaluated:
+    """What was measured at a step; of several languages that are taught the means."""
+    targets = [losses[code] for code in codes]
+    return Evaluated(step, _mean(one.speech_loss for one in targets), dict(errors),
+                     _mean(one.text_loss for one in targets), _mean(one.accuracy for one in targets),
+                     {code: asdict(one) for code, one in losses.items()})
 
 
 @dataclass(frozen=True)
@@ -415,11 +429,12 @@ class ValidationLosses:
 
 def validation_samples(tts: TTSModel, data: TrainingData, drift_clips: Sequence[Utterance]
                        ) -> dict[str, list[Sample]]:
-    """What is validated on, by language, the new one first; `drift_clips` of base languages in `full`.
+    """What is validated on, by language, the new ones first; `drift_clips` of base languages in `full`.
 
     In the other scopes the base languages cannot change.
     """
-    samples = {data.language: dataloader.validation_pairs(data.held_out, data.train, tts.lm)}
+    samples = {code: dataloader.validation_pairs([item for item in data.held_out if item.language == code],
+                                                 data.train, tts.lm) for code in data.languages}
     if tts.scope == "full":
         for item in replay.probes(drift_clips, tts.lm):
             samples.setdefault(item.language, []).append(item.sample)

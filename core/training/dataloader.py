@@ -54,7 +54,7 @@ class Utterance:
 class TrainingData:
     """Clips by use; `notes` name what was left out."""
 
-    language: str
+    languages: tuple[str, ...]  # that are taught
     fingerprint: str  # of the dataset
     train: tuple[Utterance, ...]
     held_out: tuple[Utterance, ...]
@@ -63,6 +63,10 @@ class TrainingData:
     train_speech_s: float = 0.0  # speech in the training clips
     variants: Mapping[str, tuple[Utterance, ...]] = field(default_factory=dict)  # of training clips, by their ids
     full_data: TrainingData | None = None  # where this is a subset for a trial
+
+    def sentences_in(self, language: str) -> tuple[HeldOutSentence, ...]:
+        """The held-out sentences of a language."""
+        return tuple(one for item, one in zip(self.held_out, self.sentences, strict=True) if item.language == language)
 
     @cached_property
     def content_hash(self) -> str:
@@ -86,15 +90,19 @@ def load_training_data(workspace: Workspace, name: str, tts: TTSModel, disjoint_
     `augmented`: with the variants of the training clips, which the dataset must have been prepared with.
     """
     dataset = manifest.load(workspace.dataset(name))
-    language = dataset.card.language
-    languages.check_target(name, language, tts.new_languages, tts.front_end.base_languages,
-                           [one.record.language for one in tts.taught])
+    codes = dataset.card.languages
+    languages.check_targets(name, codes, tts.new_languages, tts.front_end.base_languages, tts.origin.taught_languages)
     cache = FeatureCache(workspace.cache, tts.family.extractor_fingerprint(tts.base_folder))
     reader = _UtteranceReader(tts, cache, cache.load_pack(dataset.card.fingerprint))
-    train = reader.utterances([clip for clip in dataset.split(TRAIN) if reader.in_language(clip, language)])
+    train = reader.utterances([clip for clip in dataset.split(TRAIN) if reader.in_language(clip, codes)])
     disjoint = reader.disjoint(dataset.split(HELD_OUT), dataset.split(TRAIN), disjoint_by)
-    held_out = reader.utterances([clip for clip in disjoint if reader.in_language(clip, language)])
+    held_out = reader.utterances([clip for clip in disjoint if reader.in_language(clip, codes)])
     train = reader.with_prompt_clips(train)
+    for code in codes if len(codes) > 1 else ():
+        for use, items in (("to train on", train), ("held out", held_out)):
+            if not any(item.language == code for item in items):
+                raise UserError(f"The dataset {name!r} has no clip in {languages.describe_language(code)} {use}.",
+                                "Add recordings of this language, or hold out a larger share.")
     if not train:
         why = " ".join(reader.notes()) or "none is in the training split."
         raise UserError(f"The dataset {name!r} has no clip to train on: {why}", reader.hint())
@@ -105,9 +113,9 @@ def load_training_data(workspace: Workspace, name: str, tts: TTSModel, disjoint_
     variants = reader.variants(dataset, train, augmentation.require(dataset.folder)) if augmented else {}
     paths = {clip.id: dataset.audio_path(clip) for clip in dataset.clips}
     verbalize = tts.front_end.verbalize  # a recogniser writes words, no digits
-    sentences = tuple(HeldOutSentence(verbalize(item.text, language), paths[item.id]) for item in held_out)
+    sentences = tuple(HeldOutSentence(verbalize(item.text, item.language), paths[item.id]) for item in held_out)
     seconds = {clip.id: clip.duration_s for clip in dataset.clips}
-    return TrainingData(language, dataset.card.fingerprint, train, held_out, sentences, reader.notes(),
+    return TrainingData(codes, dataset.card.fingerprint, train, held_out, sentences, reader.notes(),
                         sum(seconds[item.id] for item in train), variants)
 
 
@@ -175,10 +183,10 @@ class _UtteranceReader:
         utterances = [self._utterance(clip) for clip in clips]
         return tuple(item for item in utterances if item is not None)
 
-    def in_language(self, clip: manifest.ManifestClip, language: str) -> bool:
-        if clip.language != language:
-            self._leave_out(f"{_LANGUAGE}: not {language!r}", clip.id)
-        return clip.language == language
+    def in_language(self, clip: manifest.ManifestClip, codes: Sequence[str]) -> bool:
+        if clip.language not in codes:
+            self._leave_out(f"{_LANGUAGE}: not {','.join(codes)!r}", clip.id)
+        return clip.language in codes
 
     def disjoint(self, held_out: Sequence[manifest.ManifestClip], train: Sequence[manifest.ManifestClip],
                  disjoint_by: str) -> list[manifest.ManifestClip]:
@@ -287,7 +295,10 @@ def subset(data: TrainingData, most: int) -> TrainingData:
         alone = not any(other.speaker == item.speaker for other in chosen)
         if all(item is not other for other in chosen) and len(chosen) + 1 + alone <= most:
             chosen += [item, others[0]] if alone else [item]
-    return replace(data, train=tuple(chosen), held_out=data.held_out[:2], sentences=data.sentences[:2], full_data=data)
+    places = [index for index, item in enumerate(data.held_out)
+              if index < 2 or item.language not in [other.language for other in data.held_out[:index]]]
+    return replace(data, train=tuple(chosen), held_out=tuple(data.held_out[index] for index in places),
+                   sentences=tuple(data.sentences[index] for index in places), full_data=data)
 
 
 @dataclass(frozen=True)

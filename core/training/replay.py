@@ -153,11 +153,11 @@ def _from_datasets(options: TrainOptions, workspace: Workspace, tts: TTSModel,
     left_out = Counter[str]()
     for name in languages.split_names(options.replay_datasets):
         dataset = manifest.load(workspace.dataset(name))
-        language = dataset.card.language
-        languages.check_replayed(name, language, tts.front_end.base_languages)
-        if missing := tts.front_end.unready(language):
-            raise UserError(f"The texts of the dataset {name!r} cannot be read: {missing}",
-                            "Install what is missing, or leave the dataset out of those to replay.")
+        for language in dataset.card.languages:
+            languages.check_replayed(name, language, tts.front_end.base_languages)
+            if missing := tts.front_end.unready(language):
+                raise UserError(f"The texts of the dataset {name!r} cannot be read: {missing}",
+                                "Install what is missing, or leave the dataset out of those to replay.")
         cache = FeatureCache(workspace.cache, tts.family.extractor_fingerprint(tts.base_folder))
         pack = cache.load_pack(dataset.card.fingerprint)
         for clip in dataset.clips:
@@ -178,9 +178,9 @@ def _from_datasets(options: TrainOptions, workspace: Workspace, tts: TTSModel,
 def _usable_clip(clip: ManifestClip, dataset: PreparedDataset, tts: TTSModel, cache: FeatureCache,
                  pack: FeaturePack) -> Utterance | str:
     """The clip as the model sees it, or why it cannot be used, as the end of a sentence on it."""
-    language, front_end, model = dataset.card.language, tts.front_end, tts.lm
-    if clip.language != language:
-        return f"are not in {language!r}"
+    language, front_end, model = clip.language, tts.front_end, tts.lm
+    if language not in dataset.card.languages:
+        return f"are not in {dataset.card.language!r}"
     if clip.sha256 not in pack and not cache.has(clip.sha256):
         return f"have no features of this model: prepare them again with --model {tts.origin.model}"
     arrays = pack.arrays(clip.sha256) if clip.sha256 in pack else cache.load(clip.sha256)

@@ -159,8 +159,8 @@ def plan_event(trainer: Trainer, estimate: Estimate) -> Plan:
     lines = [
         f"Trains {counts.new_rows} new embedding rows and {trained}; {_amount(counts.base_parameters)} parameters "
         "frozen.",
-        f"{pluralize(len(data.train), 'clip')} in {data.language!r}, {len(data.held_out)} held out; steps "
-        f"{trainer.step} to {trainer.step_plan.steps} of "
+        f"{pluralize(len(data.train), 'clip')} in {', '.join(map(repr, data.languages))}, {len(data.held_out)} held "
+        f"out; steps {trainer.step} to {trainer.step_plan.steps} of "
         f"{pluralize(options.batch_size * options.gradient_accumulation * processes, 'clip')}"
         f"{f' over {processes} processes' if processes > 1 else ''}; {trainer.precision}.",
     ]

@@ -72,7 +72,7 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
         warn(note)
     recogniser = None
     if group.rank == 0:
-        recogniser = _load_recogniser(options, workspace, reporter, tts, data.language, state)
+        recogniser = _load_recogniser(options, workspace, reporter, tts, data.languages, state)
     recording = evaluation.training_recording(manifest.load(workspace.dataset(options.dataset)))
     speech_evaluator = SpeechEvaluator.of(tts, recogniser, recording=recording)
     clips = replay.gather_replay_clips(options, workspace, tts, speech_evaluator.voices, run_dir, warn,
@@ -103,7 +103,7 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
     record = CheckpointRecord(run_dir.name, 0, options.scope, options.extension, options.dataset, rows_hash, "",
                               tts.origin, options.adapter_rank if tts.adapters else None, options.recogniser,
                               options.recogniser_language, tts.text_library or tts.front_end.text_library)
-    sentences = own_sentences(options, tts, data.language, run_dir) if group.rank == 0 else ()
+    sentences = own_sentences(options, tts, data.languages, run_dir) if group.rank == 0 else {}
     training_run = TrainingRun(trainer, speech_evaluator, record, reporter, early_stopping, sentences)
     if group.rank == 0:  # which alone has the recogniser
         training_run.check_metric()
@@ -121,14 +121,14 @@ def _check_same_rows(run_dir: Path, extension: str, rows_hash: str) -> None:
         write_text(path, f"{rows_hash}\n")  # whole or not at all: half of it would refuse every resume
 
 
-def _load_recogniser(options: TrainOptions, workspace: Workspace, reporter: Reporter, tts: TTSModel, language: str,
-           state: TrainerState | None) -> Recogniser | None:
+def _load_recogniser(options: TrainOptions, workspace: Workspace, reporter: Reporter, tts: TTSModel,
+                     codes: Sequence[str], state: TrainerState | None) -> Recogniser | None:
     """The recogniser; `UserError` where one that was chosen cannot be had.
 
     A resumed run whose checkpoints are not ranked by it any more goes on without it.
     """
     try:
-        scoring.download_recogniser(options, language, workspace, reporter)
+        scoring.download_recogniser(options, codes, workspace, reporter)
         return scoring.load_recogniser(workspace, tts, options)
     except UserError as error:
         if state is None:
@@ -165,7 +165,7 @@ def new_model(options: TrainOptions, workspace: Workspace, device: torch.device)
     """The untrained extension, with fresh adapters where the scope has them."""
     tts = load_extension(workspace, options.extension, device)
     if options.scope == "full" and tts.taught:
-        raise UserError(f"The scope 'full' changes the base, and with it {tts.taught[-1].record.language}, which this "
+        raise UserError(f"The scope 'full' changes the base, and with it {tts.origin.taught_languages[-1]}, which this "
                         "model was taught before.", "Choose the scope `gated` or `rows`.")
     if not parameter_groups.has_adapters(options):
         return replace(tts, scope=options.scope)

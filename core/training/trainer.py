@@ -359,10 +359,10 @@ class Trainer:
 
     @contextmanager
     def _language_adapters(self) -> Iterator[None]:
-        """Context of training passes: the adapters of the language are on, and leave casting to autocast."""
+        """Context of training passes: the adapters of the new languages are on, and leave casting to autocast."""
         adapters = self.tts.adapters
         cast = adapters.uncast() if adapters and self.precision.dtype is not torch.float32 else nullcontext()
-        with self.tts.adapters_for(self.data.language), cast:
+        with self.tts.adapters_for(self.data.languages[0]), cast:
             yield
 
     def initial_weights(self) -> AbstractContextManager[object]:

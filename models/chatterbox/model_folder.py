@@ -158,8 +158,8 @@ front_end = json.loads((folder / "front_end" / "front_end.json").read_text(encod
 language = front_end["languages"][arguments.language]
 new = arguments.language not in front_end["base_languages"]
 origin = json.loads((folder / "export.json").read_text(encoding="utf-8"))["origin"]
-if arguments.language in [one["language"] for one in origin.get("taught", ())]:
-    raise SystemExit(f"{arguments.language} has adapters of its own, in taught/{arguments.language}: "
+if arguments.language in [code for one in origin.get("taught", ()) for code in one["language"].split(",")]:
+    raise SystemExit(f"{arguments.language} has adapters of its own, in a folder of taught: "
                      "speak it with Lisan (load_example.py).")
 merged = folder / "t3-merged.safetensors"
 state = load_file(merged if new and merged.is_file() else folder / "t3_finetuned.safetensors")

@@ -364,8 +364,8 @@ if __name__ == "__main__":
     parser.add_argument("--base", action="store_true", help="the GPT without adapters, for the base languages")
     arguments = parser.parse_args()
     origin = json.loads((folder / "export.json").read_text("utf-8"))["origin"]
-    if arguments.language in [one["language"] for one in origin.get("taught", ())]:
-        raise SystemExit(f"{arguments.language} has adapters of its own, in taught/{arguments.language}: "
+    if arguments.language in [code for one in origin.get("taught", ()) for code in one["language"].split(",")]:
+        raise SystemExit(f"{arguments.language} has adapters of its own, in a folder of taught: "
                          "speak it with Lisan (load_example.py).")
     published.get_encoding = teach(arguments.language)
     merged = folder / "config-merged.yaml"

@@ -96,7 +96,7 @@ def test_recordings_in_a_base_language_are_prepared_and_it_is_said_what_they_are
     told = " ".join(event.message for event in listener.of("warning"))
     assert "speaks English (en) already, and nothing of it may change" in told
     assert "--replay-datasets mine" in told
-    unknown = "1 texts have characters that the model does not know and will not be replayed with it: ☃"
+    unknown = "1 text has characters that the model does not know and will not be replayed with it: ☃"
     assert (unknown in told) == bool(tts.front_end.unknown_characters("☃", "en"))
 
 

@@ -17,7 +17,7 @@ from tests.worlds import extended_world, train_options
 def planned(processes: int = 1, clips: int = 10) -> SimpleNamespace:
     """As much of a trainer as the advice looks at."""
     train = tuple(SimpleNamespace(speaker=f"s{index % 2}") for index in range(clips))
-    data = TrainingData("am", "", train, train, (), (), train_speech_s=3600.0)  # type: ignore[arg-type]
+    data = TrainingData(("am",), "", train, train, (), (), train_speech_s=3600.0)  # type: ignore[arg-type]
     tts = SimpleNamespace(family=SimpleNamespace(name="tiny"))
     return SimpleNamespace(data=data, tts=tts, group=SimpleNamespace(size=processes), options=None)
 

@@ -11,8 +11,8 @@ from small_data import AMHARIC, Recorder, SmallExtractor, SmallFamily, base, wri
 
 from config.errors import UserError
 from config.schema import AS_IS, PrepareOptions
-from core import prepare
-from core.dataset.review import index_of
+from core import prepare, revise
+from core.dataset.review import exclude, index_of
 from core.jobs.events import Progress
 from core.jobs.reporter import StopRequested
 from core.sources import dataset_source
@@ -60,7 +60,7 @@ def test_a_language_of_the_base_is_prepared_to_be_rehearsed_and_takes_no_rules(
     recorder = Recorder()
     assert prepare.run(asked, workspace, recorder)["text_unknown"] == 1
     assert "speaks English (en) already, and nothing of it may change" in recorder.warnings
-    assert "1 texts have characters that the model does not know and will not be replayed with it: 5" in (
+    assert "1 text has characters that the model does not know and will not be replayed with it: 5" in (
         recorder.warnings)
     assert "tokenizer" not in recorder.warnings
     found = {one.clip.id: one.findings for one in index_of(workspace, "d").all()}
@@ -79,12 +79,42 @@ def test_a_tokenizer_that_is_there_counts_what_it_cannot_write(
     recorder = Recorder()
     result = prepare.run(options(source), workspace, recorder)
     assert (result["text_unknown"], result["text_too_long"]) == (1, 1)
-    assert "1 texts have characters that the tokenizer mine does not know" in recorder.warnings
+    assert "1 text has characters that the tokenizer mine does not know" in recorder.warnings
     assert "ቡ (U+1261)" in recorder.warnings
     found = {one.clip.id: one.findings for one in index_of(workspace, "d").all()}
     assert "unknown characters" in {finding.kind for finding in found["clip5"]}
     assert "tokens of text, the model holds 57" in next(one.message for one in found["clip4"] if one.kind == "too long")
     assert not {finding.kind for finding in found["clip0"]} & {"unknown characters", "too long"}
+
+
+def test_recordings_of_another_language_are_added_and_each_text_is_read_in_its_own_way(
+        tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
+    amharic = write_dataset(tmp_path / "am", (*AMHARIC[:4], "5 ወፍ"))
+    prepare.run(options(amharic).model_copy(update={"rules": "am"}), workspace, Recorder())
+    swahili = write_dataset(tmp_path / "sw", ("paka mweusi", "ndege 5", "mtoto mdogo"))
+    for at in range(3):
+        write_clip(swahili / f"clip{at}.wav", pitch=700 + 10 * at)
+    asked = options(swahili, "both").model_copy(update={"language": "sw", "add_to": "d"})
+    prepare.run(asked, workspace, Recorder())
+    card = manifest.load_card(workspace.dataset("both"))
+    assert (card.languages, card.clips) == (("am", "sw"), 8)
+    spoken = {one.clip.language: one.spoken for one in index_of(workspace, "both").all() if "5" in one.clip.text}
+    assert spoken == {"am": "አምስት ወፍ", "sw": "ndege 5"}  # by the rules of the first import, and by none
+    for part in ("train", "held_out"):
+        assert all(manifest.load(workspace.dataset("both")).split(part, code) for code in card.languages)
+    assert prepare.run(asked, workspace, Recorder())["state"] == "already there"
+
+    exclude(workspace, "both", ["clip0"], "by hand")
+    revise.save_version(workspace, "both", "both-2", Recorder())
+    assert manifest.load_card(workspace.dataset("both-2")).languages == ("am", "sw")
+    with pytest.raises(UserError, match="holds several languages"):
+        revise.save_version(workspace, "both", "both-3", Recorder(), "ti")
+    with pytest.raises(UserError, match="speaks English"):
+        prepare.run(asked.model_copy(update={"language": "en", "dataset": "c"}), workspace, Recorder())
+    as_is = PrepareOptions(source=AS_IS, dataset="both", language="am,sw")
+    assert prepare.run(as_is, workspace, Recorder())["state"] == "already there"
+    with pytest.raises(UserError, match="in several languages"):
+        prepare.run(as_is.model_copy(update={"source": str(swahili), "dataset": "c"}), workspace, Recorder())
 
 
 def test_again_computes_nothing(tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:

@@ -81,10 +81,10 @@ def test_nobody_takes_the_place_of_a_recogniser_that_is_gone() -> None:
         def score(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> RecognitionScore:
             return RecognitionScore.of("own", language)
 
-    left = scoring.UnavailableRecogniser(Own(), "am", "it is gone")
+    left = scoring.UnavailableRecogniser(Own(), ("am",), "it is gone")
     assert left.languages == ("en",)
     assert left.score(torch.zeros(9), 16_000, "hello", "en").transcript == "en"
-    assert scoring.UnavailableRecogniser(None, "am", "it is gone").languages == ()
+    assert scoring.UnavailableRecogniser(None, ("am",), "it is gone").languages == ()
     assert [scoring.unmeasured_reason(left, code) for code in ("am", "en")] == ["it is gone", ""]
     assert scoring.unmeasured_reason(Own(), "am") == ""
 

@@ -136,7 +136,7 @@ def _prepare(count: int, folder: Path) -> Callable[[], object]:
         with (patch.object(validation, "_check", checked), patch.object(prepare, "_copy_audio", lambda *given: None),
               patch.object(prepare, "_measured", measured)):
             dataset, _, _ = prepare.import_dataset(options, "words", workspace, _SilentReporter())
-            prepare.index_clips(dataset, workspace, _SilentReporter(), TextNormaliser("ethiopic", str))
+            prepare.index_clips(dataset, workspace, _SilentReporter(), {"am": TextNormaliser("ethiopic")})
 
     return work
 

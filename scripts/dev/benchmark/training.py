@@ -154,7 +154,7 @@ def make(bench: Bench, scope: Scope, name: str = "chatterbox", chosen: Precision
     if options.compile == "on":
         model.compile()
     clips = _clips(bench, name, model)
-    data = TrainingData(_NEW, "random", clips, clips, (), ())
+    data = TrainingData((_NEW,), "random", clips, clips, (), ())
     return Trainer(options, voice, data, clips if scope == "full" else (),
                    chosen or precision.decide("auto", device))
 
