@@ -29,10 +29,11 @@ from core.jobs.events import Event, Failed, Progress, Result
 from core.jobs.reporter import describe
 from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import VERBS, read_preset
-from core.library import model_info
+from core.library import catalog, model_info
 from core.submission.demo_chain import choose_checkpoint, create_proof
 from core.submission.requirements import check_requirements
-from core.workspace import Workspace
+from core.workspace import KINDS, Workspace
+from data import manifest
 
 DONE = worker.FINISHED
 FAILED = worker.FAILED
@@ -48,6 +49,9 @@ CODES = ("0 finished, 1 failed{graded}, 2 wrong usage (nothing was started), 3 a
          "141 output closed.")
 
 DEFAULT_WORKSPACE = "workspace"
+_NEWEST: Mapping[str, str] = {"segments": "segment", "tokenizer": "tokenizer", "extension": "extend",
+                              "dataset": "prepare"}
+"""Options that name what was made before, and the verb that makes it; the last one made is taken."""
 _Arguments = ParamSpec("_Arguments")
 Work = Callable[[Workspace, argparse.Namespace], Mapping[str, Any] | int]
 
@@ -245,9 +249,59 @@ def options_of(verb: str, given: argparse.Namespace, workspace: Workspace) -> Op
     """The options: flags win over the file of `--config`, and that over the preset."""
     values = read_preset(given.config, verb) if given.config else {}
     values = merged(values, given_values(given, VERBS[verb].options))
+    parse_options(VERBS[verb].options, values)  # what is given is told to be wrong before what is left out
+    if not (VERBS[verb].resumes and given.resume is not None):
+        values = merged(values, made_last(verb, values, workspace))
     if is_preset_given(given):
         values = merged(preset_values(given, values, workspace), values)
     return parse_options(VERBS[verb].options, values)
+
+
+def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> dict[str, str]:
+    """What `values` leave out: the dataset, tokenizer, extension and segments that were made last, as on the page, and
+    a name for what is made of them. Each is printed. `UserError` where there is none.
+    """
+    options, found = VERBS[verb].options.model_fields, dict[str, str]()
+
+    def of(name: str) -> str:
+        return str(values.get(name) or found.get(name) or options[name].default)
+
+    for name in _NEWEST:
+        if name not in options or name not in VERBS[verb].needs or VERBS[verb].makes.get(name) == name or (
+                values.get(name)):
+            continue
+        if not options[name].default:  # it may be left out
+            continue
+        there = sorted((workspace.path / KINDS[name]).glob("[!.]*"), key=lambda path: -path.stat().st_mtime_ns)
+        if not there:
+            article, maker = ("an" if name[0] in "aeiou" else "a"), _NEWEST[name]
+            raise UserError(f"No {name} was named, and there is none in {workspace.path} yet.",
+                            f"Give one (--{name}), or make {article} {name} first: python -m scripts.{maker}.")
+        if name == "dataset" and "extension" in options:  # of the languages that the extension adds
+            learnt = model_info.languages_of_extension(workspace, of("extension"))
+            fitting = [path for path in there if _languages_of(workspace, path.name) == learnt]
+            there = fitting or there
+        found[name] = there[0].name
+    if "tokenizer" in VERBS[verb].makes and not values.get("tokenizer"):
+        stem = model_info.stem(workspace, catalog.resolve_model(workspace, of("model")))
+        found["tokenizer"] = "-".join((stem, *_languages_of(workspace, of("dataset"))))
+    if "extension" in VERBS[verb].makes and not values.get("extension"):
+        found["extension"] = of("tokenizer")
+    if verb == "revise" and not values.get("save_as"):
+        found["save_as"] = f"{of('dataset')}-2"
+    if verb == "export" and not values.get("export") and values.get("run"):
+        state = load_job(workspace, str(values["run"]).removeprefix("run:").partition("@")[0])
+        found["export"] = str(state.settings.get("extension", ""))
+    for name, value in found.items():
+        print(f"{options[name].title}: {value}", file=sys.stderr)
+    return found
+
+
+def _languages_of(workspace: Workspace, dataset: str) -> tuple[str, ...]:
+    try:
+        return manifest.load_card(workspace.dataset(dataset)).languages
+    except UserError:  # it is missing or damaged, of which the verb says more
+        return ()
 
 
 def _refuse(error: UserError, as_json: bool) -> int:

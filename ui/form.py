@@ -200,5 +200,6 @@ def parse(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions
 
 def command_line(verb: str, options: Options, workspace: Path) -> str:
     """The equal command on the command line, ready to paste into a shell."""
-    given = to_arguments(options, VERBS[verb].makes)
+    named = [name for name in VERBS[verb].needs if name in ("segments", "tokenizer", "extension", "dataset")]
+    given = to_arguments(options, [*VERBS[verb].makes, *named])
     return shlex.join(["python", "-m", f"scripts.{verb}", "--workspace", str(workspace), *given])

@@ -271,9 +271,9 @@ def workspace_mark(board: JobBoard, more: object = None) -> dict[str, object]:
     alive = any(state.alive for state in states)
     marks: list[object] = [more, int(time.time()) if alive else 0]
     for state in states:
-        folder = str(state.job.directory)
+        home = str(state.job.directory)
         files = _MARKED if state.verb != "listening_test" else (*_MARKED, f"/{ANSWERS}")
-        marks.append((state.id, state.status, *[_changed(f"{folder}{name}") for name in files]))
+        marks.append((state.id, state.status, *[_changed(f"{home}{name}") for name in files]))
     for folder in (workspace.path, workspace.models, workspace.datasets, workspace.tokenizers, workspace.extensions,
                    workspace.exports, workspace.voices, workspace.rules, workspace.segments, workspace.recognisers):
         with suppress(OSError):

@@ -191,7 +191,7 @@ def doubts_view(segments: Segments) -> Html:
     rows = [(piece.recording, f"{int(piece.from_s) // 60}:{int(piece.from_s) % 60:02d}", piece.doubt, piece.text[:120])
             for piece in doubtful[:_MOST_DOUBTS]]
     more = len(doubtful) - len(rows)
-    return element("details", element("summary", f"{len(doubtful)} flagged clips of {segments.card.name}"),
+    return element("details", element("summary", f"{pluralize(len(doubtful), 'flagged clip')} of {segments.card.name}"),
                    table(("Recording", "Time", "Reason", "Text"), rows),
                    paragraph(f"{more} more are in {segments.folder.name}/metadata.jsonl.", class_="small")
                    if more > 0 else NOTHING)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 import shlex
 import signal
@@ -22,6 +23,7 @@ from core.jobs.directory import create_job, load_job
 from core.jobs.state import JobBoard
 from core.jobs.verbs import VERBS
 from core.workspace import Workspace
+from data import manifest
 from scripts import __main__ as listing
 from scripts import command, review, rules
 from scripts import jobs as scripts_jobs
@@ -52,9 +54,12 @@ def test_every_field_of_every_verb_is_one_flag_with_help(verb: str):
     text = " ".join(command.build_parser(verb).format_help().split())
     for flag in all_flags:
         assert (flag.path[-1] if flag.positional else flag.name) in text
-    assert parse([], VERBS[verb].options) == VERBS[verb].options()
+    required = ["--segments", "talks", "--language", "sw"] if verb in ("segment", "align") else []
+    options = parse(required, VERBS[verb].options)
+    if not required:
+        assert options == VERBS[verb].options()
     demo = ["--dataset", "amharic-demo", "--language", "am"]  # any other source is given its own
-    assert to_arguments(VERBS[verb].options()) == (demo if verb == "prepare" else [])
+    assert to_arguments(options) == (demo if verb == "prepare" else required)
 
 
 @pytest.mark.parametrize("options", CHANGED, ids=lambda options: type(options).__name__)
@@ -88,7 +93,8 @@ def fake_train(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def invoke(workspace: Workspace, *arguments: str) -> int:
-    return command.run_verb("train", ["--workspace", str(workspace.path), "--device", "cpu", *arguments])
+    return command.run_verb("train", ["--workspace", str(workspace.path), "--device", "cpu", "--dataset", "mine",
+                                        *arguments])
 
 
 @pytest.mark.usefixtures("fake_train")
@@ -177,9 +183,9 @@ def test_a_preset_gives_options_and_flags_win_over_it(workspace: Workspace, tmp_
     preset.write_text("extension: quick\nsteps: 4\nseed: 9\n")
     assert invoke(workspace, "--config", str(preset), "--steps", "2", "--name", "a") == 0
     made = load_job(workspace, "a")
-    assert made.options() == TrainOptions(extension="quick", steps=2, seed=9, device="cpu")
+    assert made.options() == TrainOptions(extension="quick", dataset="mine", steps=2, seed=9, device="cpu")
     again = str(made.directory / "config.yaml")
-    assert invoke(workspace, "--config", again, "--name", "b") == 0
+    assert invoke(workspace, "--config", again, "--name", "b") == 0  # which names the dataset too
     assert load_job(workspace, "b").settings == made.settings
 
 
@@ -234,7 +240,7 @@ def test_what_can_never_succeed_as_it_was_asked_for_is_not_offered_to_be_continu
     monkeypatch.setattr(worker, "_verb", lambda name, verbs: refuse)
     monkeypatch.setattr(command, "check_requirements", lambda *_asked: ())
     where = ["--workspace", str(workspace.path), "--device", "cpu"]
-    assert command.run_verb(verb, where) == 1
+    assert command.run_verb(verb, [*where, *(["--segments", "talks"] if verb == "transcribe" else [])]) == 1
     assert ("To resume: " in capsys.readouterr().out) is offered
 
 
@@ -258,7 +264,7 @@ def test_an_interrupt_lets_the_run_save_and_exits_with_130(workspace: Workspace)
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script, "--workspace", str(workspace.path), "--device", "cpu", "--extension", "patient",
-         "--name", "mine"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+         "--dataset", "mine", "--name", "mine"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline().startswith("mine in")
     job = load_job(workspace, "mine")
@@ -269,6 +275,34 @@ def test_an_interrupt_lets_the_run_save_and_exits_with_130(workspace: Workspace)
     assert "Saved at step 7.\nTo resume: python -m scripts.train " in said
     assert said.endswith("--resume mine\n")
     assert control.read_state(job).status == "stopped"
+
+
+def test_what_is_left_out_was_made_last_and_nothing_is_the_demos(workspace: Workspace,
+                                                                 capsys: pytest.CaptureFixture[str]):
+    def options(verb: str, *arguments: str) -> Options:
+        return command.options_of(verb, command.build_parser(verb).parse_args(arguments), workspace)
+
+    (workspace.models / "tiny").symlink_to(ROOT / "models" / "tiny" / "pack")
+    for verb, missing in (("train", "extension"), ("preflight", "extension"), ("extend", "tokenizer"),
+                          ("tokenizer", "dataset"), ("revise", "dataset"), ("transcribe", "segments")):
+        with pytest.raises(UserError, match=f"No {missing} was named, and there is none in"):
+            options(verb)
+    for verb in ("segment", "align"):
+        with pytest.raises(UserError, match="segments.*it is empty"):
+            options(verb, "--source", "talks", "--language", "sw")
+        with pytest.raises(UserError, match="language.*it is empty; give the code of the language"):
+            options(verb, "--source", "talks", "--segments", "talks")
+    for age, (name, codes) in enumerate((("newer", "sw,el"), ("older", "ti"))):
+        folder = workspace.datasets / name
+        folder.mkdir()
+        manifest.save(folder, manifest.make_card(name, codes, "talks", ()), ())
+        os.utime(folder, (1e9 - age, 1e9 - age))
+    made = options("tokenizer")
+    assert (made.dataset, made.tokenizer) == ("newer", "tiny-sw-el")  # type: ignore[attr-defined]
+    assert "Dataset: newer\nTokenizer name: tiny-sw-el\n" in capsys.readouterr().err
+    assert options("tokenizer", "--dataset", "older").tokenizer == "tiny-ti"  # type: ignore[attr-defined]
+    assert options("revise").save_as == "newer-2"  # type: ignore[attr-defined]
+    assert options("extend", "--tokenizer", "mine").extension == "mine"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("verb", VERBS)

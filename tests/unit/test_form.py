@@ -60,7 +60,8 @@ def test_every_fault_is_named_by_its_label_with_the_value_seen() -> None:
 
 def test_the_equal_command_names_only_what_differs_from_the_defaults() -> None:
     line = form.command_line("train", TrainOptions(steps=50, scope="rows"), Path("/tmp/my place"))
-    assert line == "python -m scripts.train --workspace '/tmp/my place' --scope rows --steps 50"
+    assert line == ("python -m scripts.train --workspace '/tmp/my place' --extension tiny-am --dataset amharic-demo "
+                    "--scope rows --steps 50")  # the names too: left out, they are those made last
 
 
 def test_what_is_left_empty_is_the_models_own() -> None:

@@ -77,7 +77,7 @@ def test_segments_and_what_to_listen_to_are_shown(workspace: Workspace) -> None:
             SegmentClip(**{**vars(second), "text": "ሰላም", "score": 0.9})]
     segments = segments.save_texts(told, "built-in")
     shown = page.doubts_view(segments)
-    assert "1 flagged clips of talks" in shown
+    assert "1 flagged clip of talks" in shown
     assert "1:10" in shown
     assert "the recogniser is 20% sure" in shown
     assert "<i>" not in shown
@@ -87,13 +87,14 @@ def test_segments_and_what_to_listen_to_are_shown(workspace: Workspace) -> None:
 
 
 def test_jobs_may_be_asked_for_one_after_another(workspace: Workspace, tmp_path: Path) -> None:
+    names = {"segments": "talks", "language": "am"}
     with pytest.raises(UserError, match="There is no source"):
-        requirements.check_requirements(workspace, "segment", SegmentOptions(source=str(tmp_path / "none")))
+        requirements.check_requirements(workspace, "segment", SegmentOptions(source=str(tmp_path / "none"), **names))
     with pytest.raises(UserError, match="No source was given"):
-        requirements.check_requirements(workspace, "align", AlignOptions())
+        requirements.check_requirements(workspace, "align", AlignOptions(**names))
     with pytest.raises(UserError, match="There is no text"):
         requirements.check_requirements(workspace, "align",
-                                        AlignOptions(source=str(tmp_path), text=str(tmp_path / "none.txt")))
+                                        AlignOptions(source=str(tmp_path), text=str(tmp_path / "none.txt"), **names))
     with pytest.raises(UserError, match="no segments named 'talks'"):
         requirements.check_requirements(workspace, "transcribe", TranscribeOptions(segments="talks"))
     write_segments(workspace)

@@ -34,6 +34,7 @@ from data.durable_files import ExpectedFile
 from tests.hub import LoopbackHub, serving
 from tests.unit.hub_model import QUICK
 
+NAMED = {"segments": "talks", "language": "am"}
 CPU = torch.device("cpu")
 NOISE = np.random.default_rng(0).uniform(-0.1, 0.1, 3 * 16000).astype(np.float32)
 
@@ -232,15 +233,15 @@ def test_a_recogniser_that_was_damaged_since_is_named(tmp_path: Path, workspace:
 
 def test_options_that_no_recording_can_meet_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"max_clip_s: clips of 9 to 4 s cannot be cut .* here 19"):
-        parse_options(SegmentOptions, {"source": "a.wav", "min_clip_s": 9, "max_clip_s": 4})
+        parse_options(SegmentOptions, {**NAMED, "source": "a.wav", "min_clip_s": 9, "max_clip_s": 4})
     with pytest.raises(UserError, match="max_clip_s: clips of 8 to 15 s cannot be cut"):
-        parse_options(AlignOptions, {"source": "a.wav", "min_clip_s": 8})
+        parse_options(AlignOptions, {**NAMED, "source": "a.wav", "min_clip_s": 8})
     for value in ("", "demo", "hub:some/set", "segments:talks"):
         with pytest.raises(UserError) as caught:
-            parse_options(SegmentOptions, {"source": value})
+            parse_options(SegmentOptions, {**NAMED, "source": value})
         assert "give a recording, a film, a folder of them" in caught.value.message
         assert "OWNER/NAME" not in caught.value.message
-    assert SegmentOptions(source="https://some.where/talk.mp3").source == "https://some.where/talk.mp3"
+    assert SegmentOptions(source="https://some.where/talk.mp3", **NAMED).source == "https://some.where/talk.mp3"
 
 
 def test_what_is_no_recogniser_is_refused(tmp_path: Path, workspace: Workspace, served: LoopbackHub) -> None:
