@@ -33,7 +33,6 @@ from core.library import catalog, model_info
 from core.submission.demo_chain import choose_checkpoint, create_proof
 from core.submission.requirements import check_requirements
 from core.workspace import KINDS, Workspace
-from data import manifest
 
 DONE = worker.FINISHED
 FAILED = worker.FAILED
@@ -272,19 +271,20 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
             continue
         if not options[name].default:  # it may be left out
             continue
-        there = sorted((workspace.path / KINDS[name]).glob("[!.]*"), key=lambda path: -path.stat().st_mtime_ns)
+        there = sorted((path for path in (workspace.path / KINDS[name]).glob("[!.]*") if path.is_dir()),
+                       key=lambda path: -path.stat().st_mtime_ns)
         if not there:
             article, maker = ("an" if name[0] in "aeiou" else "a"), _NEWEST[name]
             raise UserError(f"No {name} was named, and there is none in {workspace.path} yet.",
                             f"Give one (--{name}), or make {article} {name} first: python -m scripts.{maker}.")
         if name == "dataset" and "extension" in options:  # of the languages that the extension adds
             learnt = model_info.languages_of_extension(workspace, of("extension"))
-            fitting = [path for path in there if _languages_of(workspace, path.name) == learnt]
+            fitting = [path for path in there if model_info.languages_of_dataset(workspace, path.name) == learnt]
             there = fitting or there
         found[name] = there[0].name
     if "tokenizer" in VERBS[verb].makes and not values.get("tokenizer"):
         stem = model_info.stem(workspace, catalog.resolve_model(workspace, of("model")))
-        found["tokenizer"] = "-".join((stem, *_languages_of(workspace, of("dataset"))))
+        found["tokenizer"] = "-".join((stem, *model_info.languages_of_dataset(workspace, of("dataset"))))
     if "extension" in VERBS[verb].makes and not values.get("extension"):
         found["extension"] = of("tokenizer")
     if verb == "revise" and not values.get("save_as"):
@@ -295,13 +295,6 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
     for name, value in found.items():
         print(f"{options[name].title}: {value}", file=sys.stderr)
     return found
-
-
-def _languages_of(workspace: Workspace, dataset: str) -> tuple[str, ...]:
-    try:
-        return manifest.load_card(workspace.dataset(dataset)).languages
-    except UserError:  # it is missing or damaged, of which the verb says more
-        return ()
 
 
 def _refuse(error: UserError, as_json: bool) -> int:

@@ -126,8 +126,18 @@ def matching_tokenizers(workspace: Workspace, model: str) -> list[str]:
     names = [name for name in workspace.list_tokenizers() for kind in SEGMENTERS.values()
              if (path := workspace.tokenizers / name / kind.base_file).is_file() and content(path) in files]
     return [name for name in names
-            if (made := list(_added_entries(workspace.tokenizers / name).items())) != list(taught.items())
-            and made[:len(taught)] == list(taught.items())]
+            if _is_made_upon(workspace.tokenizers / name, taught)]
+
+
+def _is_made_upon(tokenizer: Path, taught: Mapping[str, object]) -> bool:
+    """Whether a merged tokenizer was made for a model that was `taught` these; its report names those that it adds."""
+    made = _added_entries(tokenizer)
+    added = list(made)[len(taught):]
+    try:
+        named = str(foreign.read_json(tokenizer / "report.json")["language"]).split(",")
+    except (OSError, ValueError, KeyError, TypeError):
+        named = added[:1]
+    return list(made.items())[:len(taught)] == list(taught.items()) and added == named != []
 
 
 def _added_entries(folder: Path) -> dict[str, object]:
@@ -153,6 +163,14 @@ def taught_languages_of_extension(workspace: Workspace, name: str) -> tuple[str,
 def family_of_extension(workspace: Workspace, name: str) -> CatalogEntry:
     """The family that an extension belongs to."""
     return catalog.find_entry(catalog.family_of(workspace, model_of_extension(workspace, name)))
+
+
+def languages_of_dataset(workspace: Workspace, dataset: str) -> tuple[str, ...]:
+    """The languages of a prepared dataset; none for one that is missing or damaged."""
+    try:
+        return tuple(str(foreign.read_yaml(workspace.dataset(dataset) / "dataset.yaml")["language"]).split(","))
+    except (UserError, OSError, ValueError, KeyError, TypeError):
+        return ()
 
 
 def speech_amount_of(workspace: Workspace, dataset: str) -> SpeechAmount:
