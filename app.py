@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from config.errors import UserError
-from core.jobs import app_instances
+from core.jobs import locks
 from core.jobs.state import JobBoard
 from core.jobs.unattended import IdleCommand, RestartOffer
 from core.machine import MachineCheck, Platform, detect_platform
@@ -166,11 +166,11 @@ def serve(board: JobBoard, given: argparse.Namespace, port: int, auth: tuple[str
         return 1
     # No listener uses Gradio's queue, which it looks into every millisecond: 4% of a core (6.31).
     blocks._queue.sleep_when_free = blocks._queue.progress_update_sleep_when_free = 1.0
-    others = app_instances.running_apps(workspace)
-    presence = app_instances.register_app(workspace, max(0.0, 60 * given.keep_models), blocks.local_url)
+    others = locks.running_apps(workspace)
+    presence = locks.register_app(workspace, max(0.0, 60 * given.keep_models), blocks.local_url)
     sys.stdout.write(f"Lisan is ready: {blocks.local_url}\nWorkspace: {workspace.path}\n")
     if others:
-        where = ", ".join(app_instances.app_addresses(others))
+        where = ", ".join(locks.app_addresses(others))
         sys.stdout.write(f"This workspace is also open in {len(others)} other apps: {where}. All show the same jobs.\n")
     if platform := detect_platform(port):
         _say(address_line(platform, given.host))

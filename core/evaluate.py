@@ -30,7 +30,7 @@ from core import compute
 from core.compare import base_input
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
-from core.library import evaluation_report, listening, records, significance
+from core.library import evaluation_report, listening, records
 from core.library.catalog import resolve
 from core.library.evaluation_report import (
     EvaluatedClip,
@@ -482,8 +482,8 @@ class _Measurer:
             "Recogniser": f"{asked}; languages: {known}", "Naturalness": measures.NATURALNESS,
             "Speaker similarity": measures.SPEAKER,
             "Speaker similarity (own)": f"voice encoder of {self._model.family.name} ({self._extractor.fingerprint})",
-            "Intervals": f"95%, percentile bootstrap over sentences, {significance.RESAMPLES} resamples",
-            "Tests": f"permutation of the two models within sentences, {significance.PERMUTATIONS} permutations",
+            "Intervals": f"95%, percentile bootstrap over sentences, {evaluation_report.RESAMPLES} resamples",
+            "Tests": f"permutation of the two models within sentences, {evaluation_report.PERMUTATIONS} permutations",
         }
 
     def assign_speakers(self, sentences: Sequence[_Sentence]) -> list[_Sentence]:
@@ -636,9 +636,9 @@ def summarise(measured: Sequence[EvaluatedClip], models: Sequence[str]
     estimates: dict[str, dict[str, dict[str, MetricEstimate]]] = {}
     for (model, language, metric), some in sums.items():
         numerators, denominators = np.array(list(some.values())).T
-        interval = significance.bootstrap_interval(numerators, denominators)
+        interval = evaluation_report.bootstrap_interval(numerators, denominators)
         estimates.setdefault(model, {}).setdefault(language, {})[metric] = MetricEstimate(
-            significance.ratio(numerators, denominators), *interval, len(some))
+            evaluation_report.ratio(numerators, denominators), *interval, len(some))
     tests = []
     for language in dict.fromkeys(clip.language for clip in measured):
         for metric in _TESTED:
@@ -648,7 +648,7 @@ def summarise(measured: Sequence[EvaluatedClip], models: Sequence[str]
                     shared = [number for number in one if number in other]
                     if shared:
                         a, b = (np.array([some[number] for number in shared]).T for some in (one, other))
-                        tests.append(PairedTest(metric, language, first, second, *significance.paired_test(
+                        tests.append(PairedTest(metric, language, first, second, *evaluation_report.paired_test(
                             (a[0], a[1]), (b[0], b[1])), len(shared)))
     return estimates, tuple(tests)
 

@@ -25,7 +25,7 @@ from core.library import evaluation_report, listening
 from core.library.evaluation_report import ANCHOR, REFERENCE
 from core.library.listening import ListeningClip, ListeningTest
 from core.workspace import Workspace
-from data import loudness
+from data import measures
 from data.acoustics import audio
 from data.durable_files import check_no_link_out, write_text
 
@@ -99,9 +99,9 @@ def anchor_of(samples: Samples, rate: int, seed: int) -> Samples:
 
 def match_loudness(waveforms: Mapping[str, Samples], rate: int) -> tuple[dict[str, Samples], float]:
     """All waveforms (S,) at one loudness in LUFS, the highest up to -23 that no peak forbids; silent ones unchanged."""
-    measured = {name: loudness.integrated_loudness(samples, rate) for name, samples in waveforms.items()}
+    measured = {name: measures.integrated_loudness(samples, rate) for name, samples in waveforms.items()}
     peaks = {name: float(np.abs(samples).max(initial=0.0)) for name, samples in waveforms.items()}
-    target = min([_LUFS, *(value + 20 * np.log10(loudness.PEAK_CEILING / peaks[name])
+    target = min([_LUFS, *(value + 20 * np.log10(measures.PEAK_CEILING / peaks[name])
                            for name, value in measured.items() if value is not None)])
     return {name: samples if (value := measured[name]) is None
             else (samples * 10 ** ((target - value) / 20)).astype(np.float32) for name, samples in waveforms.items()

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from config.errors import UserError
-from core.jobs import app_instances, locks, worker
+from core.jobs import locks, worker
 from core.jobs.directory import Job, load_job
 from core.jobs.events import Event, Failed, Journal, encode
 from core.jobs.locks import FileLock
@@ -75,7 +75,7 @@ class ModelServer:
 
     def __init__(self, client: ModelServerClient, verbs: Mapping[str, worker.VerbFunction]) -> None:
         self._workspace, self._folder, self._verbs = client.workspace, client.folder, verbs
-        self._apps = app_instances.running_apps(client.workspace)  # one that starts later may be of another version
+        self._apps = locks.running_apps(client.workspace)  # one that starts later may be of another version
 
     def serve(self) -> None:
         """Run requests until there is no reason to go on."""
@@ -87,7 +87,7 @@ class ModelServer:
                     return
                 last_request = last_check = time.monotonic()
             elif now - last_check >= _IDLE_CHECK_S:
-                if now - last_request >= app_instances.model_idle_timeout_s(self._apps):
+                if now - last_request >= locks.model_idle_timeout_s(self._apps):
                     return
                 last_check = now
             else:

@@ -23,7 +23,7 @@ from types import ModuleType
 import numpy as np
 
 from config.errors import UserError
-from data.loudness import OUTPUT_PEAK
+from data.measures import OUTPUT_PEAK
 
 FILE = "augmentation.json"  # in a dataset's folder
 _VERSION = "1"  # version of `apply`, part of the keys

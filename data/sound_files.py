@@ -17,8 +17,7 @@ import soundfile
 import soxr
 
 from config.errors import UserError
-from data.loudness import gain_to, integrated_loudness
-from data.measures import Measures, Samples
+from data.measures import Measures, Samples, gain_to, integrated_loudness
 
 VOICE_RATE = 16000  # Hz: of the copy of a recording in which voices are detected, and of its noise
 _BLOCK_S = 20.0

@@ -9,7 +9,7 @@ from pathlib import Path
 import gradio as gr
 from gradio.themes.utils.colors import Color
 
-from core.jobs import app_instances
+from core.jobs import locks
 from core.jobs.gpus import CachedGpus, Gpu
 from core.jobs.state import JobBoard
 from core.jobs.unattended import IdleCommand, RestartOffer
@@ -53,7 +53,7 @@ def build(workspace: Workspace, restart: RestartOffer | None = None, idle: IdleC
         header = gr.HTML(_header(NOTHING), elem_id="header")
         live.panel(header, lambda view: header_view(view, machine_line(gpus(), workspace)))
         others = gr.HTML(elem_id="other-apps", elem_classes="notices")
-        live.panel(others, lambda _view: join((others_view(app_instances.running_apps(workspace)),
+        live.panel(others, lambda _view: join((others_view(locks.running_apps(workspace)),
                                                findings_view([one for one in findings if one.result == "fail"]))))
         living = gr.HTML(elem_id="living-jobs", elem_classes="notices")
         live.panel(living, lambda view: job_views.living_jobs(view.jobs))
@@ -110,7 +110,7 @@ def others_view(open_pages: tuple[Path, ...]) -> Html:
     """A notice while the workspace is open in several apps."""
     if len(open_pages) < 2:
         return NOTHING
-    where = ", ".join(app_instances.app_addresses(open_pages))
+    where = ", ".join(locks.app_addresses(open_pages))
     return job_views.notice(f"This workspace is open in {len(open_pages)} apps ({where}). All of them show the same "
                             "jobs.")
 

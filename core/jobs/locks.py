@@ -2,6 +2,9 @@
 
 The lock belongs to the open file, not to the process id, so it survives being handed to a
 child process and vanishes when the last holder is killed, however it is killed.
+
+Each app that runs on a workspace holds a lock on a file of its own. Models stay loaded between jobs only while an app
+runs, since only there may somebody ask for more.
 """
 
 from __future__ import annotations
@@ -9,11 +12,13 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from config.errors import UserError
+from core.workspace import Workspace
 
 _POLL_S = 0.02
 
@@ -92,3 +97,41 @@ def read_holder(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return ""
+
+
+def register_app(workspace: Workspace, idle_timeout_s: float, address: str = "") -> FileLock:
+    """Record an app at `address`, and how long models may stay loaded; closing the lock ends that.
+
+    Files of apps that have ended are deleted.
+    """
+    folder = _apps_folder(workspace)
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        if not is_held(path):
+            with suppress(FileNotFoundError):
+                path.unlink()
+    lock = FileLock.acquire(folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    assert lock is not None, "nobody else knows the name"
+    lock.write(f"{idle_timeout_s:g} {address}")
+    return lock
+
+
+def running_apps(workspace: Workspace) -> tuple[Path, ...]:
+    """The files of the apps that run now."""
+    return tuple(path for path in sorted(_apps_folder(workspace).glob("*")) if is_held(path))
+
+
+def model_idle_timeout_s(apps: tuple[Path, ...]) -> float:
+    """How long models stay loaded after a request: the longest that one of `apps` allows, 0 when none runs."""
+    texts = [read_holder(path) for path in apps if is_held(path)]
+    return max((float(text.split()[0]) for text in texts if text.strip()), default=0.0)
+
+
+def app_addresses(apps: tuple[Path, ...]) -> tuple[str, ...]:
+    """Where `apps` are served, as far as they recorded it."""
+    addresses = [read_holder(path).partition(" ")[2].strip() for path in apps]
+    return tuple(address for address in addresses if address)
+
+
+def _apps_folder(workspace: Workspace) -> Path:
+    return workspace.devices / "apps"

@@ -27,7 +27,7 @@ from typing import Any
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core.jobs import app_instances, control, model_server_client
+from core.jobs import control, locks, model_server_client
 from core.jobs.checkpoint_names import resume_point
 from core.jobs.directory import Job, load_job_directory
 from core.jobs.events import (
@@ -81,7 +81,7 @@ def main(arguments: list[str], verbs: Mapping[str, VerbFunction] | None = None,
     os.nice(_NICENESS + (_GIVES_WAY if VERBS[job.verb].gives_way_to else 0))
     extend_niceness_to_session()
     served = verbs is None and VERBS[job.verb].model_server and (
-        app_instances.model_idle_timeout_s(app_instances.running_apps(job.workspace)) > 0)
+        locks.model_idle_timeout_s(locks.running_apps(job.workspace)) > 0)
     return supervise(job, lock, partial(run_job, verbs=verbs, model_server=model_server if served else None))
 
 

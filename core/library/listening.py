@@ -28,7 +28,7 @@ from config.languages import language_name
 from config.schema import ListeningTestOptions
 from core.jobs.locks import locked
 from core.jobs.reporter import pluralize
-from core.library import evaluation_report, significance
+from core.library import evaluation_report
 from core.library.evaluation_report import (
     ANCHOR,
     QUESTIONS,
@@ -491,7 +491,7 @@ def _scores(test: ListeningTest, answers: Sequence[_Answer]) -> Iterator[Listeni
     def ratio(some: Sequence[_Answer], numerators: Sequence[float], denominators: Sequence[float]
               ) -> tuple[float, float, float]:
         above, below = np.array(numerators, float), np.array(denominators, float)
-        return (significance.ratio(above, below), *significance.crossed_interval(
+        return (evaluation_report.ratio(above, below), *evaluation_report.crossed_interval(
             above, below, [one.listener for one in some], [one.sentence for one in some]))
 
     for question in _CHOICES[test.kind]:
@@ -508,13 +508,13 @@ def _scores(test: ListeningTest, answers: Sequence[_Answer]) -> Iterator[Listeni
                 continue
             if test.kind == "abx":
                 right = [one.right for one in some]
-                *exact, p_value = significance.exact_binomial(sum(right), len(right), "greater")
+                *exact, p_value = evaluation_report.exact_binomial(sum(right), len(right), "greater")
                 yield ListeningScore(question, first, second, *ratio(some, right, [1.0] * len(some)), len(some), 0,
                                      (exact[0], exact[1]), p_value)
                 continue
             chosen = [one for one in some if one.chosen]
             wins = [one.chosen == second for one in chosen]
-            *exact, p_value = significance.exact_binomial(sum(wins), len(wins))
+            *exact, p_value = evaluation_report.exact_binomial(sum(wins), len(wins))
             shares = ratio(chosen, wins, [1.0] * len(chosen)) if chosen else (0.5, 0.0, 1.0)
             yield ListeningScore(question, first, second, *shares, len(some), len(some) - len(chosen),
                                  (exact[0], exact[1]), p_value)

@@ -23,7 +23,7 @@ from core.library import reference_voices
 from core.model.adapters import Adapters
 from core.model.loading import TTSModel
 from data.front_end import name_characters
-from data.loudness import OUTPUT_PEAK
+from data.measures import OUTPUT_PEAK
 from data.normalisers import HEBREW, POINTED_HEBREW, is_written_out, leaves_digits
 from data.text_chunking import Boundary, TextChunk, halve, split_for_model
 from models.base import (

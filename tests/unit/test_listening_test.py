@@ -28,7 +28,7 @@ from config.errors import UserError
 from config.schema import EvaluateOptions, ListeningTestOptions
 from core.jobs.directory import create_job
 from core.jobs.state import JobBoard
-from core.library import evaluation_report, listening, significance
+from core.library import evaluation_report, listening
 from core.library.evaluation_report import ANCHOR, REFERENCE, ListeningScore
 from core.library.listening import ListeningTest
 from core.listening_test import anchor_of
@@ -262,13 +262,13 @@ def test_no_preference_is_left_out_and_counted(world: Workspace) -> None:
 
 @pytest.mark.parametrize(("hits", "of", "one_sided"), [(12, 16, 0.0384), (9, 10, 0.0107), (14, 20, 0.0577)])
 def test_binomial_p_values_are_those_of_the_tables_of_abx(hits: int, of: int, one_sided: float) -> None:
-    assert significance.exact_binomial(hits, of, "greater")[2] == pytest.approx(one_sided, abs=5e-5)
+    assert evaluation_report.exact_binomial(hits, of, "greater")[2] == pytest.approx(one_sided, abs=5e-5)
 
 
 @pytest.mark.parametrize(("hits", "of"), [(0, 10), (4, 20), (81, 263)])
 def test_the_exact_interval_holds_the_tails_at_its_ends(hits: int, of: int) -> None:
     """Clopper and Pearson's definition, by sums of binomial terms."""
-    low, high, _ = significance.exact_binomial(hits, of)
+    low, high, _ = evaluation_report.exact_binomial(hits, of)
 
     def tail(share: float, some: range) -> float:
         return sum(comb(of, one) * share ** one * (1 - share) ** (of - one) for one in some)
@@ -281,7 +281,7 @@ def test_the_exact_interval_holds_the_tails_at_its_ends(hits: int, of: int) -> N
 
 def test_the_bootstrap_of_one_listener_is_that_of_scipy() -> None:
     values = np.random.default_rng(3).integers(1, 6, 40).astype(float)
-    low, high = significance.crossed_interval(values, np.ones(40), ["one"] * 40, list(range(40)))
+    low, high = evaluation_report.crossed_interval(values, np.ones(40), ["one"] * 40, list(range(40)))
     wanted = stats.bootstrap((values,), np.mean, method="percentile", rng=np.random.default_rng(1)).confidence_interval
     assert (low, high) == pytest.approx((wanted.low, wanted.high), abs=0.06)
 
@@ -290,7 +290,8 @@ def test_the_interval_holds_listeners_who_differ() -> None:
     """Twenty listeners by mean 3 and standard deviation 1, each the same over 20 sentences: 3 +- 1.96 / sqrt(20)."""
     means = 3 + stats.zscore(np.random.default_rng(2).normal(size=20))
     values, listeners = np.repeat(means, 20), np.repeat(np.arange(20), 20)
-    low, high = significance.crossed_interval(values, np.ones(400), listeners.tolist(), np.tile(range(20), 20).tolist())
+    low, high = evaluation_report.crossed_interval(
+        values, np.ones(400), listeners.tolist(), np.tile(range(20), 20).tolist())
     assert high - low == pytest.approx(2 * 1.96 / np.sqrt(20), rel=0.1)
 
 

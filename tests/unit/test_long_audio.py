@@ -14,7 +14,7 @@ import torch
 from config.errors import UserError
 from data import sound_files
 from data.acoustics.voice_activity import FRAME, VoiceActivityDetector, VoiceNet, detect_voice, weights_file
-from data.loudness import PEAK_CEILING, integrated_loudness
+from data.measures import PEAK_CEILING, integrated_loudness
 from data.segmentation import voiced_runs
 from data.sound_files import VOICE_RATE, ClipFormat, format_clip
 

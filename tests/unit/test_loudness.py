@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.loudness import PEAK_CEILING, gain_to, integrated_loudness
-from data.measures import measure
+from data.measures import PEAK_CEILING, gain_to, integrated_loudness, measure
 from data.sound_files import LEVEL, at_loudness, repair
 
 RATES = (8000, 16000, 22050, 24000, 44100, 48000)

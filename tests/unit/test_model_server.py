@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from config.schema import SynthesizeOptions
-from core.jobs import app_instances, control, locks
+from core.jobs import control, locks
 from core.jobs.directory import Job, create_job
 from core.jobs.model_server_client import ModelServerClient, ModelServerDied
 from core.jobs.state import JobBoard, JobState
@@ -27,7 +27,7 @@ COMMAND = (sys.executable, "-m", "tests.unit.fake_model_server")
 @pytest.fixture
 def page(workspace: Workspace) -> Iterator[locks.FileLock]:
     """An app that lives; its model server is gone afterwards."""
-    presence = app_instances.register_app(workspace, 600.0)
+    presence = locks.register_app(workspace, 600.0)
     yield presence
     for state in JobBoard(workspace).states():
         if state.alive and locks.is_held(state.job.lock):
@@ -210,15 +210,15 @@ def test_what_is_printed_is_in_the_log_of_its_job(workspace: Workspace, page: lo
 
 
 def test_pages_that_are_gone_are_cleared_away(workspace: Workspace) -> None:
-    first = app_instances.register_app(workspace, 60.0)
-    second = app_instances.register_app(workspace, 90.0)
-    assert app_instances.model_idle_timeout_s(app_instances.running_apps(workspace)) == 90.0
+    first = locks.register_app(workspace, 60.0)
+    second = locks.register_app(workspace, 90.0)
+    assert locks.model_idle_timeout_s(locks.running_apps(workspace)) == 90.0
     second.release()
-    assert app_instances.model_idle_timeout_s(app_instances.running_apps(workspace)) == 60.0
+    assert locks.model_idle_timeout_s(locks.running_apps(workspace)) == 60.0
     first.release()
-    assert app_instances.running_apps(workspace) == ()
-    third = app_instances.register_app(workspace, 0.0, "http://127.0.0.1:7861/")
-    assert app_instances.app_addresses(app_instances.running_apps(workspace)) == ("http://127.0.0.1:7861/",)
+    assert locks.running_apps(workspace) == ()
+    third = locks.register_app(workspace, 0.0, "http://127.0.0.1:7861/")
+    assert locks.app_addresses(locks.running_apps(workspace)) == ("http://127.0.0.1:7861/",)
     assert [path.name for path in Path(third.path).parent.iterdir()] == [third.path.name]
-    assert app_instances.model_idle_timeout_s(app_instances.running_apps(workspace)) == 0.0
+    assert locks.model_idle_timeout_s(locks.running_apps(workspace)) == 0.0
     third.release()

@@ -24,7 +24,7 @@ from core.library.segments import TABLE, SegmentClip, Segments
 from core.workspace import Workspace
 from data import manifest
 from data.acoustics import audio
-from data.loudness import integrated_loudness
+from data.measures import integrated_loudness
 from data.segmentation import SegmentLimits
 
 ROOT = Path(__file__).resolve().parents[2]

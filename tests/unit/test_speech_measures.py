@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from core.library import significance
+from core.library import evaluation_report
 from core.model.loading import load_base
 from core.speech import measures
 from core.speech.evaluation import SpeechEvaluator, corpus_score
@@ -169,18 +169,18 @@ def test_intervals_and_p_values_are_those_of_plain_loops() -> None:
     draws = np.random.default_rng(3)
     letters = draws.integers(10, 40, 30).astype(float)
     first, second = (draws.binomial(letters.astype(int), share).astype(float) for share in (0.4, 0.25))
-    low, high = significance.bootstrap_interval(first, letters)
+    low, high = evaluation_report.bootstrap_interval(first, letters)
     resampled = []
     for _ in range(4000):
         rows = draws.integers(0, 30, 30)
         resampled.append(sum(first[rows]) / sum(letters[rows]))
     assert (low, high) == pytest.approx(np.percentile(resampled, (2.5, 97.5)), abs=0.012)
     few = slice(0, 10)  # all 1024 exchanges can be listed
-    difference, _, _, p_value = significance.paired_test((first[few], letters[few]), (second[few], letters[few]))
+    difference, _, _, p_value = evaluation_report.paired_test((first[few], letters[few]), (second[few], letters[few]))
     exact = [abs(sum(sign * (b - a) for sign, a, b in zip(signs, first[few], second[few], strict=True)))
              for signs in itertools.product((1, -1), repeat=10)]
     wanted = np.mean([one >= abs(sum(second[few] - first[few])) - 1e-9 for one in exact])
     assert p_value == pytest.approx(wanted, abs=0.015)
     assert difference == pytest.approx(sum(second[few] - first[few]) / sum(letters[few]))
-    assert significance.paired_test((first, letters), (first, letters))[3] == 1.0
-    assert significance.bootstrap_interval(first[:1], letters[:1]) == (first[0] / letters[0],) * 2
+    assert evaluation_report.paired_test((first, letters), (first, letters))[3] == 1.0
+    assert evaluation_report.bootstrap_interval(first[:1], letters[:1]) == (first[0] / letters[0],) * 2
