@@ -7,6 +7,7 @@ opened here. `KNOWN_FORMS` lists the formats.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from config.errors import UserError
@@ -23,6 +24,7 @@ from data.importers.rows import (
     SourceEntry,
     SourceRow,
     is_audio,
+    notation_of,
     resolve_rows,
     safe_id,
     unused_id,
@@ -30,6 +32,8 @@ from data.importers.rows import (
 
 __all__ = ["AUDIO_SUFFIXES", "FILM_SUFFIXES", "KNOWN_FORMS", "SOUND_SUFFIXES", "TABLE_NAMES", "ImportedSource",
            "Reread", "SkippedRow", "SourceEntry", "SourceRow", "import_source", "is_audio", "safe_id", "unused_id"]
+
+_FIRST = 20  # entries whose texts are looked at
 
 
 def import_source(source: Path, language: str = "", *, foreign: bool = False) -> ImportedSource:
@@ -54,6 +58,10 @@ def _import(source: Path, language: str, foreign: bool) -> ImportedSource:
             yield from resolve_rows(form.read(), RecordingLookup(folder, foreign=foreign))
 
     entries = Reread(read)
-    if next(iter(entries), None) is None:
+    first = list(islice(entries, _FIRST))
+    if not first:
         raise UserError(f"{source} has no rows.", "Write one recording a line: its audio file and its text.")
+    texts = [entry.text for entry in first if isinstance(entry, SourceRow)]
+    if notation := notation_of(texts):
+        notes.append(f"Its texts are {notation}, such as {texts[0][:40]!r}: who learns these reads no ordinary text.")
     return ImportedSource(entries, form.title, tuple(notes))

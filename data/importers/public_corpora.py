@@ -88,7 +88,8 @@ def _lines(folder: Path, texts: Sequence[Path]) -> Iterator[tuple[str, Path, Pat
 
 def _there(folder: Path, *candidates: Path) -> str:
     """The first of the relative paths at which a file is; else the first, which is then named as missing."""
-    return str(next((path for path in candidates if (folder / path).is_file()), candidates[0]))
+    others = [path.with_suffix(path.suffix.upper()) for path in candidates]
+    return str(next((path for path in (*candidates, *others) if (folder / path).is_file()), candidates[0]))
 
 
 def _fleurs(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
@@ -153,7 +154,8 @@ def _festival(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
         corpus = inside.parent if inside.name == "etc" else inside
         speaker = voice[1] if voice else corpus.name if len(texts) > 1 else ""
         text = match[2].replace('\\"', '"')
-        yield ParsedUtterance(where, str(corpus / "wav" / match[1]), text, "" if len(texts) > 1 else match[1], speaker)
+        audio = _there(folder, *(place / f"{match[1]}.wav" for place in (corpus / "wav", corpus / "wavs", inside)))
+        yield ParsedUtterance(where, audio, text, "" if len(texts) > 1 else match[1], speaker)
 
 
 def _aishell(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
@@ -317,10 +319,11 @@ def _voxforge(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
     originals = {path.parent for path in texts if path.name.lower() == "prompts-original"}
     kept = [path for path in texts if path.parent not in originals or path.name.lower() == "prompts-original"]
     for where, _, inside, _, line in _lines(folder, kept):
-        name, _, text = line.strip().replace("\t", " ").partition(" ")
-        submission, name = inside.parent, Path(name).name
-        full = submission.name or folder.name
-        speaker = re.sub(r"-\d{8}.*$", "", full)
+        prompt, _, text = line.strip().replace("\t", " ").partition(" ")
+        submission, name = inside.parent, Path(prompt).name
+        named = (submission.name or folder.name, prompt.partition("/")[0])
+        full = next((one for one in named if re.search(r"-\d{6,10}", one)), "")
+        speaker = re.sub(r"-\d{6,10}.*$", "", full)
         audio = _there(folder, *(submission / kind / f"{name}.{kind}" for kind in ("wav", "flac")))
         yield ParsedUtterance(where, audio, text.strip(), "", full if speaker.lower() == "anonymous" else speaker)
 
@@ -449,7 +452,7 @@ LAYOUTS = (
     # github.com/iisys-hof/HUI-Audio-Corpus-German, Step6_FinalizeDataset.py
     CorpusLayout("VCTK", _VCTK, "", _vctk, True),  # Yamagishi, Veaux and MacDonald 2019
     CorpusLayout("LibriTTS", _LIBRITTS, "", _libritts, True),  # Zen et al. 2019
-    CorpusLayout("Festival (txt.done.data)", r"/txt\.done\.data$", r"\(\s*\S+\s+\"", _festival),
+    CorpusLayout("Festival (txt.done.data)", r"/(txt\.done\.data|[^/]*lines\.txt)$", r"\(\s*\S+\s+\"", _festival),
     # festvox.org/cmu_arctic
     CorpusLayout("AISHELL-1", r"/aishell_transcript[^/]*\.txt$", "BAC009S", _aishell),  # openslr.org/33
     CorpusLayout("AISHELL-3", r"/content\.txt$", r"SSB\d+\.wav\t", _aishell3),  # openslr.org/93

@@ -373,6 +373,8 @@ def standard_values(record: Mapping[str, object]) -> dict[str, str]:
             value = value.get("path")
         if value is not None and not isinstance(value, list):
             found[meaning] = str(value)
+    if record.get("split") in (None, "") and not split_of_folders([found.get("split", "")]):
+        found.pop("split", None)  # a set or subset may be anything
     return found | dict(_times_by_other_names(record))
 
 

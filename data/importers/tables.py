@@ -249,7 +249,8 @@ def list_columns(path: Path, beside: Sequence[Path] = ()) -> ListColumns:
         shown = ", ".join(f"column {number} {cell[:40]!r}" for number, cell in enumerate(rows[0], 1))
         raise UserError(
             f"{path} has {width} fields a line, and {unclear}: {shown}.",
-            f"{unclear.advice or 'Put'} a header above them: {', or '.join(filter(None, means))}.") from None
+            f"{unclear.advice or 'Put'} a header above them{', in the place of the first line' if header else ''}: "
+            f"{', or '.join(filter(None, means))}.") from None
     return replace(found, header=header)
 
 

@@ -323,6 +323,13 @@ def test_phonemes_are_no_text(tmp_path: Path, form: str) -> None:
     assert "texts as they are written" in caught.value.hint
 
 
+def test_phonemes_under_a_header_are_named(tmp_path: Path) -> None:
+    imported = table(tmp_path, "list.csv", f"audio|text\na|{IPA[0]}\nb|{IPA[1]}\n")
+    assert [row.text for row in imported.rows] == list(IPA[:2])
+    assert "Its texts are phonemes (IPA), such as 'ðɪ" in imported.notes[-1]
+    assert len(table(tmp_path, "list.csv", "audio|text\na|one\nb|two\n").notes) == 1
+
+
 @pytest.mark.parametrize(("texts", "wanted"), [
     (IPA, "phonemes (IPA)"), (["HH AH0 L OW1 sp", "W ER1 L D"], "phones (ARPAbet)"),
     (["ka2 er2 pu3", "guang3 zhou1"], "pinyin"), (["k o N n i ch i w a"], "phones"),
