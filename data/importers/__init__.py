@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from config.errors import UserError
+from config.errors import UserError, join_names
 from config.foreign import reading
 from data.importers.recognise import KNOWN_FORMS, TABLE_NAMES, recognise
 from data.importers.rows import (
@@ -64,4 +64,7 @@ def _import(source: Path, language: str, foreign: bool) -> ImportedSource:
     texts = [entry.text for entry in first if isinstance(entry, SourceRow)]
     if notation := notation_of(texts):
         notes.append(f"Its texts are {notation}, such as {texts[0][:40]!r}: who learns these reads no ordinary text.")
+    voices = dict.fromkeys(entry.speaker for entry in first if isinstance(entry, SourceRow) and " tier " in entry.where)
+    if len(voices) > 1:
+        notes.append(f"Its tiers are taken for speakers: {join_names([repr(voice) for voice in voices], 4)}.")
     return ImportedSource(entries, form.title, tuple(notes))

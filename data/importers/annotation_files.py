@@ -179,10 +179,9 @@ def _kind_of(tier: Tier) -> str:
 
 def _voice_of(tier: Tier) -> str:
     """The speaker of a tier among others: its participant, or its name without the words for a transcript."""
-    if tier.speaker != tier.name:
-        return tier.speaker
-    kept = [part for part in re.split(r"[^\w]+|_", tier.name.strip()) if part.casefold() not in _TRANSCRIPTS]
-    return " ".join(part for part in kept if part)
+    parts = [part for part in re.split(r"[^\w]+|_", tier.name.strip()) if part]
+    kept = [part for part in parts if part.casefold() not in _TRANSCRIPTS]
+    return tier.speaker if tier.speaker != tier.name or kept == parts else " ".join(kept)
 
 
 def _overlap(one: Tier, two: Tier) -> bool:

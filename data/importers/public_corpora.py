@@ -44,7 +44,9 @@ class CorpusLayout:
 def find_layouts(folder: Path) -> list[tuple[CorpusLayout, list[Path]]]:
     """The layouts that texts below `folder` have, with these texts in order."""
     found: dict[str, list[Path]] = {}
-    at_top = any(path.is_file() and path.suffix.lower() in (".csv", ".list") for path in folder.iterdir())
+    at_top = any(tables.header_of(head) or tables.ljspeech_delimiter(head) for head in (
+        text_files.head(path) for path in folder.iterdir()
+        if path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".list")))
     for place, names in walk_folders(folder):
         for name in names:
             if not is_audio(name) and (layout := layout_of(folder, place / name)):

@@ -47,6 +47,7 @@ _UNREAD = {  # formats that are told by the suffix: what it is, and what helps
     ".ark": ("an archive of Kaldi", _TO_FILES), ".npy": ("an array of NumPy", _TO_FILES),
     ".npz": ("an array of NumPy", _TO_FILES), ".pkl": ("a pickle, which may run code", _TO_FILES),
     ".pcm": ("raw samples without a header", "Convert it to WAV: sox or ffmpeg, with its rate and sample format"),
+    ".gz": ("a file compressed by gzip", "Unpack it and give the folder"),
     ".7z": ("an archive of 7-Zip", "Unpack it and give the folder"), ".rar": ("an archive of RAR",
                                                                              "Unpack it and give the folder"),
 }
@@ -299,7 +300,7 @@ def _unread(paths: Iterable[Path]) -> UserError | None:
 def _nothing(folder: Path) -> UserError:
     recordings = sum(is_audio(name) for _, names in sidecars.walk_folders(folder) for name in names)
     there = (place / name for place, names in sidecars.walk_folders(folder) for name in names)
-    fault = _unused_table(folder, _SURE_TABLES) if recordings else None
+    fault = (_table_below(folder) or _unused_table(folder, _SURE_TABLES)) if recordings else None
     fault = fault or _unread(there) or (_unused_table(folder, (".json",)) if recordings else None)
     if fault is not None:
         return fault
@@ -313,6 +314,22 @@ def _nothing(folder: Path) -> UserError:
         f"{folder} is a dataset without audio: there is no recording in it.",
         f"Lisan knows {KNOWN_FORMS}.",
     )
+
+
+def _table_below(folder: Path) -> UserError | None:
+    """A table in a folder below that names recordings of this one; None without one."""
+    lookup = RecordingLookup(folder)
+    below = [place / name for place, names in sidecars.walk_folders(folder) for name in names
+             if place != folder and name.lower().endswith(_TABLE_SUFFIXES)]
+    for path in below[:_MAX_CANDIDATES]:
+        try:
+            form = _table(path)
+        except UserError:
+            continue
+        if form is not None and _names_one(form, lookup):
+            return UserError(f"{path} names recordings of {folder}, but lies in a folder below it.",
+                             "Move it to the top of the folder.")
+    return None
 
 
 def _unused_table(folder: Path, suffixes: Sequence[str]) -> UserError | None:

@@ -57,9 +57,9 @@ _NO_NAMES = frozenset((  # of an emotion, a style, a gender, an age, a recording
     "conversation", "conversational", "read", "spontaneous", "news", "studio", "indoor", "outdoor", "clean", "noisy",
     "other", "good", "bad", "ok", "true", "false", "valid", "invalid", "validated", "m", "f", "male", "female", "man",
     "woman", "masculine", "feminine", "child", "adult", "young", "old", "unknown", "n/a", "none"))
-_SECONDS = re.compile(r"\d{1,5}(?:[.,]\d+)?")
+_MEASURE = re.compile(r"-?\d{1,5}(?:[.,]\d+)?")  # such as seconds
 _NOTATIONS = ("phonemes (IPA)", "phones (ARPAbet)", "pinyin", "phones")
-_NO_TEXT = ("nothing", "splits", "numbers", "seconds", *_NOTATIONS)
+_NO_TEXT = ("nothing", "splits", "numbers", "measures", *_NOTATIONS)
 _FIRST_LINES, _SAMPLE = 200, 4096  # of a list without a header
 _LONGER = 1.5  # texts than the names of speakers
 _FEW_LINES, _CORRELATED = 8, 0.6  # from so many lines on, numbers that grow with the text are durations
@@ -293,7 +293,7 @@ def _columns_of(columns: list[tuple[str, ...]], width: int) -> ListColumns:
         return ListColumns("path|speaker|language|text", width, 3, 1, notes=(_speakers_note(1, columns, ""), *more))
     if width == 4 and all(cell.startswith("{") and cell.endswith("}") for cell in columns[2]):
         return ListColumns("id|speaker|{phones}|text", width, 3, 1, notes=(_speakers_note(1, columns, ""),))
-    if width == 6 and kinds[4] == "seconds" and _are_alike(*columns[1:3]):
+    if width == 6 and kinds[4] == "measures" and _are_alike(*columns[1:3]):
         return ListColumns("path|text|normalised text|seconds", width, 1, spelled=2)
 
     notes: list[str] = []
@@ -312,7 +312,7 @@ def _columns_of(columns: list[tuple[str, ...]], width: int) -> ListColumns:
         elif kind == "languages" and len(values) > 1 and width > 2:
             raise _Unclear(f"column {at + 1} looks like codes of several languages ({join_names(values, 4)})")
         elif width > 2 and kind != "nothing":
-            what = kind if len(values) > 1 or kind in ("seconds", *_NOTATIONS) else f"{values[0][:20]!r} in every line"
+            what = kind if len(values) > 1 or kind in ("measures", *_NOTATIONS) else f"{values[0][:20]!r} in every line"
             notes.append(f"column {at + 1} has {what}, and is not used")
     spelled = None
     if not texts and len(labels) == 2 and kinds[labels[0]] == "names" and _are_alike(*(columns[at] for at in labels)):
@@ -339,7 +339,7 @@ def _columns_of(columns: list[tuple[str, ...]], width: int) -> ListColumns:
         evidence = _speaker_evidence(columns, kinds, speaker, texts[0])
         notes.insert(0, _speakers_note(speaker, columns, evidence))
     title = ("path|text|speaker" if speaker and speaker > texts[0] else "path|speaker|text" if speaker else
-             "path|text|normalised text|seconds" if width == 4 and spelled and "seconds" in kinds else "LJSpeech")
+             "path|text|normalised text|seconds" if width == 4 and spelled and "measures" in kinds else "LJSpeech")
     return ListColumns(title, width, texts[0], speaker, spelled, split, tuple(notes))
 
 
@@ -356,8 +356,8 @@ def _kind_of(values: tuple[str, ...]) -> str:
         return "splits"
     if all(value.casefold() in _NO_NAMES for value in given):
         return "labels"
-    if all(_SECONDS.fullmatch(value) or is_clock(value) for value in given) and not all(map(str.isdecimal, given)):
-        return "seconds"
+    if all(_MEASURE.fullmatch(value) or is_clock(value) for value in given) and not all(map(str.isdecimal, given)):
+        return "measures"
     if all(map(str.isdecimal, given)):
         return "numbers"
     if len(given) <= _MOST_LANGUAGES and all(map(_is_language, given)):
@@ -388,7 +388,7 @@ def _speaker_evidence(columns: list[tuple[str, ...]], kinds: list[str], at: int,
         if 3 * len(set(numbers)) > 2 * len(numbers):
             raise _Unclear(f"column {at + 1} has numbers ({shown}) that seldom come back, so they number no speakers")
         steps = [two - one for one, two in pairwise(numbers[:_FIRST_LINES])]
-        if 2 * steps.count(1) > len(steps):
+        if len(set(numbers)) > 2 and 2 * steps.count(1) > len(steps):
             raise _Unclear(f"column {at + 1} counts up from line to line ({shown}), so it numbers no speakers")
         lengths = [len(value) for value in columns[text]]
         if len(numbers) >= _FEW_LINES and len(set(lengths)) > 1 and correlation(numbers, lengths) > _CORRELATED:
@@ -428,7 +428,7 @@ def _are_labels(values: tuple[str, ...]) -> bool:
 
 
 def _speakers_note(at: int, columns: list[tuple[str, ...]], evidence: str) -> str:
-    names = [repr(name[:40]) for name in dict.fromkeys(columns[at])]
+    names = [repr(name[:40]) for name in dict.fromkeys(columns[at]) if name]
     return f"column {at + 1} is taken for the speaker ({join_names(names, 3)}){', ' if evidence else ''}{evidence}"
 
 

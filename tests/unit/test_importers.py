@@ -299,6 +299,7 @@ def test_a_column_that_may_be_something_else_is_no_speaker_and_is_shown(
     ("{name}|{text}|{value}", ("train", "train", "train"), ["speaker"] * 3),
     ("{name}|{text}|{value}", ("ig", "ig", "ig"), ["speaker"] * 3),
     ("{name}|{value}|{text}", ("1.25", "2", "00:00:03.5"), ["speaker"] * 3),
+    ("{name}|{text}|{value}", ("32.5", "-1", "28"), ["speaker"] * 3),  # decibels
     ("{name}|{text}|{value}", IPA, ["speaker"] * 3),
 ])
 def test_a_speaker_has_evidence_and_other_columns_are_named(tmp_path: Path, form: str, values: tuple[str, ...],
