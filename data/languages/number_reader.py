@@ -34,7 +34,7 @@ _TELEPHONE_DIGITS = range(9, 16)  # with the code of the country (E.164 has at m
 # Groups of three digits (ISO 80000-1, 7.3.1). One group after a plain space may be a number by itself; it is not where
 # it begins with 0, and where the language groups by spaces, unless more digits follow. After a space that keeps a line
 # together it never is.
-_KEPT_TOGETHER = r"[1-9]\d{0,2}(?:[ \u00a0\u2009\u202f]\d{3})+"
+_KEPT_TOGETHER = r"[1-9]\d{0,2}(?:[ \u00a0\u2009\u202f]\d{3}){1,12}"
 _SPACED_RANGE = re.compile(rf"(?<![\d.,:/+-]){_KEPT_TOGETHER}-{_KEPT_TOGETHER}(?![\d:/-]| \d)")
 _GROUPED = (r"(?<![\d.,:/+])(?<!\w-)[1-9]\d{{0,2}}"
             r"(?:(?:[\u00a0\u2009\u202f]\d{{3}})+|(?: \d{{3}}){{2,}}|{one}(?! \d))(?![\d:/-])")
@@ -258,11 +258,12 @@ class NumberReader:
         after = "|".join(abbreviation(cue) for cue in years.after) or "(?!)"
         attached = one_of(self.rules.numbers.attached_before)
         era = "|".join(map(abbreviation, self.rules.dates.foreign_cues)) or "(?!)"
-        between = rf"\s*(?:{re.escape(self._link.strip()) or '-'}|{attached}(?!\d)|[-–,፣])\s*{attached}?"
+        words = one_of({self._link.strip(), *self.rules.numbers.attached_before} - {""})
+        between = rf"\s*(?:(?:[-–,፣]|{words}(?!\d))\s*{attached}?|{words})"  # one way to read each, so that it is fast
         return re.compile(
             rf"(?P<cue>(?<!\w){one_of(years.before)}\s+|(?:{era})\.?\s*{attached})?(?P<first>{_YEAR})"
             rf"(?(cue)(?:(?P<link>{between})(?P<last>(?<!\d)(?:1[1-9]|2[01])\d\d)(?![\d:/]|[.,]\d))?"
-            rf"|(?=(?:{between}(?<!\d)\d{{4}}(?!\d))*\s*(?:{after})))")
+            rf"|(?=(?:{between}(?<!\d)\d{{4}}(?!\d)){{0,9}}\s*(?:{after})))")
 
     def _years(self, match: re.Match[str]) -> str:
         words = (match["cue"] or "") + self._year_words(match["first"])

@@ -129,6 +129,12 @@ def test_tigrinya_and_oromo_take_the_same() -> None:
     assert VERBALIZERS["sv"].verbalize("1 000 000 hus") == "en miljon hus"
 
 
+@pytest.mark.parametrize("part", ["1999 እስከ ", "111 ", "1999-", "እ.ኤ.አ. በ1999 ", "በ-"])
+def test_long_runs_take_no_longer_than_their_length(part: str) -> None:
+    """A pattern that reads a part in two ways takes 2**n steps: this would not end."""
+    assert am(part * 500)
+
+
 def test_a_line_that_ends_in_nel_is_not_joined_with_the_next() -> None:
     assert am("ሰላም\x85ለሁሉም") == "ሰላም ለሁሉም"
 
