@@ -41,7 +41,7 @@ _BASE = {"chatterbox": "", **{f"chatterbox-{code}": code for code in chatterbox_
 _ENGLISH = "chatterbox-english"
 HEBREW, POINTED_HEBREW = "chatterbox-he", f"chatterbox-{chatterbox_normaliser.POINTED_HEBREW}"
 INDEXTTS2 = "indextts2"  # of both its base languages: the text decides which rules read it
-INDEXTTS25 = {f"indextts25-{code}": code for code in ("zh", "en", "es", "ar")}  # of 2.5, by language
+INDEXTTS25 = {f"indextts25-{code}": code for code in ("zh", "en", "es", "ar", "ja")}  # of 2.5, by language
 SPANISH25 = "indextts25-es"
 _LIBRARIES: Mapping[str, Callable[[], str]] = {
     INDEXTTS2: lambda: indextts2_normaliser.rules_version(),

@@ -196,14 +196,14 @@ _INDEXTTS2 = ModelVariant(
 folder can be imported and it loads an export; the licences are those of the model cards at these commits."""
 
 _INDEXTTS25 = ModelVariant(
-    "2.5", "IndexTTS 2.5", "Chinese, English, Spanish and Arabic", (
+    "2.5", "IndexTTS 2.5", "Chinese, English, Japanese, Spanish and Arabic", (
         RepositoryPart(
             "IndexTeam/IndexTTS-2.5",
             _single("gpt.pth", "s2mel.pth", "codec.pth", "wav2vec2bert_stats.pt", "feat1.pt", "feat2.pt",
                     "multilingual_zh_ja_yue_char_del.tiktoken", "config.yaml"),
             "GPT, S2Mel, semantic codec, emotions and tokenizer", licence=BILIBILI),
         _W2V_BERT, _CAMPPLUS, _BIGVGAN,
-    ), ("ar", "en", "es", "zh"), ("s2mel.pth", "codec.pth"))
+    ), ("ar", "en", "es", "ja", "zh"), ("s2mel.pth", "codec.pth"))
 """As the package indextts25-inference 0.2.0 states it (README, `infer_v2_5.py`, `utils/model_download.py`, LICENSE).
 Not checked against the hub: sizes, the commit, and the names that its settings give to the statistics and the
 emotions, which are taken to be those of IndexTTS2."""
@@ -232,7 +232,7 @@ CATALOG: tuple[CatalogEntry, ...] = (
         "indextts2", "IndexTTS2",
         "bilibili's speech model with voice cloning and emotion: a GPT-2 of 24 layers over 50 codes a second, or 25 in "
         "the variant 2.5.",
-        "Chinese, English; Spanish and Arabic in 2.5",
+        "Chinese, English; Japanese, Spanish and Arabic in 2.5",
         "bilibili; parts MIT and Apache-2.0, and of 2.0 CC-BY-NC-4.0 (non-commercial)",
         "7.7 GB, 6.9 GB of it kept (2.0)",
         "Files from five repositories (2.5: four), or from a folder that is on disk already, such as `checkpoints` of "

@@ -19,12 +19,14 @@ import re
 from collections.abc import Callable
 from functools import cache, lru_cache
 from importlib import metadata
+from typing import Any
 
 from config.errors import missing_package
 
 Verbalize = Callable[[str, bool], str]  # text, and whether to read it by Chinese rules
 
 WETEXT = "wetext==0.1.8"
+FUGASHI, UNIDIC = "fugashi==1.5.2", "unidic-lite==1.0.8"
 _HAN = "\u4e00-\u9fff"
 _CONTRACTION = re.compile("(what|where|who|which|how|t?here|it|s?he|that|this)'s", re.IGNORECASE)
 _EMAIL = re.compile(r"[a-zA-Z0-9]+@[a-zA-Z0-9]+\.[a-zA-Z]+\n?")
@@ -40,6 +42,7 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _HYPHEN = re.compile(r"\s*<H>\s*")
 _READING = re.compile(r"<([^|>\n]+)\|([^>\n]+)>")
 _KANA = re.compile("[\u3040-\u309f]+|[\u30a0-\u30ff]+")
+_SPACES = re.compile("( +)")
 _TOKEN = re.compile(r"<\|[^|]+\|>")
 _MARKS = {
     **dict.fromkeys(("...", "……", ",,,"), "…"), **dict.fromkeys("：；;，、:", ","), "。": ".", "！": "!", "？": "?",
@@ -64,14 +67,15 @@ def normalise_for_2_5(text: str, language: str, verbalize: Verbalize | None = No
     """`text` of a base language as the tokenizer of IndexTTS 2.5 reads it; `verbalize` as in `normalise`.
 
     After indextts25-inference 0.2.0, `infer_v2_5.py`: Chinese and English are verbalized and in lower case, Spanish is
-    in upper case. `<word|reading>` gives a reading, as in `<行|XING2>`. Spanish is verbalized by nemo-text-processing
-    where that is installed, which is among that package's requirements on Linux; else digits stay, as there. In Arabic
-    they always stay, as there.
+    in upper case, Japanese is in lower case with a space between its words. `<word|reading>` gives a reading, as in
+    `<行|XING2>`. Spanish is verbalized by nemo-text-processing where that is installed, which is among that package's
+    requirements on Linux; else digits stay, as there. In Arabic and Japanese they always stay, as there. With
+    `verbalize`, Japanese is not cut into words, which takes a package as well.
     """
     verbalized = language in ("zh", "en")
     if language == "es" and verbalize is None and (spanish := _spanish_rules()):
         text = spanish(text)
-    if language != "es":
+    if language not in ("es", "ja"):
         text = _with_marks(text, ":：" if verbalized else "")
     if verbalized:
         readings: dict[str, str] = {}
@@ -85,8 +89,11 @@ def normalise_for_2_5(text: str, language: str, verbalize: Verbalize | None = No
         for placeholder, reading in readings.items():
             text = text.replace(placeholder, reading)
     text = _with_marks(text)
-    text = text.lower() if verbalized else text.upper() if language == "es" else text
-    return _TOKEN.sub(lambda found: found.group().upper(), _READING.sub(_reading_token, text))
+    text = text.lower() if verbalized or language == "ja" else text.upper() if language == "es" else text
+    text = _READING.sub(_reading_token, text)
+    if language == "ja" and verbalize is None:
+        text = "".join(" ".join(_japanese_words(part)) if part.strip() else part for part in _SPACES.split(text))
+    return _TOKEN.sub(lambda found: found.group().upper(), text)
 
 
 def _with_marks(text: str, but_for: str = "") -> str:
@@ -199,6 +206,21 @@ def _rules(chinese: bool) -> Callable[[str], str]:
     rules = Normalizer(lang="zh" if chinese else "en", operator="tn", remove_erhua=False, traditional_to_simple=True,
                        full_to_half=True)
     return lru_cache(maxsize=1024)(rules.normalize)  # 150 microseconds a character
+
+
+def _japanese_words(text: str) -> list[str]:
+    return [word.surface for word in _japanese_tagger()(text)]
+
+
+@cache
+def _japanese_tagger() -> Any:
+    """MeCab over the small UniDic, as the published package has it; its dictionary decides where words end."""
+    try:
+        import unidic_lite
+        from fugashi import Tagger
+    except ImportError as error:
+        raise missing_package("Japanese", "fugashi with unidic-lite", f"{FUGASHI} {UNIDIC}") from error
+    return Tagger(f'-d "{unidic_lite.DICDIR}" -r "{unidic_lite.DICDIR}/mecabrc"')
 
 
 @cache

@@ -9,8 +9,7 @@ tag; a new language gets one. Source of the ids: index-tts/index-tts, `utils/fro
 
 Which of the two a folder holds, the GPT tells (`model_folder.is_2_5`). In 2.5 the tokens are bytes joined, and a text
 begins with its language's tag, which decides the row of the table of languages that all its tokens get. Of the 106
-languages that have a row, the model was trained to speak five (README of indextts25-inference 0.2.0). Japanese is not
-offered: its published preparation needs a dictionary that cuts words (fugashi).
+languages that have a row, the model was trained to speak five (README of indextts25-inference 0.2.0).
 """
 
 from __future__ import annotations

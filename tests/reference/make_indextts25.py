@@ -5,7 +5,8 @@ indextts2-inference 2.1.1 with `downsample_scale` 2. Run this in their environme
 
     make reference && .reference/bin/python tests/reference/make_indextts25.py
 
-`make_indextts25.py spanish` writes `spanish.json` alone, for which nemo-text-processing 1.2.0 must be installed there.
+`make_indextts25.py spanish` writes `spanish.json` alone, for which nemo-text-processing 1.2.0 must be installed there,
+and `make_indextts25.py japanese` writes `japanese.json`, for which fugashi 1.5.2 and unidic-lite 1.0.8 must be.
 
 The models are filled from a seed by `scripts.dev.random_weights`, so that only inputs, outputs and the shapes of the
 published tensors are stored. The package has no text head: text logits are products of its states with one from the
@@ -218,10 +219,45 @@ def spanish() -> None:
     (TARGET / "spanish.json").write_text(f"[\n{content}\n]\n", encoding="utf-8")
 
 
+JAPANESE = (
+    "すべての人間は、生まれながらにして自由であり、かつ、尊厳と権利とについて平等である。", "猫が犬を見ている。",
+    "彼女は本を読みます。", "午後3時30分に東京駅で会いましょう!", "価格は1,980円です(税込)。",
+    "2024年5月3日、気温は-5℃でした。", "GPT-5miniを使ってみた…", "「もう行くの?」と聞いた。",
+    "コンピューターでメールを送る。", "お母さんは今日(きょう)も元気だ。", "すもももももももものうち。",
+    "全角　の空白と 半角の 空白", "  前後に空白  ", "百聞は一見に如かず;急がば回れ:そう言う。", "<仮|カリ>の住まい",
+    "<行|xing2>こう", "𠮷野家で食べた。", "ｶﾀｶﾅとＡＢＣ、ａｂｃ", "そう、、、ですか,,,はい……",
+    "https://example.com を開く", "ヴァイオリンを弾く🎻", "改行\nの後", "ー", "々", "iPhone15のCMを観た〜",
+    "<|happy|>嬉しい!",
+)
+
+
+def japanese() -> None:
+    """Japanese, cut into words by the package, with the words of each part between spaces."""
+    encoding = get_encoding(NAME, model_dir=str(TARGET))
+    reader = object.__new__(IndexTTS2)
+    reader.text_process, reader._ja_text_process = TextNormalizer(enable_glossary=True), None
+    words: dict[str, list[str]] = {}
+    cut = reader.ja_text_process.tokenize
+
+    def keep(part: str) -> list[tuple[str, str]]:
+        found = cut(part)
+        words[part] = [word for word, _ in found]
+        return found
+
+    reader.ja_text_process.tokenize, found = keep, []
+    for one in JAPANESE:
+        words.clear()
+        normal = reader._prepare_text(one, "ja")
+        found.append({"text": one, "words": dict(words), "normal": normal,
+                      "ids": encoding.encode(f"<|ja|> {normal}", allowed_special="all")})
+    content = ",\n".join(json.dumps(one, ensure_ascii=False, separators=(",", ":")) for one in found)
+    (TARGET / "japanese.json").write_text(f"[\n{content}\n]\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
     TARGET.mkdir(exist_ok=True)
-    if sys.argv[1:] == ["spanish"]:
-        spanish()
+    if sys.argv[1:] in (["spanish"], ["japanese"]):
+        {"spanish": spanish, "japanese": japanese}[sys.argv[1]]()
         sys.exit()
     with torch.inference_mode():
         gpt()

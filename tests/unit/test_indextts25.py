@@ -6,7 +6,9 @@ The stored outputs are those of `tests/reference/make_indextts25.py`.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from safetensors import safe_open
 
-from config.errors import UserError
+from config.errors import MissingTool, UserError
 from data import normalisers
 from data.languages import indextts2_normaliser
 from data.segmenters import LANGUAGE_CODES, ByteLevelBpe
@@ -108,6 +110,29 @@ def test_spanish_numbers_are_written_out_as_published(monkeypatch: pytest.Monkey
         assert normal == one["normal"].strip()
         made = [segmenter.ids["<|es|>"], *segmenter.encode(normal)[0]]
         assert made == [number for number in one["ids"] if number != segmenter.stop_id], one["text"]
+
+
+def test_japanese_words_stand_apart_as_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By fugashi where it is installed, else by the words that it found when the reference was made."""
+    held = json.loads((REFERENCE / "japanese.json").read_text("utf-8"))
+    if not find_spec("fugashi"):
+        words = {part: cut for one in held for part, cut in one["words"].items()}
+        monkeypatch.setattr(indextts2_normaliser, "_japanese_words", words.__getitem__)
+    segmenter = ByteLevelBpe((REFERENCE / ByteLevelBpe.base_file).read_bytes(), ByteLevelBpe.base_file)
+    assert sum(len(cut) > 1 for one in held for cut in one["words"].values()) > 20
+    for one in held:
+        normal = indextts2_normaliser.normalise_for_2_5(one["text"], "ja")
+        assert normal == one["normal"], one["text"]
+        made = [segmenter.ids["<|ja|>"], *segmenter.encode(normal)[0]]
+        assert made == [number for number in one["ids"] if number != segmenter.stop_id], one["text"]
+
+
+def test_without_its_package_japanese_is_refused_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    indextts2_normaliser._japanese_tagger.cache_clear()
+    monkeypatch.setitem(sys.modules, "unidic_lite", None)
+    with pytest.raises(MissingTool, match=r"Japanese text needs the package fugashi with unidic-lite") as refused:
+        normalisers.normalise("猫。", "indextts25-ja")
+    assert "pip install fugashi==1.5.2 unidic-lite==1.0.8" in refused.value.hint
 
 
 def test_without_the_package_spanish_digits_stay_and_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
