@@ -249,6 +249,17 @@ class SentencePieceModel:
         """What the merges of a new language begin with: the pieces of this model, and unknown characters."""
         return [part for piece in self.tokens(word) for part in ([piece] if piece in self.ids else piece)]
 
+    def moved_behind(self, first: int, rows: int) -> bytes:
+        """A copy that cuts text alike, whose pieces from the id `first` on begin at `rows`."""
+        model = _parsed(self.content)
+        behind = list(model.pieces[first:])
+        del model.pieces[first:]
+        for row in range(first, rows):
+            model.pieces.add(piece=f"<row {row}>", score=0.0, type=_CONTROL)
+        model.pieces.extend(behind)
+        model.trainer_spec.vocab_size = len(model.pieces)
+        return bytes(model.SerializeToString(deterministic=True))
+
     def extended(self, appended: Mapping[str, int], tag: str, merges: Sequence[tuple[str, str]] | None,
                  byte_fallback: bool = False) -> bytes:
         """A copy with `appended` pieces at their ids; of them, text becomes single characters and `merges`, in order.

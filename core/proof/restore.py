@@ -1,8 +1,9 @@
 """Restore the base's rows and keep the new ones, as a new export: nothing that exists is changed.
 
 Whatever is not a new row comes from the base. The front-end is the base's own, and the given tokenizer for the new
-language alone, so old languages are read as before. The export takes its name after it was loaded again and compared
-with both of its sources.
+language alone, so old languages are read as before. IndexTTS2 has a row without a piece, where the tokenizer of a
+finetune may have its first new one: there the new pieces and their rows move behind it. The export takes its name after
+it was loaded again and compared with both of its sources.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from core.model.loading import TTSModel, assemble_export, write_sums
 from core.model.prefix import base_tensors, hash_tensors, new_rows, rows_name
 from core.proof.certify import base_probes, equal_logits, probe_note
 from core.proof.tensor_comparison import TensorMatching
-from core.proof.tokenizer_fit import read_pieces
 from core.speech import evaluation
 from core.workspace import Workspace
 from data import normalisers
 from data.durable_files import atomic_directory
-from data.front_end import FrontEnd, LanguageEntry, NewToken
+from data.front_end import FrontEnd, LanguageEntry, NewToken, Segmenter, read_segmenter
+from data.segmenters import SentencePieceModel, highest_id
 from models.base import WeightsFile
 
 _TOKENIZER = "tokenizer-as-given"
@@ -53,17 +54,24 @@ def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, 
     if base.lm.language_table:
         raise UserError(f"A model with a table of languages ({base.name}) cannot be restored yet.",
                         "Train the language again: Dataset tab.")
+    tokenizer = read_segmenter(request.tokenizer.read_bytes(), str(request.tokenizer))
+    spare, first = base.front_end.base_ids, base.front_end.prefix_size
+    moved = isinstance(tokenizer, SentencePieceModel) and any(spare <= tokenizer.ids[piece] < first
+                                                              for piece in tokenizer.pieces)
+    new_ids = slice(spare, highest_id(tokenizer.ids) + 1) if moved else slice(first, None)
+    if moved and isinstance(tokenizer, SentencePieceModel):  # the base has rows there, which no text of it leads to
+        tokenizer = SentencePieceModel(tokenizer.moved_behind(spare, first), str(request.tokenizer))
     tensors = dict(base.lm.module.state_dict())
     rows = {}
     for table in base.lm.text_tables:
-        new = other.tensor(matching.found[table])[base.front_end.prefix_size:].float()
+        new = other.tensor(matching.found[table])[new_ids].float()
         tensors[table] = torch.cat([tensors[table], new.to(tensors[table].dtype)])
         rows[rows_name(table)] = new
     counts = {table: len(new) for table, new in rows.items()}
     if len(set(counts.values())) != 1 or not all(counts.values()):
         raise UserError(f"The tables have {counts} new rows; the same number in each is wanted.",
                         "Take a checkpoint whose tables were extended alike.")
-    front_end = extend_front_end(base.front_end, request, base.front_end.prefix_size + next(iter(counts.values())))
+    front_end = extend_front_end(base.front_end, request, tokenizer, first + next(iter(counts.values())))
     origin = Origin(base.family.name, base.name, base.base_hash, front_end.prefix_size, front_end.size,
                     front_end.fingerprint)
     record = ExportRecord(request.name, request.job, 0, "rows", "", (request.language,), origin,
@@ -75,14 +83,16 @@ def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, 
         write_export_record(folder, record)
         proof = _certify(base, assemble_export(folder, torch.device("cpu")), rows, record)
         certificate.write(folder / CERTIFICATE, proof)
+        note = (f" Its new pieces stand {first - spare} ids further than in the tokenizer as given, behind all rows of "
+                "the base." if moved else "")
         listed = "\n".join(f"- `{file.path}`: {file.purpose}" for file in files)
         (folder / "README.md").write_text(
             f"# {record.name}\n\nThe base model `{origin.model}` with all its values, and the new rows for "
             f"{request.language} of a finetune whose old rows were damaged. Restored by the doctor of Lisan "
             f"({record.run}).\n\nThe base languages work exactly as in the base: `{CERTIFICATE}` says how that was "
             f"checked. How well {request.language} sounds was not measured: its rows learned beside the damaged ones, "
-            f"and the text is normalised as Lisan does it. In the app it is `export:{record.name}`.\n\n## Files\n\n"
-            f"{listed}\n", encoding="utf-8")
+            f"and the text is normalised as Lisan does it.{note} In the app it is `export:{record.name}`.\n\n"
+            f"## Files\n\n{listed}\n", encoding="utf-8")
         write_sums(folder)
         records.check_export_files(folder)
     return {"export": request.name, "path": f"exports/{request.name}", "ref": f"export:{request.name}",
@@ -90,18 +100,20 @@ def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, 
             "old_rows_equal": True}
 
 
-def extend_front_end(base: FrontEnd, request: RestoreRequest, size: int) -> FrontEnd:
-    """`base` with the tokenizer of a new language as it was given, of `size` ids in all."""
+def extend_front_end(base: FrontEnd, request: RestoreRequest, tokenizer: Segmenter, size: int) -> FrontEnd:
+    """`base` with the `tokenizer` of a new language, of `size` ids in all."""
     language = request.language
     if language in base.languages:
         raise UserError(f"The base speaks {language!r} already, and keeps its own tokenizer for it.",
                         "Give the new language another code, such as one with a region.")
-    ids, own, file = read_pieces(request.tokenizer), base.base_vocabulary, base.language_file(language)
+    ids, own, file = tokenizer.ids, base.base_vocabulary, base.language_file(language)
     if Path(file).suffix != request.tokenizer.suffix:
         raise UserError(f"{request.tokenizer} is of another kind than the base's tokenizer; a file like {file} is "
                         "wanted.", "Give the tokenizer that extends the base's.")
     wrong = [piece for piece, row in ids.items() if own.get(piece, row) != row]
-    wrong += [piece for piece, row in ids.items() if piece not in own and not base.prefix_size <= row < size]
+    unused, text = range(base.base_ids, base.prefix_size), set(tokenizer.pieces)  # rows of the base without a piece
+    wrong += [piece for piece, row in ids.items() if piece not in own and not base.prefix_size <= row < size
+              and (row not in unused or piece in text)]
     if wrong:
         raise UserError(f"{request.tokenizer} gives {len(wrong)} pieces an id that cannot be kept ({wrong[0]!r}).",
                         "Give the tokenizer that extends the base's and leaves its ids as they are.")
@@ -116,7 +128,7 @@ def extend_front_end(base: FrontEnd, request: RestoreRequest, size: int) -> Fron
     entry = LanguageEntry(language, tag if tag in ids else "", normalisers.for_language(language, base.style), file,
                           tuple(tokens))
     return replace(base, by_code={**base.by_code, language: entry},
-                   files={**base.files, file: request.tokenizer.read_bytes()})
+                   files={**base.files, file: tokenizer.content})
 
 
 @torch.inference_mode()
@@ -131,7 +143,7 @@ def _certify(base: TTSModel, restored: TTSModel, rows: Mapping[str, torch.Tensor
              ("frozen_tensors", hash_tensors(before), hash_tensors(after), "Every tensor of the base is what it was."),
              ("new_rows", hash_tensors(dict(rows)), hash_tensors(kept), "The new rows are those of the checkpoint."),
              ("front_end", record.origin.fingerprint, restored.front_end.fingerprint,
-              "The tokenizer is the one that was given.")]
+              "The tokenizer is the one that was given, its new pieces behind the rows of the base.")]
     checks = [CertificateCheck(name, "passed" if one == other else "failed", one, other, what) for name, one, other,
               what in pairs]
     samples = base_probes(base)
