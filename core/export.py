@@ -6,9 +6,10 @@ used again. The written files are loaded again and compared with the checkpoint 
 
 from __future__ import annotations
 
+import gc
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,7 +33,15 @@ from core.library.records import (
     ExportRecord,
     write_export_record,
 )
-from core.model.loading import TTSModel, assemble_export, export_record, load_checkpoint, write_sums, write_taught
+from core.model.loading import (
+    TTSModel,
+    assemble_export,
+    export_record,
+    load_checkpoint,
+    load_merged,
+    write_sums,
+    write_taught,
+)
 from core.model.prefix import base_tensors, hash_tensors, is_taught, whole_table
 from core.proof import certify
 from core.speech import evaluation
@@ -47,6 +56,7 @@ from models.base import ExportFile
 
 _STOPPED = ("Stopped on request: nothing was exported, and no partial files are left. The job can continue, with the "
             "certificate where that was made.")
+_MERGED_BOUND = 1e-3  # of the largest logit: merged weights round otherwise than a sum of two products
 _WRITTEN = "written.txt"  # in the job's folder: the hash of `SUMS` of the export that it made
 EXAMPLE, SAMPLES = "load_example.py", "samples"
 _OWN_FILES = (
@@ -94,6 +104,7 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         reporter.emit(WarningRaised(f"The check {name!r} failed and was overridden: {proof.check(name).actual}."))
     reporter.emit(Plan((f"{', '.join(record.languages)} and the languages of {record.origin.model}, from {ref} to "
                         f"{target.name}.",)))
+    gc.collect()  # the base, which the certificate compared with
     with stage(reporter, "write"), atomic_directory(target) as aside:
         try:
             tensors = plain_tensors(model)
@@ -110,11 +121,20 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         write_export_record(aside, record)
         check_stop(reporter, _STOPPED)
 
-        again = assemble_export(aside, device)
-        proof = replace(proof, checks=(*proof.checks, _reload_check(workspace, model, again, count)))
-        certificate.write(aside / CERTIFICATE, proof)
+        texts = _sample_texts(workspace, model)
         recording = evaluation.recording_of(workspace, model)  # empty where the data is gone: a voice of the model
-        samples = _write_samples(aside, again, _sample_texts(workspace, model), recording, count)
+        checks, merged_file = [], _merged_file(files)
+        if merged:
+            checks.append(_merged_check(model, merged, load_merged(aside, merged_file, device), count))
+        del tensors, merged  # gigabytes; two models at a time are enough to compare, and one to speak
+        gc.collect()
+        again = assemble_export(aside, device)
+        checks.insert(0, _reload_check(workspace, model, again, count))
+        del model
+        gc.collect()
+        proof = replace(proof, checks=(*proof.checks, *checks))
+        certificate.write(aside / CERTIFICATE, proof)
+        samples = _write_samples(aside, again, texts, recording, count)
         _write_texts(aside, workspace, record, proof, files, samples, overridden)
         if evaluated := evaluation_report.find(workspace, record.run, record.step):
             evaluation_report.attach(aside, *evaluated)
@@ -143,7 +163,7 @@ def _certificate(workspace: Workspace, folder: Path, device: torch.device, repor
         inputs = certify.without_sentences(inputs)
     size = inputs.size if inputs else 0
     probes = _probes(workspace, model)
-    remaining = len(probes) + len(_sample_texts(workspace, model))
+    remaining = len(probes) + len(_merged_probes(model)) + len(_sample_texts(workspace, model))
     count = CombinedProgress(progress_callback(reporter, _STOPPED), size + remaining, certify.COUNTED)
     if known:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(known.created))
@@ -204,6 +224,40 @@ def _reload_check(workspace: Workspace, model: TTSModel, again: TTSModel, count:
                             "The exported files, loaded again, are the checkpoint.")
 
 
+def _merged_probes(model: TTSModel) -> list[ProbeSample]:
+    """Samples of the languages whose adapters are merged; none without adapters."""
+    return certify.row_probes(model, model.new_languages) if model.adapters else []
+
+
+def _merged_file(files: Sequence[ExportFile]) -> str:
+    """The file with the adapters merged into the weights; empty when there is none."""
+    return next((file.path for file in files if "merged" in file.path), "")
+
+
+@torch.inference_mode()
+def _merged_check(model: TTSModel, written: Mapping[str, torch.Tensor], again: TTSModel,
+                  count: CombinedProgress) -> CertificateCheck:
+    """The merged file, loaded `again`, has the tensors that were `written`, and predicts what the adapters predict."""
+    reread, probes, furthest = plain_tensors(again), _merged_probes(model), 0.0
+    same = sum(torch.equal(value, reread[name]) for name, value in written.items() if name in reread)
+    progress = count.part(len(probes))
+    for done, item in enumerate(probes, 1):
+        with model.adapters_for(item.language):
+            wanted = model.lm.probe(item.sample)
+        found = again.lm.probe(item.sample)
+        for one, other in ((wanted.text_logits, found.text_logits), (wanted.speech_logits, found.speech_logits)):
+            furthest = max(furthest, float((one - other).abs().max() / one.abs().max()))
+        progress(Progress(done, len(probes), "probes", "of the merged file compared"))
+    actual = f"{same} tensors bit-identical, logits of {len(probes)} samples {furthest:.1g} apart"
+    if same != len(written) or set(written) != set(reread) or not furthest <= _MERGED_BOUND:
+        raise UserError(f"The file with the adapters merged does not reload as it was: {actual}.",
+                        "The disk may be failing; continue to try again.")
+    expected = (f"{len(written)} tensors bit-identical, logits of {len(probes)} samples at most {_MERGED_BOUND:.0e} of "
+                "the largest one apart")
+    return CertificateCheck("merged_reloads", "passed", expected, actual,
+                            "The merged file, loaded again, predicts the new language as the adapters do.")
+
+
 @torch.inference_mode()
 def same_logits(one: TTSModel, other: TTSModel, item: ProbeSample) -> bool:
     """Whether two models give bit-identical logits for one sample."""
@@ -244,7 +298,7 @@ def _write_texts(folder: Path, workspace: Workspace, record: ExportRecord, proof
     own = [(path, purpose) for path, purpose in _OWN_FILES if path in (EXAMPLE,
                                                                        EXPORT_SUMS) or (folder / path).exists()]
     facts = CardFacts(source, clips, (*((file.path, file.purpose) for file in files), *own), tuple(samples), overridden,
-                      next((file.path for file in files if "merged" in file.path), ""), licence)
+                      _merged_file(files), licence)
     (folder / EXPORT_CARD).write_text(card(record, proof, facts), encoding="utf-8")
     _, language, text = samples[0] if samples else ("", record.languages[0], "")
     (folder / EXAMPLE).write_text(load_example(language, text), encoding="utf-8")

@@ -331,6 +331,29 @@ def assemble_export(folder: Path, device: torch.device) -> TTSModel:
     return _with_adapters(extend_model(base, front_end, rows), folder, record.scope, folder / EXPORT_RECORD)
 
 
+def load_merged(folder: Path, merged: str, device: torch.device) -> TTSModel:
+    """The model in the file `merged` of an export that is just being written: no adapters, all of its rows as new ones.
+
+    The file takes the place of the plain one while it is loaded, as a program that knows no adapters would have it.
+    """
+    record = read_export_record(folder)
+    family = family_named(record.origin.family)
+    plain, other = family.language_model_file(folder), folder / merged
+    aside = plain.with_name(f"{plain.name}.plain")
+    plain.rename(aside)
+    other.rename(plain)
+    try:
+        split = _split_export(folder, record.origin, device)
+    finally:
+        plain.rename(other)
+        aside.rename(plain)
+    base = TTSModel(f"export:{record.name}", family, record.origin.model, folder, record.origin.base_hash, split.lm,
+                    _base_front_end(split.front_end), device, text_library=record.text_library)
+    rows = {rows_name(table): torch.cat([split.earlier[table][len(split.lm.module.get_parameter(table)):],
+                                         split.rows[rows_name(table)]]) for table in split.lm.text_tables}
+    return extend_model(base, split.front_end, rows)
+
+
 @dataclass(frozen=True)
 class _SplitExport:
     """The language model of an export with the base's rows alone, and its other rows by the names of their tables."""

@@ -27,7 +27,6 @@ from data.normalisers import INDEXTTS2, INDEXTTS25
 from data.segmenters import LANGUAGE_CODES, ByteLevelBpe, SentencePieceModel, highest_id
 from models import campplus, weights
 from models.base import CTCRecogniser, Emotion, ExportFile, Features, Sampling, Voice
-from models.gpt2 import transpose_matrices
 from models.indextts2 import bigvgan, model_folder, s2mel, semantic_codec, unified_voice, w2v_bert
 from models.indextts2.conditioning import EmotionBanks
 from models.indextts2.extractor import IndexTTS2Extractor, voice_from_clip
@@ -146,9 +145,7 @@ class IndexTTS2:
     def export(self, base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
                merged: Mapping[str, torch.Tensor] | None, front_end: FrontEnd) -> tuple[ExportFile, ...]:
         shared = front_end.shared_file()  # None in 2.5, whose script reads the languages' own files
-        return model_folder.write_export(base, folder, transpose_matrices(tensors),
-                                         transpose_matrices(merged) if merged else None,
-                                         shared.content if shared else None)
+        return model_folder.write_export(base, folder, tensors, merged, shared.content if shared else None)
 
     def _config(self, folder: Path) -> UnifiedVoiceConfig:
         path = model_folder.find_language_model(folder)

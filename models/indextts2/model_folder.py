@@ -23,6 +23,7 @@ from data.durable_files import link_or_copy
 from data.segmenters import ByteLevelBpe, SentencePieceModel
 from models import weights
 from models.base import ExportFile
+from models.gpt2 import transpose_matrices
 from models.indextts2 import s2mel
 from models.indextts2.unified_voice import LANGUAGE_TABLE, used_tensors
 
@@ -167,7 +168,7 @@ def write_export(base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
                  merged: Mapping[str, torch.Tensor] | None, tokenizer: bytes | None) -> tuple[ExportFile, ...]:
     """Write the export's model files into `folder`; returns their names and purposes.
 
-    `tensors` and `merged` are under the published names, matrices of GPT-2 input by output. `tokenizer` is the
+    `tensors` and `merged` are under the published names, matrices as `torch.nn.Linear` has them. `tokenizer` is the
     SentencePiece model of all languages, whose piece ids are rows of the text tables; None for 2.5, whose file numbers
     its marks behind its tokens and so cannot hold more: there the script reads the new languages' own files.
     """
@@ -181,8 +182,10 @@ def write_export(base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
             (MERGED, MERGED_CONFIG, merged, "the GPT with the adapters merged; it CHANGES the base languages")):
         if state is None:
             continue
-        _check_tensors(files.gpt, state, rows)
-        weights.write_pytorch(folder / name, state)
+        published = transpose_matrices(state)
+        _check_tensors(files.gpt, published, rows)
+        weights.write_pytorch(folder / name, published)
+        del published  # gigabytes, before the next file's
         # The published code makes one row more than `number_text_tokens`.
         changed = {**settings, "gpt": {**settings["gpt"], "number_text_tokens": rows - 1}, "gpt_checkpoint": name}
         if tokenizer is not None:

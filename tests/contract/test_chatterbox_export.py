@@ -60,7 +60,7 @@ def exported(world: Workspace) -> Path:
 def test_it_passes_its_certificate_and_reloads_to_the_bit(world: Workspace, exported: Path) -> None:
     proof = certificate.read(exported / "certificate.json")
     assert not proof.failed()
-    assert proof.check("base_logits").result == proof.check("export_reloads").result == "passed"
+    assert {proof.check(name).result for name in ("base_logits", "export_reloads", "merged_reloads")} == {"passed"}
     assert proof.check("export_reloads").expected == proof.check("export_reloads").actual
     assert int(proof.check("base_logits").actual.split()[0]) >= 19  # of 23 languages, four of which need packages
 

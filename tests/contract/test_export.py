@@ -24,6 +24,7 @@ from core.export import EXAMPLE, plain_tensors, same_logits
 from core.jobs.reporter import StopRequested
 from core.library import certificate, diagnosis, records
 from core.model import loading
+from core.model.adapters import Adapters
 from core.model.loading import TTSModel, load
 from core.model.prefix import new_rows
 from core.proof import certify
@@ -35,6 +36,7 @@ from core.workspace import Workspace
 from data.acoustics import audio
 from data.durable_files import hash_tree
 from models.speech_lm import SpeechLM
+from models.tiny import model_folder as tiny_folder
 from models.tiny.family import _language_model_config
 from models.tiny.model_folder import load_module
 from tests.trained import RUN, trained_world
@@ -146,10 +148,24 @@ def test_an_export_that_speaks_the_new_language_otherwise_is_refused(world: Work
         export.run(ExportOptions(run=f"run:{RUN}", export="stronger"), world, Listener(world.runs / "export-stronger"))
 
 
+@pytest.mark.parametrize("fault", ["the plain weights", "half of the adapters"])
+def test_a_merged_file_that_is_not_the_adapters_is_refused(world: Workspace, monkeypatch: pytest.MonkeyPatch,
+                                                           fault: str) -> None:
+    write, merge = tiny_folder.write_export, Adapters.merged_weights
+    if fault == "the plain weights":
+        monkeypatch.setattr(tiny_folder, "write_export", lambda *given: write(*given[:-1], given[-2]))
+    else:
+        monkeypatch.setattr(Adapters, "merged_weights",
+                            lambda self: dict(list(merge(self).items())[::2]))
+    with pytest.raises(UserError, match="The file with the adapters merged does not reload as it was"):
+        export.run(ExportOptions(run=f"run:{RUN}", export="merged"), world, Listener(world.runs / fault))
+    assert not (world.exports / "merged").exists()
+
+
 def test_it_carries_certificate_card_and_samples(exported: Path, world: Workspace) -> None:
     proof = certificate.read(exported / "certificate.json")
     assert not proof.failed()
-    assert proof.check("export_reloads").result == "passed"
+    assert proof.check("export_reloads").result == proof.check("merged_reloads").result == "passed"
     card = (exported / "README.md").read_text(encoding="utf-8")
     for part in ("licence Apache-2.0", "| recordings |", "`base_logits` | passed", EXAMPLE, "samples/am.wav"):
         assert part in card
@@ -189,7 +205,7 @@ def test_a_failed_check_blocks_the_export_unless_it_is_named(world: Workspace, e
     proof = certificate.read(exported / "certificate.json")
     failed = replace(proof, checks=tuple(
         replace(check, result="failed", actual="something else") if check.name == "prefix_rows" else check
-        for check in proof.checks if check.name != "export_reloads"))
+        for check in proof.checks if not check.name.endswith("_reloads")))
     monkeypatch.setattr(certify, "find_certificate", lambda *_arguments: failed)
     listener = Listener(world.runs / "export-failed")
     message = r"failed checks, so it is not exported: prefix_rows: wanted \w+, got something else"

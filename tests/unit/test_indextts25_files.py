@@ -25,6 +25,7 @@ from data.front_end import FrontEnd
 from data.segmenters import LANGUAGE_CODES, ByteLevelBpe
 from models import weights
 from models.base import VocoderOptions
+from models.gpt2 import transpose_matrices
 from models.indextts2 import model_folder, semantic_codec, unified_voice
 from models.indextts2.family import IndexTTS2
 from models.indextts2.unified_voice import LANGUAGE_TABLE, VoiceConditioning
@@ -138,7 +139,7 @@ def export(base: Path, folder: Path, front_end: FrontEnd) -> dict[str, torch.Ten
         count = 2 if name == LANGUAGE_TABLE else front_end.size - front_end.prefix_size
         tensors[name] = torch.cat([tensors[name], torch.randn(count, *tensors[name].shape[1:])])
     folder.mkdir()
-    written = model_folder.write_export(base, folder, tensors, None, None)
+    written = model_folder.write_export(base, folder, transpose_matrices(tensors), None, None)
     assert {file.path for file in written} == {path.relative_to(folder).as_posix() for path in folder.rglob("*")
                                                if path.is_file()}
     front_end.save(folder / "front_end")

@@ -16,6 +16,7 @@ from config.errors import UserError
 from core.library.catalog import BILIBILI, find_entry
 from models import weights
 from models.campplus import CAMPPlus
+from models.gpt2 import transpose_matrices
 from models.indextts2 import bigvgan, model_folder, s2mel, semantic_codec, unified_voice, w2v_bert
 from models.indextts2.unified_voice import VoiceConditioning
 from tests.indextts2_world import CODES, PUBLISHED_FEATURES, tokenizer, write_model
@@ -55,7 +56,7 @@ def extended(tensors: Mapping[str, torch.Tensor], rows: int, shift: float = 0.0)
 
 def export(base: Path, folder: Path, merged: bool = True) -> tuple[str, ...]:
     folder.mkdir()
-    tensors = model_folder.read_gpt(base / "gpt.pth")
+    tensors = transpose_matrices(model_folder.read_gpt(base / "gpt.pth"))
     written = model_folder.write_export(base, folder, extended(tensors, 3),
                                         extended(tensors, 3, 0.1) if merged else None, extended_tokenizer(tokenizer()))
     return tuple(file.path for file in written)
@@ -152,7 +153,7 @@ def test_an_export_ships_the_agreement_that_asks_for_the_notice(made: Path, tmp_
 
 
 def test_tensors_that_the_published_code_would_not_load_are_never_written(made: Path, tmp_path: Path) -> None:
-    tensors = model_folder.read_gpt(made / "gpt.pth")
+    tensors = transpose_matrices(model_folder.read_gpt(made / "gpt.pth"))
     turned = {**tensors, "gpt.h.0.attn.c_attn.weight": tensors["gpt.h.0.attn.c_attn.weight"].t()}
     for wrong in (turned, {**tensors, "surplus": torch.zeros(1)},
                   {name: value for name, value in tensors.items() if name != "speed_emb.weight"}):
