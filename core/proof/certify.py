@@ -204,18 +204,21 @@ def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, reco
     evaluator = SpeechEvaluator.of(base, recogniser, recording)
     found: dict[str, tuple[TTSModel, list[HeldOutSentence]]] = {}
     missing: dict[str, list[str]] = {}
+    untrained: TTSModel | None = None
     for language in finetuned.front_end.languages:
         try:
-            before, sentences = _held_out(workspace, base, finetuned, record, language)
+            sentences = _held_out(workspace, base, finetuned, record, language)
             if not sentences:
                 raise UserError("there are no held-out sentences")
             if not evaluator.can_score(language):
                 reason = unmeasured_reason(recogniser, language)
                 raise UserError(f"not measured, because {reason}" if reason else "no recogniser knows it")
+            if (new := language not in base.front_end.languages) and untrained is None:  # a whole model more
+                untrained = load_extension(workspace, record.extension, base.device)
         except UserError as error:
             missing.setdefault(error.message, []).append(language)
             continue
-        found[language] = before, evaluation.spread_evenly(sentences, count)
+        found[language] = untrained if new and untrained else base, evaluation.spread_evenly(sentences, count)
     probes = [*base_probes(base), *taught_probes(workspace, base)]
     values = [_VERSION, hash_tree(base.base_folder), _recogniser(workspace, record.recogniser),
               record.recogniser_language, hash_file(Path(recording)) if recording else "",
@@ -229,23 +232,22 @@ def _hash(values: object) -> str:
 
 
 def _held_out(workspace: Workspace, base: TTSModel, finetuned: TTSModel, record: CheckpointRecord,
-              language: str) -> tuple[TTSModel, list[HeldOutSentence]]:
-    """The model to compare with, and held-out sentences; `UserError` when one of them is gone.
+              language: str) -> list[HeldOutSentence]:
+    """Held-out sentences; `UserError` when they, or the extension that is to speak them as well, are gone.
 
     Sentences that selected the checkpoint are left out, unless no other is held out; see
     `LanguageCER.used_for_selection`.
     """
     if language in base.front_end.languages:
-        return base, evaluation.held_out_recordings(workspace, base, language)
+        return evaluation.held_out_recordings(workspace, base, language)
     dataset = manifest.load(workspace.dataset(record.dataset))
     extension = records.read_record(workspace.extension(record.extension) / records.EXTENSION, ExtensionRecord)
     if extension.rows_hash != record.rows_hash:
         raise UserError("the extension was replaced since")
-    untrained = load_extension(workspace, record.extension, base.device)
-    verbalize = untrained.front_end.verbalize
+    verbalize = finetuned.front_end.verbalize
     sentences = [HeldOutSentence(verbalize(clip.text, language), dataset.audio_path(clip))
                  for clip in dataset.split(HELD_OUT, language)]
-    return untrained, [one for one in sentences if one.text not in record.scored] or sentences
+    return [one for one in sentences if one.text not in record.scored] or sentences
 
 
 def _and_taught(base: TTSModel) -> str:

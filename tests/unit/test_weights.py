@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from config.errors import UserError
+from core.model import tensor_files
 from models import weights
 from models.weights import LazyWeights
 
@@ -86,3 +87,14 @@ def test_a_full_disk_is_an_error_of_the_system() -> None:
         pytest.skip("this system has no /dev/full")
     with pytest.raises(OSError):  # which `atomic_directory` explains
         weights.write_pytorch(Path("/dev/full"), {"a": torch.ones(3_000_000)})
+
+
+def test_a_file_that_is_written_tensor_by_tensor_has_the_bytes_of_the_library(tmp_path: Path) -> None:
+    torch.manual_seed(4)
+    held = {"b": torch.randn(3, 5), "turned": torch.randn(4, 2).t(), "a": torch.randn(2).bfloat16(),
+            "h": torch.ones(3).half(), "step": torch.tensor(3.0), "none": torch.zeros(0, 3),
+            "ሀ \"x\"": torch.randn(1).double()}
+    held |= {str(kind): torch.arange(3).to(kind) for kind in (torch.bool, torch.uint8, torch.int8, torch.int16,
+                                                              torch.int32, torch.int64)}
+    tensor_files.write(tmp_path / "one.safetensors", held)
+    assert (tmp_path / "one.safetensors").read_bytes() == tensor_files.serialize(held)
