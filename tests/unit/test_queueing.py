@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,6 +68,29 @@ def test_a_certificate_gives_way_to_an_import_that_is_next_and_goes_on_after_it(
     ended = control.wait(proof, PATIENCE_S)
     assert (ended.status, ended.attempt) == ("finished", 2)
     assert ended.ended_at <= running(training).started_at  # type: ignore[operator]
+
+
+def test_what_waited_for_the_same_training_goes_before_its_certificate(workspace: Workspace,
+                                                                       monkeypatch: pytest.MonkeyPatch):
+    training = launch(train(workspace, "quick"))
+    control.wait(training, PATIENCE_S)
+    first = create_job(workspace, "preflight", PreflightOptions(extension="quick", device="cpu"), after=(training.id,))
+    proof = create_job(workspace, "certify", CertifyOptions(run="run:quick", device="cpu"), after=(training.id,))
+    tickets, reasons = list[queue._Ticket](), list[str]()
+
+    def sleep(_seconds: float) -> None:
+        """The other job sees a poll later that the training has ended; then it has its turn."""
+        if tickets:
+            tickets[0].release()
+        else:
+            tickets.append(queue._Ticket(first, str))
+
+    monkeypatch.setattr(queue.time, "sleep", sleep)
+    reporter = SimpleNamespace(emit=lambda event: reasons.append(event.reason), stop_requested=lambda: False)
+    lock = queue.wait_for_turn(proof, reporter)  # type: ignore[arg-type]
+    assert lock is not None
+    lock.release()
+    assert reasons == [f"Waiting for cpu: {first.id} is before it in the queue."]
 
 
 @pytest.mark.parametrize("state", ["running", "finished", "missing"])

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
-from small_data import AMHARIC, write_clip, write_dataset
+from small_data import AMHARIC, Recorder, write_clip, write_dataset
 
 from config.errors import UserError
 from config.languages import script_doubt
 from core.sources import source_preview
+from core.sources.dataset_source import open_source
 from core.workspace import Workspace
-from data.importers import ImportedSource, import_source
+from data.importers import ImportedSource, SourceRow, import_source
 
 SRT = "1\n00:00:00,000 --> 00:00:01,000\nሰላም\n"
 ROW = "c\ta.wav\tሰላም\n"
@@ -29,6 +32,15 @@ def upload(folder: Path, **files: bytes) -> list[Path]:
         path.write_bytes(content)
         paths.append(path)
     return paths
+
+
+def zipped(**files: bytes) -> bytes:
+    """A ZIP of these files; `__` in a name is its dot."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name.replace("__", "."), content)
+    return buffer.getvalue()
 
 
 def test_files_that_were_uploaded_together_are_one_source(tmp_path: Path, workspace: Workspace) -> None:
@@ -46,6 +58,13 @@ def test_files_that_were_uploaded_together_are_one_source(tmp_path: Path, worksp
     old = kept.parent / "old"
     old.mkdir()
     os.utime(old, (time.time() - 10**6,) * 2)
+    beside = source_preview.store_upload(workspace, upload(tmp_path / "both", film__wav=sound, film__srt=SRT.encode(),
+                                                           clips__zip=zipped(a__wav=sound, a__txt=b"the cat")))
+    assert source_preview.preview(str(beside), "en") == (
+        "The upload has recordings in 1 archive: it is unpacked and recognised when the preparation starts.",)
+    with open_source(str(beside), "en", workspace, Recorder()) as opened:
+        rows = [entry for entry in import_source(opened.path) if isinstance(entry, SourceRow)]
+    assert sorted(row.audio.name for row in rows) == ["a.wav", "film.wav"]  # those of the archive, and those beside it
     single = source_preview.store_upload(workspace, upload(tmp_path / "more", x__zip=b"PK\3\4"))
     assert single.name == "x.zip"
     assert not old.exists()

@@ -193,7 +193,9 @@ def test_own_recordings_are_refused_at_the_press(workspace: Workspace, recording
 def test_a_name_is_suggested_from_what_was_given() -> None:
     assert start.suggested_name("/data/My Swahili voice.zip") == "My-Swahili-voice"
     assert start.suggested_name("/workspace/cache/uploads/20261123-101010-abcd/swahili.tar.gz") == "swahili"
-    assert start.suggested_name("/workspace/cache/uploads/20261123-101010-abcd") == start.suggested_name("") == ""
+    several = "/workspace/cache/uploads/20261123-101010-abcd"
+    assert start.suggested_name(several) == start.suggested_name("") == ""
+    assert start.suggested_name(several, "sw") == "swahili"  # which says more than the folder of an upload
 
 
 def write_extension(workspace: Workspace) -> None:
