@@ -202,10 +202,14 @@ def base_input(model: TTSModel, text: str, language: str) -> TextInput | None:
 
 
 def _sample_texts(workspace: Workspace, model: TTSModel) -> tuple[tuple[str, str], ...]:
-    """Six held-out sentences of each new language, so that no single one decides the impression; one of the others."""
-    codes = sorted(model.front_end.languages, key=lambda code: not model.front_end.is_new(code))
+    """Six held-out sentences of each new language, so that no single one decides the impression; one of the others.
+
+    The new ones come first, then those that were taught before.
+    """
+    new = model.new_languages
+    codes = sorted(model.front_end.languages, key=lambda code: (code not in new, not model.front_end.is_new(code)))
     found = [(code, one.text) for code in codes for one in evaluation.spread_evenly(
-        evaluation.held_out_recordings(workspace, model, code), _NEW_SENTENCES if model.front_end.is_new(code) else 1)]
+        evaluation.held_out_recordings(workspace, model, code), _NEW_SENTENCES if code in new else 1)]
     if not found:
         raise UserError("There are no texts to compare.", "Give pairs of language and text.")
     return tuple(found)
