@@ -36,13 +36,14 @@ def import_gradio() -> None:
     `GRADIO_ALLOWED_PATHS`, `GRADIO_SHARE` and others change what is served and to whom; that is for our own flags.
 
     At each import Gradio parses its own source and rewrites its `.pyi` stubs: 1.2 of 2.2 seconds of processor time
-    where this was measured. It leaves out classes whose source file is not found, so during the import none is.
+    where this was measured. It leaves out classes whose source file is not found, so during the import none is. Pandas,
+    which it imports, takes Arrow along where that is there; no table is shown here that would need it.
     """
     for name in [name for name in os.environ if name.startswith("GRADIO_")]:
         del os.environ[name]
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-    find_source = inspect.getfile
+    find_source, without_arrow = inspect.getfile, "pyarrow" not in sys.modules
 
     def without_components(thing: object) -> str:
         if type(thing).__name__ == "ComponentMeta":
@@ -50,10 +51,14 @@ def import_gradio() -> None:
         return find_source(thing)  # type: ignore[arg-type]
 
     inspect.getfile = without_components  # type: ignore[assignment]
+    if without_arrow:
+        sys.modules["pyarrow"] = None  # type: ignore[assignment]
     try:
         import gradio  # noqa: F401
     finally:
         inspect.getfile = find_source
+        if without_arrow:
+            del sys.modules["pyarrow"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -159,6 +164,7 @@ def serve(board: JobBoard, given: argparse.Namespace, port: int, auth: tuple[str
             footer_links=[], run_history=False, enable_monitoring=False, show_error=True,
             allowed_paths=[], state_session_capacity=web_surface.SESSIONS,
             theme=layout.build_theme(), head=layout.head(), root_path=given.root_path,
+            _frontend=False,  # else it asks for its own page, and ends where a busy machine takes three seconds for it
         )
     except OSError as error:
         sys.stderr.write(f"The page could not be served on {given.host}:{port}: {error}\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -176,10 +177,16 @@ class Options(BaseModel):
         """`0,3` as `0.3`, where a number with a fraction is wanted; `1,000` stays as it is and is refused."""
         if not isinstance(values, dict):
             return values
-        wanted = [name for name, field in cls.model_fields.items()
-                  if float in (field.annotation, *get_args(field.annotation)) and isinstance(values.get(name), str)]
+        wanted = [name for name in _fractions(cls) if isinstance(values.get(name), str)]
         return {**values, **{name: values[name].replace(",", ".") for name in wanted
                              if _DECIMAL_COMMA.fullmatch(values[name].strip())}}
+
+
+@cache
+def _fractions(kind: type[Options]) -> tuple[str, ...]:
+    """Names of the fields that take a number with a fraction."""
+    return tuple(name for name, field in kind.model_fields.items()
+                 if float in (field.annotation, *get_args(field.annotation)))
 
 
 class DownloadOptions(Options):

@@ -100,6 +100,10 @@ def _subjects(page: Page, view: View) -> object:
 
 def _references(page: Page, view: View) -> list[tuple[str, str]]:
     """Runs with a checkpoint, and exports, newest first, as label and reference."""
+    return view.once(("proven",), lambda: _list_references(page, view))
+
+
+def _list_references(page: Page, view: View) -> list[tuple[str, str]]:
     found = [(f"Run {job_views.run_name(state)}{records.unproven_note(state)}", f"run:{state.id}")
              for state in view.jobs if state.verb == "train" and run_checkpoint(state)]
     found += [(f"Export {name}", f"export:{name}") for name in page.workspace.list_exports()]

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,12 @@ from config.loading import parse_options
 from config.schema import AS_IS, CompareOptions, PrepareOptions, TokenizerOptions, TrainOptions
 from core.dataset import languages
 from core.jobs import checkpoint_names, control
-from core.jobs.directory import create_job
+from core.jobs.directory import Job, create_job
 from core.jobs.gpus import Gpu
 from core.jobs.reporter import pluralize
 from core.jobs.state import JobState
 from core.library import model_info
-from core.library.catalog import CATALOG, CatalogEntry, ModelReference, family_of, find_entry, resolve
+from core.library.catalog import CATALOG, CatalogEntry, family_of, find_entry, resolve
 from core.library.reference_voices import SPEAKER
 from core.sources import source_preview
 from core.submission import demo_chain, requirements
@@ -421,7 +422,9 @@ FULL, QUICK = "full", "quick"
 MINUTES = ("15", "60")
 """Lengths in minutes: as many steps as fit."""
 ANY_STEPS = 100_000
+_EXTENSION = TrainOptions.model_fields["extension"].default
 _TIMED_STEPS = 5  # fewer say little of a step's time
+_LONGEST_STEP_S = 1e6  # others may have written any number
 _QUICK: Mapping[str, Mapping[str, object]] = {
     "demo": {"steps": 100, "max_minutes": 2, "checkpoint_every": 50, "evaluation_sentences": 4},
     "chatterbox": {"steps": 20, "max_minutes": 20, "checkpoint_every": 10, "evaluation_sentences": 1},
@@ -471,15 +474,9 @@ def models(workspace: Workspace, jobs: Sequence[JobState] = ()) -> list[tuple[st
     order = [one.name for one in CATALOG]
     bases = [(label, name) for name, label in sorted(
         labels.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))]
-    return [*bases, *((_taught_label(workspace, model), model.reference)
-                      for model in verb_form.taught_models(workspace, jobs))]
-
-
-def _taught_label(workspace: Workspace, model: ModelReference) -> str:
-    """Such as `Built-in tiny model with Amharic (export:tiny-am)`."""
-    languages = [job_views.language_name(one.language) for one in model_info.taught_records_of(workspace, model)]
-    family = model_info.family_of_reference(workspace, model)
-    return f"{family.title} with {', '.join(languages)} ({model.reference})"
+    return [*bases, *(  # such as `Built-in tiny model with Amharic (export:tiny-am)`
+        (f"{one.family} with {', '.join(map(job_views.language_name, one.codes))} ({one.model.reference})",
+         one.model.reference) for one in verb_form.taught(workspace, jobs))]
 
 
 def family_of_model(workspace: Workspace, name: str) -> CatalogEntry:
@@ -558,23 +555,41 @@ def step_seconds(workspace: Workspace, view: View, options: TrainOptions, gpus: 
     One that is alive does not count: each of its steps would change the labels.
     """
     device, batch = "cuda" if gpus else "cpu", options.batch_size * options.gradient_accumulation
-    for state in view.jobs:
-        settings = state.job.settings
-        if state.verb not in ("train", "preflight") or state.alive or state.job.device != device:
-            continue
-        with suppress(UserError):  # it was deleted since
-            made = parse_options(TrainOptions, settings)
-            if made.batch_size * made.gradient_accumulation != batch:
+    model = view.values["start_model"]
+    return view.once(("timed", model), lambda: _timed(workspace, view.jobs, model)).get((device, batch))
+
+
+def _timed(workspace: Workspace, jobs: Sequence[JobState], model: str) -> dict[tuple[str, int], float]:
+    """Seconds of a step of a model by device and batch, of the last such job that ended."""
+    found: dict[tuple[str, int], float] = {}
+    fitting: dict[object, bool] = {}  # by extension
+    for state in jobs:
+        extension = state.job.settings.get("extension", _EXTENSION)
+        if state.verb in ("train", "preflight") and not state.alive and isinstance(extension, str):
+            if extension not in fitting:
+                fitting[extension] = False
+                with suppress(UserError):  # one of them was deleted since
+                    fitting[extension] = model_info.model_of_extension(workspace, extension) == model_info.base_of(
+                        workspace, model)
+            batch = _batch_of(state.job) if fitting[extension] else None
+            if batch is None or (key := (state.job.device, batch)) in found:
                 continue
-            base = model_info.model_of_extension(workspace, made.extension)
-            if base != model_info.base_of(workspace, view.values["start_model"]):
-                continue
-            timed = (state.result or {}).get("seconds_a_step")
-            if state.verb == "preflight" and isinstance(timed, int | float) and timed > 0:
-                return float(timed)
-            if len(state.steps) >= _TIMED_STEPS:
-                return state.steps[-1].seconds / state.steps[-1].step
-    return None
+            timed = (state.result or {}).get("seconds_a_step") if state.verb == "preflight" else None
+            if not isinstance(timed, int | float) and len(state.steps) >= _TIMED_STEPS:
+                timed = state.steps[-1].seconds / max(1, state.steps[-1].step)
+            if isinstance(timed, int | float) and 0 < timed < _LONGEST_STEP_S:
+                found[key] = float(timed)
+    return found
+
+
+@lru_cache(1 << 14)
+def _batch_of(job: Job) -> int | None:
+    """The batch of a training or preflight, whose options never change; None for those of another version."""
+    try:
+        made = parse_options(TrainOptions, job.settings)
+    except UserError:
+        return None
+    return made.batch_size * made.gradient_accumulation
 
 
 def training_options(workspace: Workspace, one: CatalogEntry, dataset: str, length: str,

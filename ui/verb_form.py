@@ -6,7 +6,8 @@ A value that a person typed stays; one that was suggested follows what else is c
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 
 import gradio as gr
@@ -281,8 +282,41 @@ def models_to_build_upon(workspace: Workspace, jobs: Sequence[JobState]) -> list
 
 def taught_models(workspace: Workspace, jobs: Sequence[JobState]) -> list[catalog.ModelReference]:
     """The exports and the runs that have ended, on which a next language can be built."""
-    ended = [state for state in jobs if not state.alive]
-    return model_info.taught_models(catalog.list_references(workspace, ended))
+    return [one.model for one in taught(workspace, jobs)]
+
+
+@dataclass(frozen=True)
+class TaughtModel:
+    """A model to build upon, with the name of its base, the title of its family and the languages it was taught."""
+
+    model: catalog.ModelReference
+    base: str
+    family: str
+    codes: tuple[str, ...]
+
+
+_TAUGHT: list[tuple[tuple[object, ...], list[catalog.ModelReference], list[TaughtModel]]] = []
+"""Of the last call of `taught`: what changes with its answer, the references that were asked about, and the answer."""
+
+
+def taught(workspace: Workspace, jobs: Sequence[JobState]) -> list[TaughtModel]:
+    """As `taught_models`, with what is said of each; kept while nothing changes."""
+    references = catalog.list_references(workspace, [state for state in jobs if not state.alive])
+    stamp = catalog.references_stamp(workspace, references)
+    for before, _references, found in _TAUGHT:
+        if before == stamp:
+            return found
+    found, spoken = [], dict[str, tuple[str, ...]]()
+    for model in model_info.taught_models(references):
+        with suppress(UserError):  # its family is unknown here
+            origin = model_info.record_of(model).origin
+            if origin.model not in spoken:
+                spoken[origin.model] = model_info.base_languages(workspace, origin.model)
+            found.append(TaughtModel(model, origin.model, catalog.find_entry(origin.family).title, tuple(
+                code for one in model_info.taught_records_of(workspace, model, spoken[origin.model])
+                for code in one.languages)))
+    _TAUGHT[:] = [(stamp, references, found)]
+    return found
 
 
 def tokenizer_name(workspace: Workspace, model: str, dataset: str) -> str:
@@ -309,7 +343,7 @@ def model_stem(workspace: Workspace, model: str) -> str:
 def generated_names(workspace: Workspace, jobs: Sequence[JobState] = ()) -> set[str]:
     """Every name that may have been suggested for a tokenizer, an extension or an export."""
     models = {*(one.name for one in CATALOG), *workspace.list_models(),
-              *(model_info.stem(workspace, model) for model in taught_models(workspace, jobs))}
+              *("-".join((one.base, *one.codes)) for one in taught(workspace, jobs))}
     codes = {_FIRST_LANGUAGE, *(in_a_name(one.language) for one in records.datasets(workspace))}
     return {f"{model}-{code}" for model in models for code in codes} | {
         *workspace.list_tokenizers(), *workspace.list_extensions()}

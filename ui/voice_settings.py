@@ -146,7 +146,7 @@ def trained_models(workspace: Workspace, view: View) -> list[ModelReference]:
         found = []
         for run in (one for one in models if one.kind == "run"):
             state = view.job(run.name)
-            others = list_checkpoints(state) if state else []
+            others = list_checkpoints(state) if state and len(state.checkpoints) > 1 else []
             found += [run, *(one for one in others if one.step != run.step)]
         view.cache[key] = [*found, *(one for one in models if one.kind == "export")]
     cached = view.cache[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -39,6 +40,8 @@ def resume_point(job: Job) -> str:
 
 def pinned_names(run: Path) -> dict[str, int]:
     """The checkpoints of `run` that were given a name, by it; `UserError` when the list is damaged."""
+    if not os.path.lexists(f"{run}/{CHECKPOINTS}/{NAMES}"):  # as most; a page asks this of thousands
+        return {}
     path = run / CHECKPOINTS / NAMES
     try:
         return {str(name): int(step) for name, step in foreign.read_json(path).items()}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from config.errors import UserError, join_names
-from core.jobs.checkpoint_names import BEST, CHECKPOINTS, CHOICE, pinned_names
+from core.jobs.checkpoint_names import BEST, CHECKPOINTS, CHOICE, NAMES, pinned_names
 from core.jobs.directory import load_job
 from core.jobs.state import JobBoard, JobReader, JobState
 from core.library.records import read_model_record
@@ -355,9 +355,7 @@ def list_references(workspace: Workspace, runs: Sequence[JobState]) -> list[Mode
                       *(f"export:{name}" for name in workspace.list_exports())):
         with suppress(UserError):  # a folder whose name is none that Lisan gives
             found.append(resolve(workspace, reference))
-    for state in runs:
-        if state.verb == "train" and (best := run_checkpoint(state)) is not None:
-            found.append(ModelReference(f"run:{state.id}", "run", state.id, *best))
+    found += [one for state in runs if state.verb == "train" and (one := run_reference(state)) is not None]
     return found
 
 
@@ -372,10 +370,52 @@ def list_checkpoints(state: JobState) -> list[ModelReference]:
             for folder, step in sorted(_checkpoints(state), key=lambda one: -one[1])]
 
 
+_KNOWN_RUNS: dict[str, tuple[object, object, ModelReference | None]] = {}
+"""By folder: the list of checkpoints in a run's journal, the state of its files, and the answer of `run_reference`."""
+_MOST_KNOWN = 1 << 15
+
+
+def run_reference(state: JobState) -> ModelReference | None:
+    """The checkpoint that a run stands for; None before there is one.
+
+    The same object as before where nothing has changed: a page asks this of thousands of runs each second.
+    """
+    folder = str(state.job.directory)
+    stamp = _stamp(f"{folder}/{CHECKPOINTS}"), _stamp(f"{folder}/{CHECKPOINTS}/{NAMES}")
+    known = _KNOWN_RUNS.get(folder)
+    if known and known[0] is state.checkpoints and known[1] == stamp:
+        return known[2]
+    saved = _checkpoints(state)
+    best = _best(saved, listed_names(state)) if saved else None
+    found = None if best is None else ModelReference(f"run:{state.id}", "run", state.id, *best)
+    if len(_KNOWN_RUNS) > _MOST_KNOWN:
+        _KNOWN_RUNS.clear()
+    _KNOWN_RUNS[folder] = state.checkpoints, stamp, found
+    return found
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    """What changes when a file or folder does; zeros where there is none."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+def references_stamp(workspace: Workspace, references: Sequence[ModelReference]) -> tuple[object, ...]:
+    """What changes when a list of models does, or one of their records, for as long as the list itself is kept."""
+    models = [(name, *(_stamp(f"{workspace.models}/{name}/{file}") for file in ("model.json", "front_end.json")))
+              for name in workspace.list_models()]
+    return str(workspace.path), models, [
+        (id(one), _stamp(f"{one.folder}/checkpoint.json")) if one.kind == "run"
+        else (one.reference, _stamp(f"{one.folder}/export.json")) for one in references]
+
+
 def run_checkpoint(state: JobState) -> tuple[Path, int] | None:
     """Folder and step of the checkpoint that a run stands for; None before there is one."""
-    saved = _checkpoints(state)
-    return _best(saved, listed_names(state)) if saved else None
+    found = run_reference(state)
+    return None if found is None or found.step is None else (found.folder, found.step)
 
 
 def listed_names(state: JobState) -> Mapping[str, int]:

@@ -3,10 +3,11 @@
     python -m scripts.dev.benchmark.page [--answers 30] [--steps 200] [--runs 5000 --queued 500]
     python -m scripts.dev.benchmark.page --sessions 200
 
-A program asks as a browser does that shows the Train tab: a tick each second, and a refresh where the tick finds a
-change. The training is a worker's process that multiplies matrices with as many threads as there are cores and writes
-a step a second, after --steps that it claims to have made. Prints milliseconds from the request to the last byte, and
-how long both apps take to their first whole page: a browser's requests up to the contents of the open tab.
+A program asks as a browser does that shows one tab after the other: a tick each second, and a refresh where the tick
+finds a change. The training is a worker's process that multiplies matrices with as many threads as there are cores and
+writes a step a second, after --steps that it claims to have made. Prints milliseconds from the request to the last
+byte, and how long both apps take to their first whole page: a browser's requests up to the contents of the open tab.
+Beside each stands the processor time of the app: for an answer that of a tick with all that follows.
 
 --runs fills the workspace with ended jobs, of which every second is a training of 100 steps with a checkpoint; --queued
 adds jobs that wait for the CPU, whose locks this program holds in place of their workers.
@@ -78,6 +79,8 @@ print("{READY}" + page.local_url, flush=True)
 page.block_thread()
 """
 _TICK_S = 1.0
+TABS = ("Start", "Model", "Data", "Tokenizer", "Embeddings", "Train", "Listen", "Certificate", "Doctor", "Storage",
+        "Jobs")
 _WORKER = "worker"
 _PATIENCE_S = 600.0
 _KEPT_OPEN_S = 3.0  # the server closes a connection after five seconds without a request
@@ -197,6 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=200, help="of the training (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=0, help="ended jobs in the workspace (default: %(default)s)")
     parser.add_argument("--queued", type=int, default=0, help="jobs that wait for the CPU (default: %(default)s)")
+    parser.add_argument("--tabs", nargs="+", default=TABS, metavar="TAB",
+                        help="labels of the tabs to ask while a job trains (default: all)")
     parser.add_argument("--sessions", type=int, default=0, help="measure what so many closed pages leave in memory")
     given = parser.parse_args(arguments)
     where = machine.describe(torch.device("cpu"))
@@ -215,12 +220,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print_start("the page, which reads all runs for the first time", page_served)
         with served(bare_app) as bare_served, served(app) as page_served:
             bare, page = print_start("a bare page", bare_served), print_start("the page", page_served)
-            print("\n| | | answers | page: median (90%) | bare page | ratio |\n|---|---|---|---|---|---|", flush=True)
+            print("\n| | | answers | page: median (90%) | bare page | ratio | processor |", flush=True)
+            print("|---|---|---|---|---|---|---|", flush=True)
             with training(workspace, given.steps):
-                page.select("Train")
-                page.tick()
-                compare("a training", page, bare, given.answers)
-            compare("no training", page, bare, given.answers)
+                for tab in given.tabs:
+                    page.select(tab)
+                    page.tick()
+                    compare(f"a training, {tab}", page, bare, given.answers, page_served)
+            page.select("Train")
+            page.tick()
+            compare("no training, Train", page, bare, given.answers, page_served)
     for lock in locks:
         lock.release()
     return 0
@@ -372,8 +381,9 @@ def training(workspace: Workspace, steps: int) -> Iterator[None]:
         control.force_stop(job, grace_s=0.0)
 
 
-def compare(what: str, page: PageClient, bare: PageClient, answers: int) -> None:
+def compare(what: str, page: PageClient, bare: PageClient, answers: int, app: Served) -> None:
     """Ask both alternately, once a second, and print a row for each kind of answer."""
+    processor_s = app.processor_s()
     ours: dict[str, list[float]] = {}
     bares: list[float] = []
     for _ in range(answers):
@@ -382,9 +392,11 @@ def compare(what: str, page: PageClient, bare: PageClient, answers: int) -> None
             ours.setdefault(kind, []).append(passed)
         bares += bare.tick().values()
         time.sleep(max(0.0, _TICK_S - (time.monotonic() - began)))
+    each_ms = 1000 * (app.processor_s() - processor_s) / answers
     for kind, times in ours.items():
         ratio = statistics.median(times) / statistics.median(bares)
-        print(f"| {what} | {kind} | {len(times)} | {_shown(times)} | {_shown(bares)} | {ratio:.2g} |", flush=True)
+        print(f"| {what} | {kind} | {len(times)} | {_shown(times)} | {_shown(bares)} | {ratio:.2g} | "
+              f"{each_ms:.0f} ms |", flush=True)
 
 
 def _shown(times: Sequence[float]) -> str:
