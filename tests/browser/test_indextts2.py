@@ -1,7 +1,11 @@
-"""The whole way on the page with a small IndexTTS2 of made-up weights, from a hub to an export."""
+"""The whole way on the page with an IndexTTS2 of made-up weights, from a hub to an export.
+
+Once with a small one and once with the published sizes.
+"""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,9 +19,11 @@ from core.library.catalog import BILIBILI, find_entry
 from core.library.records import read_model_record
 from core.workspace import Workspace
 from models.indextts2 import model_folder
+from scripts.dev.benchmark.bench import release_memory
 from tests import indextts2_world
 from tests.browser.conftest import NARROW, Take, open_tab
 from tests.browser.whole_way import (
+    FULL_SIZE,
     choose_language,
     done,
     export,
@@ -35,19 +41,32 @@ MODEL = "indextts2"
 VARIANT = find_entry(MODEL).variants[0]
 
 
+@pytest.fixture(params=["small", FULL_SIZE])
+def published(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """The files in the hub, small or of the published sizes, with made-up weights; all is removed at the end.
+
+    See "The whole way at full size" in docs/benchmarks.md for the memory, the disk and the time that the latter take.
+    """
+    folder = tmp_path / request.param
+    try:
+        (indextts2_world.write_full_size if request.param == FULL_SIZE else indextts2_world.write_model)(folder)
+        release_memory()  # the jobs need it
+        yield folder
+    finally:
+        shutil.rmtree(tmp_path)
+
+
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
     return Workspace.open(tmp_path / "workspace")
 
 
 @pytest.fixture
-def app(workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
+def app(workspace: Workspace, published: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
     """The page, in front of a hub that has the model's five repositories."""
-    folder = tmp_path / "published"
-    indextts2_world.write_model(folder)
     with serving() as hub:
         for part in VARIANT.parts:
-            commit = hub.add(part.repository, {name: folder / part.path(name) for [name] in part.files})
+            commit = hub.add(part.repository, {name: published / part.path(name) for [name] in part.files})
             hub.repositories[part.repository].refs[part.revision] = commit
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         with served(workspace.path) as running:
@@ -57,12 +76,12 @@ def app(workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_language_is_taught_from_the_download_to_an_export(
-    app: App, workspace: Workspace, tmp_path: Path, open_page: Callable[..., Page], take: Take,
+    app: App, workspace: Workspace, published: Path, tmp_path: Path, open_page: Callable[..., Page], take: Take,
 ) -> None:
     (tmp_path / "recordings").mkdir()
     recordings = write_recordings(tmp_path / "recordings")
     page = open_page(app.url + "?tab=model")
-    download(page, workspace, tmp_path / "published")
+    download(page, workspace, published)
     open_tab(page, "Data")
     prepare(page, workspace, recordings, MODEL)
     extend(page, workspace, MODEL)
@@ -85,6 +104,8 @@ def download(page: Page, workspace: Workspace, published: Path) -> None:
     assert workspace.list_models() == [MODEL]
     assert read_model_record(workspace.model(MODEL)).licences == tuple(one.name for one in VARIANT.licences)
     assert (workspace.model(MODEL) / "s2mel.pth").stat().st_size < 0.6 * (published / "s2mel.pth").stat().st_size
+    shutil.rmtree(published)  # 7.7 GB of the published sizes
+    published.mkdir()  # by its name, jobs are waited for longer
 
 
 def hear(page: Page, workspace: Workspace, take: Take) -> None:
