@@ -97,6 +97,6 @@ def test_a_reader_that_goes_does_not_end_a_job(workspace: Workspace) -> None:
         "worker._verb = lambda name, verbs: fake_verbs.train\n"
         "command.check_requirements = lambda *given: ()\n"
         f"exit_with(command.run_verb, 'train', ['--workspace', {str(workspace.path)!r}, '--extension', 'quick',\n"
-        "    '--steps', '3', '--device', 'cpu', '--name', 'mine', '--no-certificate', '--json'])")
+        "    '--dataset', 'none', '--steps', '3', '--device', 'cpu', '--name', 'mine', '--no-certificate', '--json'])")
     assert unread("-c", script) == (0, "")
     assert control.read_state(load_job(workspace, "mine")).status == "finished"
