@@ -186,12 +186,15 @@ def parts_view(page: Page, view: View) -> Html:
 
 
 def _trained_choices(page: Page, view: View) -> object:
-    """Trained models, newest first; the first is preselected. The last choice is the base model alone."""
+    """Trained models, newest first, and the base alone; the first is preselected, and again when its training ends."""
     found = voice_settings.trained_models(page.workspace, view)
     _, after = voice_settings.selected_models(page.workspace, view)
+    newest = view.job(found[0].name) if found and found[0].kind == "run" else None
     none = ("Base model only", voice_settings.BASE_ONLY) if found else ("No trained model yet: base model only", "")
     return gr.update(choices=[*((voice_settings.label(view, model), model.reference) for model in found), none],
-                     value=after.reference if after else none[1])
+                     value=view.follow("finetuned", after.reference if after else none[1],
+                                       [model.reference for model in found],
+                                       found[0].reference if newest and newest.status == "finished" else ""))
 
 
 def _compares(page: Page, view: View) -> bool:

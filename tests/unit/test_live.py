@@ -10,9 +10,9 @@ import gradio as gr
 import pytest
 from gradio.state_holder import SessionState
 
-from config.schema import ExtendOptions
+from config.schema import ExtendOptions, TrainOptions
 from core.jobs.directory import create_job
-from core.jobs.events import Finished, append_event
+from core.jobs.events import CheckpointSaved, Finished, append_event
 from core.workspace import Workspace
 from ui import layout
 from ui.live import Live
@@ -127,3 +127,29 @@ def test_a_tab_continues_with_what_was_made_last_and_a_later_choice_stays(page: 
     browser.values[field._id] = "first"
     assert ticked() == ticked() == "first"
     assert made("third") == "third"
+
+
+def test_listen_continues_with_the_training_that_ended_and_a_later_choice_stays(page: tuple[gr.Blocks, Live]) -> None:
+    browser = Browser(*page, "listen")
+    field = browser.live.watched["finetuned"]
+
+    def saved(name: str) -> Path:
+        """The journal of a training with a checkpoint."""
+        job = create_job(browser.live.workspace, "train", TrainOptions(extension="none"), name=name)
+        (job.directory / "checkpoints" / "step-000200").mkdir(parents=True)
+        append_event(job.journal, CheckpointSaved(200, "checkpoints/step-000200", best=True))
+        return job.journal
+
+    def ticked() -> str:
+        browser.tick()
+        browser.tick()  # the app sees what it filled in
+        return str(browser.values[field._id])
+
+    append_event(saved("swahili"), Finished({}))
+    assert ticked() == "run:swahili"
+    greek = saved("greek")
+    assert ticked() == "run:swahili"
+    append_event(greek, Finished({}))
+    assert ticked() == "run:greek"
+    browser.values[field._id] = "run:swahili"
+    assert ticked() == ticked() == "run:swahili"
