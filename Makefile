@@ -15,9 +15,9 @@ spelled := $(filter --workspace=%,$(subst --workspace ,--workspace=,$(ARGS)))
 override WORKSPACE := $(if $(spelled),$(patsubst --workspace=%,%,$(lastword $(spelled))),$(WORKSPACE))
 PUBLISHED := chatterbox-tts==0.1.7 indextts2-inference==2.1.1 indextts25-inference==0.2.0
 PYTEST := $(PY) -m pytest
-STAGES := lint types test-default
+STAGES := lint types test-quick test-browser
 
-.PHONY: install gpu run demo check test $(STAGES) test-quick test-browser test-slow test-all test-hostile test-kills test-rounding \
+.PHONY: install gpu run demo check test $(STAGES) test-slow test-all test-hostile test-kills test-rounding \
 	test-processors doctor reference help
 .DEFAULT_GOAL := help
 
@@ -25,8 +25,8 @@ help:
 	@echo "make install   the packages only; make run does it too"
 	@echo "make run       the app, with the built-in model and the demo dataset in place"
 	@echo "make demo      the whole main job without a browser; ends with $(WORKSPACE)/demo/report.json"
-	@echo "make test      lint, types and every test but the slow ones; or a part of it:"
-	@echo "               lint types test-quick test-browser"
+	@echo "make test      lint, types and every test but the slow ones; or one of its stages:"
+	@echo "               $(STAGES)"
 	@echo "make test-all  the slow ones too"
 	@echo "make test-hostile  every input of the hostile suite, and other sites in a browser"
 	@echo "make test-kills  a training killed at fifty random moments, and the one that was not"
@@ -68,13 +68,7 @@ lint: $(INSTALLED_DEV)
 types: $(INSTALLED_DEV)
 	$(PY) -m mypy
 
-# A thread a process: two processes with two threads each slow one another down many times over. The browser tests come
-# first, as they are the longest and wait for a page or a job half of their time: one process more than there are cores
-# fills it.
-test-default: $(INSTALLED_DEV)
-	OMP_NUM_THREADS=1 $(PYTEST) tests/browser tests -m "not slow" -n $$(( $$(nproc) < 4 ? $$(nproc) + 1 : 5 )) \
-		--dist loadfile --no-loadscope-reorder
-
+# A thread and a process a core: two processes with two threads each slow one another down many times over.
 test-quick: $(INSTALLED_DEV)
 	OMP_NUM_THREADS=1 $(PYTEST) --ignore=tests/browser -m "not slow" -n auto --maxprocesses 4 --dist loadfile
 
