@@ -211,7 +211,8 @@ def _other_checkpoint(page: Page, view: View) -> JobState | None:
 
 def _use(page: Page, reference: str) -> Sequence[object]:
     """Let the run of the checkpoint stand for it, and certify it."""
-    name = (reference or "").removeprefix("run:").partition("@")[0]
+    reference = reference or ""
+    name = reference.removeprefix("run:").partition("@")[0]
     step = resolve(page.workspace, reference).step
     page.start("certify", CertifyOptions(run=reference))
     return [job_views.notice(f"run:{name} stands for step {step} from now on. Its certificate is being computed."),

@@ -270,8 +270,8 @@ def _build_own(page: Page) -> _OwnFields:
     page.live.watch("start_own_name", name)
     page.live.watch("start_own_language", language)
 
-    def look(source: str, language: str, name: str) -> Sequence[object]:
-        code = _code_of(language)
+    def look(source: str | None, language: str, name: str) -> Sequence[object]:
+        source, code = source or "", _code_of(language)
         question = bool(source.strip() and code) and source_preview.script_question(source.strip(), code)
         return [dataset_tab.preview(source, code), gr.update(visible=bool(question)),
                 name or free_name(page.workspace, suggested_name(source, code))]
@@ -305,6 +305,7 @@ def free_name(workspace: Workspace, name: str) -> str:
 def own_recordings(workspace: Workspace, model: str, source: str, name: str, language: str,
                    any_script: object) -> PrepareOptions:
     """The import of own recordings; `UserError` for what can be told before it: a name, a format, a script."""
+    source, name = source or "", name or ""
     if not source.strip():
         raise UserError("No recordings were given.", "Drop an archive or files, or give a path.")
     options = parse(PrepareOptions, {"source": source, "dataset": name.strip(), "language": _code_of(language),

@@ -223,7 +223,10 @@ def languages(workspace: Workspace, model: ModelReference) -> tuple[str, ...]:
 def _front_end_languages(path: Path, _changed: int, _size: int) -> tuple[str, ...]:
     """Kept while the file is as it was: Start names the languages of every run."""
     front_end = foreign.read_json(path)
-    return tuple(sorted(front_end["languages"], key=lambda code: (code in front_end["base_languages"], code)))
+    codes, base = list(front_end["languages"]), list(front_end["base_languages"])
+    if not all(isinstance(code, str) for code in (*codes, *base)):
+        raise ValueError("a code of a language is no text")
+    return tuple(sorted(codes, key=lambda code: (code in base, code)))
 
 
 def base_languages(workspace: Workspace, model: str) -> tuple[str, ...]:
