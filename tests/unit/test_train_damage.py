@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from config.schema import CertifyOptions
 from core import certify, train
 from core.jobs.checkpoint_names import CHOICE, checkpoint_steps, pinned_names
 from core.library import certificate
+from core.model import tensor_files
 from core.model.loading import load_checkpoint
 from core.training import checkpoint
 from core.workspace import Workspace
@@ -52,16 +55,16 @@ def test_a_disk_that_will_not_hold_a_checkpoint_ends_the_run_before_it_is_begun(
 
 
 def test_a_full_disk_leaves_the_checkpoint_before_intact(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = Path.write_bytes
+    written = tensor_files.write
 
-    def full(self: Path, data: bytes) -> int:
-        if "step-000008" in str(self) and self.name == "training.safetensors":
-            written(self, data[:100])
+    def full(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+        written(path, tensors)
+        if "step-000008" in str(path) and path.name == "training.safetensors":
+            os.truncate(path, 100)
             raise OSError(errno.ENOSPC, "No space left on device")
-        return written(self, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", full)
+        patch.setattr(tensor_files, "write", full)
         with pytest.raises(UserError, match="step 8 could not be saved") as caught:
             train.run(train_options(), world, Listener(world.runs / "one"))
     assert "MB needed" in caught.value.message
