@@ -140,7 +140,7 @@ def _shape(flag: Flag) -> dict[str, Any]:
 def _help(flag: Flag) -> str:
     default, extra = flag.field.get_default(call_default_factory=True), flag.field.json_schema_extra
     shown = "none" if default in ((), "") else default
-    shown = extra.get("otherwise", shown) if isinstance(extra, dict) else shown
+    shown = extra.get("shown_default", shown) if isinstance(extra, dict) else shown
     limits = [f"{words} {bound}" for limit in flag.field.metadata for name, words in _LIMITS.items()
               if (bound := getattr(limit, name, None)) is not None]
     bounds = f", {' and '.join(limits)}" if limits else ""

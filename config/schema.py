@@ -217,8 +217,8 @@ class TokenizerOptions(Options):
 
     part: Literal["all", "train", "merge", "report"] = Field("all", title="Part", description="`train` learns pieces, `merge` appends them to the base tokenizer, `report` checks the result; `all` does the three.", json_schema_extra={"positional": True})
     model: ModelName = Field("tiny", title="Model", description="Base model whose tokenizer is extended. A finished run or export (`run:ID`, `export:NAME`, or its name alone) is a base for the next language.")
-    dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset whose training texts are used.", json_schema_extra={"otherwise": "the one made last"})
-    tokenizer: Name = Field("tiny-am", title="Tokenizer name", description="Name of the merged tokenizer.", json_schema_extra={"otherwise": "model and languages"})
+    dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset whose training texts are used.", json_schema_extra={"shown_default": "the one made last"})
+    tokenizer: Name = Field("tiny-am", title="Tokenizer name", description="Name of the merged tokenizer.", json_schema_extra={"shown_default": "model and languages"})
     variant_of: LanguageOrNothing = Field("", title="Variant of", description="A language of the model that the dataset's language is a variant of (a dialect, a voice, a domain, under a separate code such as `en-studio`): it keeps that language's tokens and gets a tag, and the language itself stays untouched. Empty: a new language.")
     algorithm: Literal["bpe", "sentencepiece"] = Field("bpe", title="Algorithm", description="Training algorithm: `bpe` (Hugging Face tokenizers) or `sentencepiece`.")
     merges: int = Field(0, ge=0, le=20000, title="Merges", description="Vocabulary size: tokens beyond single characters. Every character of the texts is always a token.")
@@ -237,7 +237,7 @@ class CompareTokenizersOptions(Options):
     """Compare tokenizers of several sizes on a dataset's texts, and map its characters."""
 
     model: ModelName = Field("tiny", title="Model", description="Base model whose tokenizer would be extended. A finished run or export (`run:ID`, `export:NAME`, or its name alone) is a base for the next language.")
-    dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset whose texts the candidates are trained on.", json_schema_extra={"otherwise": "the one made last"})
+    dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset whose texts the candidates are trained on.", json_schema_extra={"shown_default": "the one made last"})
     rules: NameOrNothing = Field("", title="Text rules", description="Text rules, as for the tokenizer; empty uses those of the language's newest tokenizer, `none` keeps the text.")
     sizes: Annotated[tuple[int, ...], AfterValidator(_sizes)] = Field((50, 200, 800), title="Sizes", description="Number of pieces longer than one character of each candidate; characters alone are always compared.")
     text: AbsolutePath = Field("", title="Text of the language", description="Text file (UTF-8) of the language: shows characters that the dataset lacks, and sentences to record for them.")
@@ -250,8 +250,8 @@ class ExtendOptions(Options):
     """Append embedding rows for the new tokens to the base model."""
 
     model: ModelName = Field("tiny", title="Model", description="Base model to extend. A finished run or export (`run:ID`, `export:NAME`, or its name alone) is a base for the next language.")
-    tokenizer: Name = Field("tiny-am", title="Tokenizer", description="Merged tokenizer that begins with the model's own.", json_schema_extra={"otherwise": "the one made last"})
-    extension: Name = Field("tiny-am", title="Extension name", description="Name of the extended model.", json_schema_extra={"otherwise": "that of the tokenizer"})
+    tokenizer: Name = Field("tiny-am", title="Tokenizer", description="Merged tokenizer that begins with the model's own.", json_schema_extra={"shown_default": "the one made last"})
+    extension: Name = Field("tiny-am", title="Extension name", description="Name of the extended model.", json_schema_extra={"shown_default": "that of the tokenizer"})
     initialisation: Initialisation = Field("romanised", title="New-token initialisation", description="`random`: like the base rows; `mean` of all base rows with noise; mean of the `neighbours` (base tokens of the same text), of the `romanised` spelling, or `factored` (consonant plus vowel, for syllabaries); `fitted`: romanised, then a short fit to the model's own states, without audio.")
     seed: int = Field(0, ge=0, title="Seed", description="Seed of the noise.")
 
@@ -289,7 +289,7 @@ class SegmentOptions(ClipOptions):
 class TranscribeOptions(Options):
     """Transcribe segments with a speech recogniser (ASR)."""
 
-    segments: Name = Field("recordings", title="Segments", description="Name of the segments in the workspace.", json_schema_extra={"otherwise": "the one made last"})
+    segments: Name = Field("recordings", title="Segments", description="Name of the segments in the workspace.", json_schema_extra={"shown_default": "the one made last"})
     recogniser: Recogniser = Field("openai/whisper-small", title="Recogniser (ASR)", description="OWNER/NAME of a speech recogniser on the Hub that transformers supports, such as `openai/whisper-large-v3` or `facebook/mms-1b-all`; a folder; or `built-in`, for the built-in model's synthetic voices only.")
     recogniser_language: str = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language where it is not the code, such as `amh` for MMS.")
     revision: str = Field("main", min_length=1, max_length=200, title="Revision", description="Branch, tag or commit of the recogniser on the Hub.")
@@ -350,8 +350,8 @@ class PrepareOptions(Options):
 class ReviseOptions(Options):
     """Save a new version of a dataset with the decisions of its review; the old one is unchanged."""
 
-    dataset: Name = Field("amharic-demo", title="Dataset", description="The reviewed dataset.", json_schema_extra={"otherwise": "the one made last"})
-    save_as: Name = Field("amharic-demo-2", title="Save as", description="Name of the new version.", json_schema_extra={"otherwise": "that of the dataset, and -2"})
+    dataset: Name = Field("amharic-demo", title="Dataset", description="The reviewed dataset.", json_schema_extra={"shown_default": "the one made last"})
+    save_as: Name = Field("amharic-demo-2", title="Save as", description="Name of the new version.", json_schema_extra={"shown_default": "that of the dataset, and -2"})
     language: LanguageOrNothing = Field("", title="Language", description="The code of the right language, where the dataset was given a wrong one; its texts are then read without text rules. Empty keeps the language.")
     model: ModelName = Field("tiny", title="Model", description="Base model that extracts the features of fixed clips.")
     device: Device = Field("auto", title="Device", description="Device for feature extraction; `auto` uses CUDA when available.")
@@ -371,8 +371,8 @@ _HARDWARE: dict[str, JsonValue] = {"group": "Hardware and tracking"}
 class TrainOptions(Options):
     """Train the extended model on a dataset."""
 
-    extension: Name = Field("tiny-am", title="Extension", description="Extended model to train.", json_schema_extra={"otherwise": "the one made last"})
-    dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset to train on.", json_schema_extra={"otherwise": "the one made last"})
+    extension: Name = Field("tiny-am", title="Extension", description="Extended model to train.", json_schema_extra={"shown_default": "the one made last"})
+    dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset to train on.", json_schema_extra={"shown_default": "the one made last"})
     scope: Scope = Field("gated", title="Scope", description="`rows`: new embedding rows only. `gated`: new rows, and adapters active for the new language only. `full`: also base weights, with replay; drift is measured. Base embedding rows are always frozen.")
     steps: int = Field(800, ge=1, le=1_000_000, title="Steps", description="Number of optimizer steps.")
     max_minutes: float = Field(0.0, ge=0.0, le=10_000.0, title="Time limit (minutes)", description="Take as many of the steps as fit into this time, measured before the first one and while it trains; the learning rate ends with them. 0 is no limit.")
@@ -607,7 +607,7 @@ class ExportOptions(Options):
     """Export a fine-tuned model in its original format, with its certificate."""
 
     run: str = Field("", title="Run", description="`run:ID` (its chosen checkpoint, else the best) or `run:ID@STEP`.")
-    export: Name = Field("tiny-am", title="Export name", description="Name of the export.", json_schema_extra={"otherwise": "that of the extension"})
+    export: Name = Field("tiny-am", title="Export name", description="Name of the export.", json_schema_extra={"shown_default": "that of the extension"})
     override: tuple[str, ...] = Field((), title="Override", description="Names of failed certificate checks to ignore.")
     unproven: bool = Field(False, title="Before the certificate", description="Do not wait for error rates that are not known yet: tensors, ids and logits are checked, and card and certificate say that the rest is not proven yet.")
 

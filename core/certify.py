@@ -27,7 +27,7 @@ from core.workspace import Workspace
 def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Write `certificate.json` beside the run, of the checkpoint that it stands for when this begins.
 
-    The checkpoint of `run:ID@STEP` was chosen when the job was made (`demo_chain.choose_checkpoint`): a resume changes
+    The checkpoint of `run:ID@STEP` was chosen when the job was made (`job_chains.choose_checkpoint`): a resume changes
     no choice that was made since.
     """
     name, _, wanted = catalog.require_run(options.run).removeprefix("run:").partition("@")
@@ -65,7 +65,10 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
 
 
 def _write(run_dir: Path, made: Certificate, warn: Callable[[str], None]) -> None:
-    """Write the certificate, unless the run stands for another checkpoint by now or has one that proves more."""
+    """Write the certificate, unless the run stands for another checkpoint by now or has one that proves more.
+
+    One with a failed check is always written: what it found is newer.
+    """
     with checkpoint_names.checkpoint_lock(run_dir):
         now = pinned_names(run_dir).get(CHOICE) or checkpoint.read_ranking(run_dir).best
         if now != made.step:
@@ -74,7 +77,7 @@ def _write(run_dir: Path, made: Certificate, warn: Callable[[str], None]) -> Non
             return
         with suppress(UserError):  # there is none, or a damaged one
             before = certificate.read(run_dir / CERTIFICATE)
-            if before.of_the_same(made) and before.proven() > made.proven():
+            if before.of_the_same(made) and before.proven() > made.proven() and not made.failed():
                 more = ", ".join(sorted(before.proven() - made.proven()))
                 warn(f"The certificate that {run_dir.name} has of step {made.step} proves more ({more}): it is kept, "
                      "and this one is not written.")

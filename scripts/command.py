@@ -30,9 +30,9 @@ from core.jobs.reporter import describe
 from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import VERBS, read_preset
 from core.library import catalog, model_info
-from core.submission.demo_chain import choose_checkpoint, create_proof
+from core.submission.job_chains import choose_checkpoint, create_proof
 from core.submission.requirements import check_requirements
-from core.workspace import KINDS, Workspace
+from core.workspace import Workspace
 
 DONE = worker.FINISHED
 FAILED = worker.FAILED
@@ -271,17 +271,16 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
             continue
         if not options[name].default:  # it may be left out
             continue
-        there = sorted((path for path in (workspace.path / KINDS[name]).glob("[!.]*") if path.is_dir()),
-                       key=lambda path: -path.stat().st_mtime_ns)
+        there = model_info.newest_first(workspace, name)
         if not there:
             article, maker = ("an" if name[0] in "aeiou" else "a"), _NEWEST[name]
             raise UserError(f"No {name} was named, and there is none in {workspace.path} yet.",
                             f"Give one (--{name}), or make {article} {name} first: python -m scripts.{maker}.")
         if name == "dataset" and "extension" in options:  # of the languages that the extension adds
             learnt = model_info.languages_of_extension(workspace, of("extension"))
-            fitting = [path for path in there if model_info.languages_of_dataset(workspace, path.name) == learnt]
+            fitting = [one for one in there if model_info.languages_of_dataset(workspace, one) == learnt]
             there = fitting or there
-        found[name] = there[0].name
+        found[name] = there[0]
     if "tokenizer" in VERBS[verb].makes and not values.get("tokenizer"):
         stem = model_info.stem(workspace, catalog.resolve_model(workspace, of("model")))
         found["tokenizer"] = "-".join((stem, *model_info.languages_of_dataset(workspace, of("dataset"))))

@@ -14,7 +14,7 @@ from config.schema import CompareOptions, ExportOptions
 from core.jobs import control
 from core.jobs.directory import create_job
 from core.library import certificate
-from core.submission.demo_chain import create_chain, create_proof, demo_options
+from core.submission.job_chains import create_chain, create_proof, demo_options
 from core.workspace import Workspace
 from scripts.command import exit_with, run_in_workspace, run_job, script_parser
 

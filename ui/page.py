@@ -14,7 +14,7 @@ from core.jobs.directory import NO_DEVICE, Job, create_job, load_job
 from core.jobs.gpus import CachedGpus
 from core.jobs.reporter import pluralize
 from core.submission import requirements
-from core.submission.demo_chain import choose_checkpoint, create_proof
+from core.submission.job_chains import choose_checkpoint, create_proof
 from core.workspace import Workspace
 from ui import job_views
 from ui.live import QUIET, Live, guarded

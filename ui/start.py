@@ -29,7 +29,7 @@ from core.library import model_info
 from core.library.catalog import CATALOG, CatalogEntry, family_of, find_entry, resolve
 from core.library.reference_voices import SPEAKER
 from core.sources import source_preview
-from core.submission import demo_chain, requirements
+from core.submission import job_chains, requirements
 from core.text import text_rules
 from core.workspace import KINDS, Workspace
 from ui import dataset as dataset_tab
@@ -342,11 +342,11 @@ def _start(page: Page, model: str, language: str, dataset: str, length: str, sou
         own = own_recordings(page.workspace, model, source or "", name or "", own_language or "", any_script)
         language, dataset = own.language, own.dataset
     options = chain_options(page.workspace, model, language, dataset, length, states, page.gpus(), own)
-    made = demo_chain.create_chain(page.workspace, options)
+    made = job_chains.create_chain(page.workspace, options)
     training = made[-1]
     compared = comparison_options(page.workspace, options, training.id)
     comparison = create_job(page.workspace, "compare", compared, after=(training.id,))
-    for job in (*made, comparison, demo_chain.create_proof(training)):
+    for job in (*made, comparison, job_chains.create_proof(training)):
         control.start(job)
     return [job_views.notice("Training started. It continues when you close this page."), training.id,
             page.show(training.id), page.show(comparison.id), "", "", None, False]
@@ -396,7 +396,7 @@ def _further(page: Page, length: str) -> Sequence[object]:
     for compared in [state.job.settings for state in states if state.verb == "compare"][-1:]:
         again = parse_options(CompareOptions, {**compared, "finetuned": f"run:{made[0].id}"})
         made.append(create_job(page.workspace, "compare", again, after=(made[0].id,)))
-    for job in (*made, demo_chain.create_proof(made[0])):
+    for job in (*made, job_chains.create_proof(made[0])):
         control.start(job)
     return [job_views.notice("Training started on the weights of the last one."), made[0].id, page.show(made[0].id),
             page.show(made[-1].id) if len(made) > 1 else gr.skip()]
@@ -645,7 +645,7 @@ def _quick(one: CatalogEntry) -> TrainOptions:
 
 def chain_options(workspace: Workspace, model: str, language: str, dataset: str, length: str,
                   states: Sequence[JobState] = (), gpus: Sequence[Gpu] = (),
-                  own: PrepareOptions | None = None) -> demo_chain.ChainOptions:
+                  own: PrepareOptions | None = None) -> job_chains.ChainOptions:
     """The chain of jobs for these choices; `own`: of recordings that are still to be imported."""
     if not language:
         raise UserError("There are no recordings in a language that this model does not speak yet.",
@@ -658,7 +658,7 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
     if own is not None and own.dataset not in workspace.list_datasets():
         picked |= {"source": own.source, "any_script": own.any_script}
     _, train = training_options(workspace, one, dataset, length, gpus)
-    made = demo_chain.ChainOptions(
+    made = job_chains.ChainOptions(
         model=model, model_present=":" in model or (bool(one.variants) and model in workspace.list_models()),
         language=language,
         extended_name=f"{stem}-{verb_form.in_a_name(language)}" if ":" in model else "",
@@ -667,7 +667,7 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
     return replace(made, extended_name=_free_name(workspace, made, states))
 
 
-def _free_name(workspace: Workspace, options: demo_chain.ChainOptions, states: Sequence[JobState]) -> str:
+def _free_name(workspace: Workspace, options: job_chains.ChainOptions, states: Sequence[JobState]) -> str:
     """A free name for tokenizer and extension: MODEL-LANGUAGE, MODEL-DATASET, or that and a number."""
     first = options.extended
     names = (first, f"{verb_form.model_stem(workspace, options.model)}-{options.dataset}"[:60].rstrip("._-"))
@@ -677,17 +677,17 @@ def _free_name(workspace: Workspace, options: demo_chain.ChainOptions, states: S
     raise AssertionError("there is always another number")
 
 
-def _taken(workspace: Workspace, options: demo_chain.ChainOptions, states: Sequence[JobState]) -> bool:
+def _taken(workspace: Workspace, options: job_chains.ChainOptions, states: Sequence[JobState]) -> bool:
     """Whether a tokenizer or an extension of this name exists that no known job made with these options."""
     folders = {"tokenizer": workspace.tokenizers, "extend": workspace.extensions}
-    wanted = [(verb, settings) for verb, settings in demo_chain.chain_steps(options)
+    wanted = [(verb, settings) for verb, settings in job_chains.chain_steps(options)
               if verb in folders and (folders[verb] / options.extended).exists()]
     return any(not any(state.verb == verb and state.status == "finished"
                        and {**type(settings)().model_dump(), **state.job.settings} == settings.model_dump()
                        for state in states) for verb, settings in wanted)
 
 
-def comparison_options(workspace: Workspace, options: demo_chain.ChainOptions, run: str) -> CompareOptions:
+def comparison_options(workspace: Workspace, options: job_chains.ChainOptions, run: str) -> CompareOptions:
     """The comparison to make when `run` has finished; without texts, a held-out sentence of each language.
 
     It is in the voice of the recordings, except for the demo, whose voices the base has.
@@ -699,4 +699,4 @@ def comparison_options(workspace: Workspace, options: demo_chain.ChainOptions, r
     if family_of_model(workspace, options.model).preset != "demo":
         return CompareOptions.model_validate(ends)
     texts = {} if options.source == DEMO else {"texts": ()}
-    return demo_chain.demo_options("compare", CompareOptions).model_copy(update={**ends, **texts})
+    return job_chains.demo_options("compare", CompareOptions).model_copy(update={**ends, **texts})

@@ -40,7 +40,6 @@ RESAMPLES, PERMUTATIONS = 2000, 9999
 _SEED = 0
 
 
-
 @dataclass(frozen=True)
 class Metric:
     """One measure of speech. `percent`: shown as a percentage; `better` says which values are."""

@@ -34,17 +34,19 @@ from core.library.records import (
     TaughtRecord,
     read_model_record,
 )
-from core.workspace import Workspace
+from core.workspace import KINDS, Workspace
 from data.front_end import SEGMENTERS, SETTINGS_FILE
 
 PRESETS = Path(__file__).resolve().parents[2] / "config" / "presets"
 PACKAGES: Mapping[str, Mapping[str, str]] = {
     "chatterbox": {"zh": "spacy_pkuseg", "ja": "pykakasi", "ru": "russian_text_stresser"},
-    "indextts2": {"zh": "wetext", "en": "wetext"},
+    "indextts2": {"zh": "wetext", "en": "wetext", "ja": "fugashi"},
 }
 """The package that a family's own text of a language needs."""
 
 _SOUNDS = (".ogg", ".wav", ".flac")
+_FILE_OF = {"dataset": "dataset.yaml", "tokenizer": SETTINGS_FILE, "extension": records.EXTENSION,
+            "segments": "segments.yaml"}
 OptionsT = TypeVar("OptionsT", bound=Options)
 
 
@@ -88,6 +90,16 @@ def taught_records_of(workspace: Workspace, model: ModelReference,
     last = ",".join(code for code in languages(workspace, model) if code not in before)
     return (*record.origin.taught, TaughtRecord(last, model.reference, record.scope, record.dataset,
                                                 record.origin.size, record.origin.fingerprint, ""))
+
+
+def newest_first(workspace: Workspace, kind: str) -> list[str]:
+    """Names of the datasets, tokenizers, extensions or segments, the last one made first.
+
+    The time is that of their own file: a review writes into the folder of its dataset.
+    """
+    file = _FILE_OF[kind]
+    found = (workspace.path / KINDS[kind]).glob(f"[!.]*/{file}")
+    return [path.parent.name for path in sorted(found, key=lambda path: -path.stat().st_mtime_ns)]
 
 
 def stem(workspace: Workspace, model: ModelReference) -> str:

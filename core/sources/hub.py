@@ -268,6 +268,7 @@ def _read_bounded(response: Response) -> None:
 
     if response.is_stream_consumed:
         return
+
     def bounded(blocks: Iterable[bytes]) -> Iterator[bytes]:
         size = 0
         for block in blocks:

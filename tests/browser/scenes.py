@@ -32,7 +32,7 @@ from core.library import catalog, certificate, diagnosis, records
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER
 from core.library.diagnosis import Diagnosis, ProbeDrift, TensorFinding, TokenizerFit
 from core.library.records import CheckpointRecord, Origin
-from core.submission import demo_chain
+from core.submission import job_chains
 from core.workspace import Workspace
 
 SENTENCE = "ሰላም ለሁሉም"
@@ -66,7 +66,7 @@ def picture(path: Path) -> None:
 
 def chain(workspace: Workspace, *, steps: int = 400, total: int = 700, finished: bool = False) -> list[Job]:
     """A demo chain with its first four jobs finished and training at `steps`, or finished too."""
-    made = demo_chain.create_chain(workspace, demo_chain.ChainOptions(train=TrainOptions(steps=total)))
+    made = job_chains.create_chain(workspace, job_chains.ChainOptions(train=TrainOptions(steps=total)))
     for job in made[:-1]:
         append(job, Queued(), Started(1, 1), Progress(300, 300, "clips"), Finished({"folder": job.id, "seconds": 2.5}))
     train(made[-1], steps, total, finished=finished)

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from config.schema import CompareOptions
 from core.jobs.directory import create_job
 from core.jobs.events import Failed, Finished, Queued, Skipped, Started
-from core.submission import demo_chain
+from core.submission import job_chains
 from tests.browser import scenes
 from tests.browser.conftest import LOOKS, PATIENCE_MS, WIDE, Take
 from tests.serving import App, served
@@ -35,7 +35,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     workspace = world(tmp_path_factory.mktemp("broken") / "workspace")
     older = scenes.chain(workspace, steps=100, total=100, finished=True)
     scenes.compare(workspace, older[-1].id)
-    newer = demo_chain.create_chain(workspace)
+    newer = job_chains.create_chain(workspace)
     listening = create_job(workspace, "compare", CompareOptions(finetuned=f"run:{newer[-1].id}"),
                        after=(newer[-1].id,))
     for job in newer[:2]:

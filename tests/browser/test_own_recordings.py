@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from core.jobs.directory import Job
 from core.jobs.events import Finished, Queued, Started, Stopped
 from core.jobs.locks import FileLock
-from core.submission import demo_chain
+from core.submission import job_chains
 from core.workspace import Workspace
 from tests.browser import scenes
 from tests.serving import App, served
@@ -39,7 +39,7 @@ class Scene:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     workspace = Workspace.open(tmp_path_factory.mktemp("own"))
     scenes.dataset(workspace, "mine")
-    *before, training = demo_chain.create_chain(workspace,
+    *before, training = job_chains.create_chain(workspace,
                                    start.chain_options(workspace, "tiny", "am", "mine", start.QUICK))
     for job in before:
         scenes.append(job, Queued(), Started(1, 1), Finished({}))

@@ -37,7 +37,7 @@ from core.jobs.verbs import VERBS
 from core.library import catalog, evaluation_report, listening, records
 from core.library.evaluation_report import EvaluatedClip, EvaluatedModel, EvaluationReport
 from core.submission import storage
-from core.submission.demo_chain import choose_checkpoint
+from core.submission.job_chains import choose_checkpoint
 from core.submission.requirements import check_requirements
 from core.workspace import Workspace
 from data import manifest

@@ -7,7 +7,7 @@ from core.jobs.events import CheckpointSaved, Journal
 from core.jobs.state import JobBoard
 from core.library import catalog
 from core.library.records import ModelRecord, write_model_record
-from core.submission.demo_chain import ChainOptions, create_chain
+from core.submission.job_chains import ChainOptions, create_chain
 from core.workspace import Workspace
 
 

@@ -31,7 +31,7 @@ from core.library.certificate import Certificate, CertificateCheck
 from core.library.records import CheckpointRecord
 from core.proof import certify
 from core.speech.evaluation import SpeechEvaluator
-from core.submission.demo_chain import choose_checkpoint
+from core.submission.job_chains import choose_checkpoint
 from core.training import checkpoint
 from core.workspace import Workspace
 from tests import chatterbox_world
@@ -305,6 +305,16 @@ def test_of_two_certificates_the_one_of_the_choice_that_proves_more_stays(
     certify_job.run(options, world, listener)
     assert certificate.read(path) == whole
     assert f"of step {best} proves more (error rate of {whole.errors[0].language})" in listener.of("warning")[0].message
+
+    def fails(*given: object, **more: object) -> certificate.Certificate:
+        made = scores_less(*given, **more)
+        first, *rest = made.checks
+        return dataclasses.replace(made, checks=(dataclasses.replace(first, result="failed"), *rest))
+
+    monkeypatch.setattr(certify, "certify_folder", fails)  # what proves more is no reason to hide it
+    certify_job.run(options, world, Listener(run))
+    assert certificate.read(path).failed() == (whole.checks[0].name,)
+    certificate.write(path, whole)
 
     def chosen_meanwhile(*given: object, **more: object) -> certificate.Certificate:
         choose(run, str(other))

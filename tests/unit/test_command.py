@@ -296,7 +296,8 @@ def test_what_is_left_out_was_made_last_and_nothing_is_the_demos(workspace: Work
         folder = workspace.datasets / name
         folder.mkdir()
         manifest.save(folder, manifest.make_card(name, codes, "talks", ()), ())
-        os.utime(folder, (1e9 - age, 1e9 - age))
+        os.utime(folder / manifest.CARD_FILE, (1e9 - age, 1e9 - age))
+    (workspace.datasets / "older" / "draft.jsonl").touch()  # a review writes into its folder
     made = options("tokenizer")
     assert (made.dataset, made.tokenizer) == ("newer", "tiny-sw-el")  # type: ignore[attr-defined]
     assert "Dataset: newer\nTokenizer name: tiny-sw-el\n" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import torch
 
 from config.schema import TrainOptions
 from core.jobs.directory import create_job
-from core.submission import demo_chain
+from core.submission import job_chains
 from core.workspace import Workspace
 from scripts.dev.benchmark import machine
 from scripts.dev.benchmark import results as benchmark_table
@@ -24,7 +24,7 @@ ONE = TrialResult("rows", 0, 400, 150.0, 2**30, 8000, "75 of 75 tensors", "40 of
 
 
 def test_every_trial_is_the_demo_but_for_what_it_names() -> None:
-    common = demo_chain.demo_options("train", TrainOptions).model_dump()
+    common = job_chains.demo_options("train", TrainOptions).model_dump()
     for group in plan.read():
         for trial in group.trials:
             made = trial.training(2)

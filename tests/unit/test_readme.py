@@ -15,7 +15,7 @@ import pytest
 from config.arguments import given_values
 from config.loading import parse_options
 from core.jobs.verbs import VERBS, read_preset
-from core.submission import demo_chain
+from core.submission import job_chains
 from scripts import command
 from tests.processes import PATIENCE_S
 
@@ -102,7 +102,7 @@ def test_the_commands_find_what_the_button_and_the_demo_made() -> None:
     """With other options of the same names they would be refused in a workspace that has seen `make demo`."""
     lines = [shlex.split(line, comments=True) for line in shell_lines(read("README.md"))]
     shown = {words[2].partition(".")[2]: words[3:] for words in lines if words[:2] == ["python", "-m"]}
-    for verb, chosen in demo_chain.chain_steps(demo_chain.ChainOptions()):
+    for verb, chosen in job_chains.chain_steps(job_chains.ChainOptions()):
         if verb in ("tokenizer", "extend"):
             given = command.build_parser(verb).parse_args(shown[verb])
             assert parse_options(VERBS[verb].options, given_values(given, VERBS[verb].options)) == chosen

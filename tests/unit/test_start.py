@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.jobs.state import JobState
-from core.submission import demo_chain
+from core.submission import job_chains
 from core.workspace import Workspace
 from ui import start
 from ui.live import View
@@ -17,7 +17,7 @@ from ui.live import View
 @pytest.fixture
 def states(tmp_path: Path) -> tuple[JobState, ...]:
     """The chain of the demo as it runs, newest first."""
-    made = demo_chain.create_chain(Workspace.open(tmp_path / "workspace"))
+    made = job_chains.create_chain(Workspace.open(tmp_path / "workspace"))
     return tuple(reversed([JobState(job, status="running") for job in made]))
 
 

@@ -16,7 +16,7 @@ from core.jobs.directory import create_job
 from core.jobs.events import Step
 from core.jobs.state import JobState
 from core.library import model_info, records
-from core.submission import demo_chain
+from core.submission import job_chains
 from core.workspace import Workspace
 from tests import chatterbox_world
 from tests.browser import scenes
@@ -39,8 +39,8 @@ def test_models_to_get_are_told_from_those_that_are_here(workspace: Workspace) -
 
 def test_the_demo_is_what_the_page_asks_for_first(workspace: Workspace) -> None:
     asked = start.chain_options(workspace, "tiny", "am", start.DEMO, start.FULL)
-    assert demo_chain.chain_steps(asked) == demo_chain.chain_steps(demo_chain.ChainOptions())
-    assert start.comparison_options(workspace, asked, "run-1") == demo_chain.demo_options("compare",
+    assert job_chains.chain_steps(asked) == job_chains.chain_steps(job_chains.ChainOptions())
+    assert start.comparison_options(workspace, asked, "run-1") == job_chains.demo_options("compare",
                                                                                           CompareOptions).model_copy(
         update={"finetuned": "run:run-1"})
 
@@ -48,13 +48,13 @@ def test_the_demo_is_what_the_page_asks_for_first(workspace: Workspace) -> None:
 def test_another_family_gets_its_own_preset_and_is_downloaded_once(workspace: Workspace) -> None:
     asked = start.chain_options(workspace, "chatterbox", "am", start.DEMO, start.FULL)
     assert asked.train == model_info.fit_preset("chatterbox", model_info.SpeechAmount(), (), "demo").options
-    steps = dict(demo_chain.chain_steps(asked))
+    steps = dict(job_chains.chain_steps(asked))
     assert steps["download"].model_dump()["model"] == "chatterbox"
     assert [steps[verb].model_dump()["model"] for verb in ("prepare", "tokenizer", "extend")] == ["chatterbox"] * 3
     assert steps["train"].model_dump()["extension"] == "chatterbox-am"
     chatterbox_world.write_model(workspace.models / "chatterbox")
     asked = start.chain_options(workspace, "chatterbox", "am", start.DEMO, start.FULL)
-    assert "download" not in dict(demo_chain.chain_steps(asked))
+    assert "download" not in dict(job_chains.chain_steps(asked))
     pair = start.comparison_options(workspace, asked, "run-1")
     assert (pair.base, pair.voice, pair.texts) == ("base:chatterbox", "", ())  # the demo's voices are not its
 
@@ -78,7 +78,7 @@ def settled(workspace: Workspace, states: Sequence[JobState], **chosen: str) -> 
 
 
 def chain(workspace: Workspace, *asked: str) -> list[JobState]:
-    return [JobState(job) for job in demo_chain.create_chain(workspace, start.chain_options(workspace, *asked))]
+    return [JobState(job) for job in job_chains.create_chain(workspace, start.chain_options(workspace, *asked))]
 
 
 def test_a_reload_shows_what_the_newest_chain_learns(workspace: Workspace) -> None:
@@ -130,7 +130,7 @@ def test_own_recordings_are_taken_as_they_stand_with_the_preset_for_their_hours(
     for name, hours, preset in (("few", 0.5, "demo"), ("some", 3.0, "small-data"), ("many", 60.0, "large")):
         write_speech(workspace, name, hours)
         asked = start.chain_options(workspace, "chatterbox", "am", name, start.FULL)
-        assert dict(demo_chain.chain_steps(asked))["prepare"].model_dump()["source"] == AS_IS
+        assert dict(job_chains.chain_steps(asked))["prepare"].model_dump()["source"] == AS_IS
         wanted = model_info.fit_preset("chatterbox", model_info.SpeechAmount(int(hours * 600), hours * 3600.0), (),
                                        preset)
         assert asked.train == wanted.options
@@ -146,7 +146,7 @@ def test_what_is_learnt_gets_a_name_that_nothing_else_has(workspace: Workspace) 
         return start.chain_options(workspace, "tiny", "am", dataset, start.FULL, states).extended
 
     assert (name(start.DEMO, ()), name("mine", ())) == ("tiny-am", "tiny-am")
-    made = demo_chain.create_chain(workspace, start.chain_options(workspace, "tiny", "am", start.DEMO,
+    made = job_chains.create_chain(workspace, start.chain_options(workspace, "tiny", "am", start.DEMO,
                                                                   start.FULL))
     (workspace.tokenizers / "tiny-am").mkdir(parents=True)
     states = tuple(JobState(job, status="finished") for job in made)
@@ -172,7 +172,7 @@ def recordings(tmp_path: Path) -> Path:
 
 def test_own_recordings_are_imported_by_the_same_chain(workspace: Workspace, recordings: Path) -> None:
     made = start.chain_options(workspace, "tiny", "sw", "mine", start.QUICK, own=own(workspace, recordings))
-    steps = dict(demo_chain.chain_steps(made))
+    steps = dict(job_chains.chain_steps(made))
     prepare = steps["prepare"].model_dump()
     assert (prepare["source"], prepare["dataset"], prepare["language"]) == (str(recordings), "mine", "sw")
     assert (steps["train"].model_dump()["dataset"], made.extended) == ("mine", "tiny-sw")
@@ -261,8 +261,8 @@ def test_the_button_and_the_card_name_language_and_dataset(workspace: Workspace)
 
 
 def test_a_dataset_being_prepared_is_shown_and_a_failed_one_leaves_its_fields(workspace: Workspace) -> None:
-    options = demo_chain.ChainOptions(source="/somewhere", dataset="mine", language="sw", rules="")
-    states = [JobState(job, status="running") for job in demo_chain.create_chain(workspace, options)]
+    options = job_chains.ChainOptions(source="/somewhere", dataset="mine", language="sw", rules="")
+    states = [JobState(job, status="running") for job in job_chains.create_chain(workspace, options)]
     shown = settled(workspace, states)
     assert (shown["start_dataset"], shown["start_language"]) == ("mine", "sw")
     update = start.dataset_choices(workspace, View("start", shown, tuple(states)))

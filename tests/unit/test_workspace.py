@@ -75,7 +75,7 @@ def test_opening_leaves_nothing_behind_and_keeps_what_is_there(tmp_path: Path):
 def test_web_safe_modules_load_no_torch():
     script = (
         "import sys\n"
-        "import core.library.catalog, core.submission.demo_chain, core.download, core.jobs.control, core.jobs.queue\n"
+        "import core.library.catalog, core.submission.job_chains, core.download, core.jobs.control, core.jobs.queue\n"
         "import core.jobs.worker, config.arguments\n"
         "heavy = {'torch', 'torchaudio', 'peft', 'transformers', 'models'} & set(sys.modules)\n"
         "heavy |= {name for name in sys.modules if name.startswith('data.')} - {'data.durable_files'}\n"

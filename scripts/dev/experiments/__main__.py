@@ -22,7 +22,7 @@ from core.jobs import control
 from core.jobs.directory import Job, create_job, load_job
 from core.jobs.state import JobState
 from core.library import certificate
-from core.submission import demo_chain
+from core.submission import job_chains
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, DONE, FAILED, USAGE_ERROR, exit_with
 from scripts.dev.benchmark import machine
@@ -76,9 +76,9 @@ def build_parser() -> argparse.ArgumentParser:
 def _prepare(workspace: Workspace) -> None:
     """The base model, the demo dataset and its tokenizer."""
     steps: list[tuple[str, Options, bool]] = [
-        ("download", demo_chain.demo_options("download", DownloadOptions), "tiny" in workspace.list_models()),
-        ("prepare", demo_chain.demo_options("prepare", PrepareOptions), "amharic-demo" in workspace.list_datasets()),
-        ("tokenizer", demo_chain.demo_options("tokenizer", TokenizerOptions), "tiny-am" in workspace.list_tokenizers()),
+        ("download", job_chains.demo_options("download", DownloadOptions), "tiny" in workspace.list_models()),
+        ("prepare", job_chains.demo_options("prepare", PrepareOptions), "amharic-demo" in workspace.list_datasets()),
+        ("tokenizer", job_chains.demo_options("tokenizer", TokenizerOptions), "tiny-am" in workspace.list_tokenizers()),
     ]
     for verb, options, there in steps:
         if not there:

@@ -10,7 +10,7 @@ import yaml
 
 from config.loading import parse_options
 from config.schema import ExtendOptions, TrainOptions
-from core.submission import demo_chain
+from core.submission import job_chains
 
 PLAN = Path(__file__).with_name("plan.yaml")
 
@@ -28,14 +28,14 @@ class Trial:
 
     def extension(self, seed: int) -> ExtendOptions:
         """How the rows are made that this trial trains."""
-        first = demo_chain.demo_options("extend", ExtendOptions)
+        first = job_chains.demo_options("extend", ExtendOptions)
         changed = {**first.model_dump(), **self.extend, "seed": seed}
         changed["extension"] = f"experiment-{changed['initialisation']}-{seed}"
         return parse_options(ExtendOptions, changed)
 
     def training(self, seed: int) -> TrainOptions:
         """The demo's training with this trial's changes, on `extension(seed)`."""
-        first = demo_chain.demo_options("train", TrainOptions).model_dump()
+        first = job_chains.demo_options("train", TrainOptions).model_dump()
         changed = {**first, "max_minutes": 0.0, **self.train, "seed": seed,
                    "extension": self.extension(seed).extension}
         return parse_options(TrainOptions, changed)

@@ -1,4 +1,4 @@
-"""The demo as one chain of jobs: model, dataset, tokenizer, embeddings, training.
+"""Chains of jobs: model, dataset, tokenizer, embeddings, training and its certificate; by default those of the demo.
 
 The Start page and `scripts.demo` make the same chain. Each job names the one before it in `after`, so all can be
 started at once and a failure ends the chain where it happened.
