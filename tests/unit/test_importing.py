@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import stat
 import sys
 import zipfile
@@ -166,7 +167,7 @@ def test_most_clips_takes_the_first(tmp_path: Path, ready: Workspace) -> None:
     assert [clip.id for clip in dataset.clips] == ["clip0", "clip1", "clip2"]
 
 
-FAKE = f"""#!{sys.executable}
+FAKE = """
 import sys
 words = sys.argv
 source, target = words[words.index("-i") + 1], words[-1]
@@ -181,7 +182,10 @@ def ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program that knows one container: eight bytes, then the sound."""
     program = tmp_path / "bin" / "ffmpeg"
     program.parent.mkdir()
-    program.write_text(FAKE)
+    script = tmp_path / "bin" / "fake.py"
+    script.write_text(FAKE)
+    # A shell between, because the first line of a script cannot name an interpreter whose path has a space.
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))} "$@"\n')
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(ffmpeg_audio, "ffmpeg_path", lambda: str(program))
     return program

@@ -1,5 +1,6 @@
 """What the app does by itself; jobs run in true worker processes with the verbs of `tests.unit.fake_verbs`."""
 
+import shlex
 import signal
 import sys
 import threading
@@ -162,7 +163,7 @@ def test_a_job_that_writes_on_is_left_alone(workspace: Workspace, devices: Path)
 
 def test_a_command_runs_once_when_the_queue_becomes_empty_unless_it_is_cancelled(tmp_path: Path) -> None:
     made, said, alive = tmp_path / "a file", [], [False]
-    command = f"{sys.executable} -c 'import pathlib; pathlib.Path(r\"{made}\").touch()'"
+    command = shlex.join([sys.executable, "-c", f"import pathlib; pathlib.Path({str(made)!r}).touch()"])
     idle = IdleCommand(command, 3600.0, lambda: alive[0], said.append)
     idle.look()
     assert idle.countdown is None  # nothing has run yet
