@@ -426,7 +426,10 @@ class CTCRecogniser(Protocol):
 
 
 class Family(Protocol):
-    """Loads the parts of one family from a model folder. Nothing is cached."""
+    """Loads the parts of one family from a model folder. Nothing is cached.
+
+    A family inherits from it: what has a value here is what a family without that part has.
+    """
 
     name: str
     sampling: Sampling  # recommended; see `sampling_for`
@@ -435,7 +438,7 @@ class Family(Protocol):
 
     def sampling_for(self, languages: Sequence[str]) -> Sampling:
         """What is recommended for a base model of these languages."""
-        ...
+        return self.sampling
 
     def load_front_end(self, folder: Path) -> FrontEnd:
         """The text front-end of the base model in `folder`, checked against the number of its text rows."""
@@ -458,7 +461,7 @@ class Family(Protocol):
 
         False, with nothing written, where there is nothing to leave out.
         """
-        ...
+        return False
 
     def max_speech_length(self, folder: Path) -> int:
         """See `SpeechModel.max_speech_length`; reads headers only."""
@@ -478,11 +481,11 @@ class Family(Protocol):
 
     def load_recogniser(self, folder: Path) -> CTCRecogniser | None:
         """The recogniser of the family, or None when it has none."""
-        ...
+        return None
 
     def load_voices(self, folder: Path) -> dict[str, Voice]:
         """The voices that come with the model, by name; the first is the default."""
-        ...
+        return {}
 
     def voice_from_recording(self, folder: Path, device: torch.device, waveform: torch.Tensor, sample_rate: int,
                              emotion: Emotion | None = None) -> Voice:
@@ -491,11 +494,11 @@ class Family(Protocol):
 
     def load_replay_clips(self, folder: Path) -> list[tuple[str, str, Features]]:
         """Clips of base languages that come with the model (language, text, features): for probes and replay."""
-        ...
+        return []
 
     def held_out_recordings(self, folder: Path, language: str) -> list[tuple[str, Path]]:
         """Held-out sentences of a base language and their recordings."""
-        ...
+        return []
 
     def export(self, base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
                merged: Mapping[str, torch.Tensor] | None, front_end: FrontEnd) -> tuple[ExportFile, ...]:

@@ -218,10 +218,9 @@ class _LazyTensor:
 
 @dataclass(frozen=True)
 class LazyWeights:
-    """A `models.base.WeightsFile`: methods without a docstring are described there.
+    """A checkpoint on disk that is read tensor by tensor: a safetensors file, an index of shards, or a PyTorch file.
 
-    It opens a safetensors file, an index of shards, or a PyTorch file. Keys of nested tables (`model`, `optimizer` of a
-    training checkpoint) are joined by dots.
+    Keys of nested tables (`model`, `optimizer` of a training checkpoint) are joined by dots.
     """
 
     path: Path

@@ -16,7 +16,7 @@ import torch
 from data.acoustics.voice_encoder import VoiceEncoder
 from data.front_end import FrontEnd
 from models import weights
-from models.base import CTCRecogniser, Emotion, ExportFile, Features, Sampling, Voice
+from models.base import Emotion, ExportFile, Family, Sampling, Voice
 from models.chatterbox import codec, model_folder, s3gen, t3
 from models.chatterbox.front_end import base_front_end
 from models.chatterbox.s3gen import S3Gen
@@ -29,7 +29,7 @@ PREFERRED_MAX_TEXT_LENGTH = 250  # ids: the published package takes texts of up 
 FEATURES_VERSION = 2  # increased when the extractor computes other features from the same clip and weights
 
 
-class Chatterbox:
+class Chatterbox(Family):
     """The family of Resemble AI's Chatterbox; see `models.base.Family` for methods without a docstring."""
 
     name = "chatterbox"
@@ -50,7 +50,7 @@ class Chatterbox:
         config = t3.config_from_shapes(weights.shapes(checkpoint), str(checkpoint))
         return base_front_end(folder, config.text_rows, checkpoint.name)
 
-    def load_speech_model(self, folder: Path, device: torch.device) -> LanguageModel:
+    def load_speech_model(self, folder: Path, device: torch.device) -> LanguageModel:  # type: ignore[override]
         module = t3.load(model_folder.find_files(folder).t3).to(device)
         module.requires_grad_(False)
         return LanguageModel(module, module.config.text_rows, device, codec.MAX_PROMPT_CODES, BASE_CODE_LIMIT,
@@ -59,16 +59,12 @@ class Chatterbox:
     def language_model_file(self, folder: Path) -> Path:
         return model_folder.find_language_model(folder)
 
-    def open_weights(self, path: Path) -> LazyWeights:
-        return LazyWeights.open(path)
-
-    def strip_file(self, path: Path, target: Path) -> bool:
-        """False: its files hold the model alone."""
-        return False
-
     def load_extractor(self, folder: Path, device: torch.device) -> codec.ChatterboxExtractor:
         """Speech tokenizer and voice encoder."""
         return codec.ChatterboxExtractor(*self._codec(folder, device), self.extractor_fingerprint(folder))
+
+    def open_weights(self, path: Path) -> LazyWeights:
+        return LazyWeights.open(path)
 
     def max_speech_length(self, folder: Path) -> int:
         """See `models.base.Family`; the start token takes a position."""
@@ -90,10 +86,6 @@ class Chatterbox:
         """Flow and HiFT."""
         return codec.ChatterboxVocoder(s3gen.load(model_folder.find_files(folder).s3gen, device))
 
-    def load_recogniser(self, folder: Path) -> CTCRecogniser | None:
-        """None: no recogniser comes with it."""
-        return None
-
     def load_voices(self, folder: Path) -> dict[str, Voice]:
         """The built-in voice, if the folder has one."""
         conditionals = model_folder.find_files(folder).conditionals
@@ -102,14 +94,6 @@ class Chatterbox:
     def voice_from_recording(self, folder: Path, device: torch.device, waveform: torch.Tensor, sample_rate: int,
                              emotion: Emotion | None = None) -> Voice:
         return codec.voice_from_clip(*self._codec(folder, device), waveform, sample_rate)
-
-    def load_replay_clips(self, folder: Path) -> list[tuple[str, str, Features]]:
-        """No clips come with it."""
-        return []
-
-    def held_out_recordings(self, folder: Path, language: str) -> list[tuple[str, Path]]:
-        """No recordings come with it."""
-        return []
 
     def export(self, base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
                merged: Mapping[str, torch.Tensor] | None, front_end: FrontEnd) -> tuple[ExportFile, ...]:

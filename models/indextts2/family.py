@@ -15,7 +15,7 @@ languages that have a row, the model was trained to speak five (README of indext
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from data.front_end import FrontEnd
 from data.normalisers import INDEXTTS2, INDEXTTS25
 from data.segmenters import LANGUAGE_CODES, ByteLevelBpe, SentencePieceModel, highest_id
 from models import campplus, weights
-from models.base import CTCRecogniser, Emotion, ExportFile, Features, Sampling, Voice
+from models.base import Emotion, ExportFile, Family, Sampling, Voice
 from models.indextts2 import bigvgan, model_folder, s2mel, semantic_codec, unified_voice, w2v_bert
 from models.indextts2.conditioning import EmotionBanks
 from models.indextts2.extractor import IndexTTS2Extractor, voice_from_clip
@@ -42,7 +42,7 @@ PREFERRED_MAX_TEXT_LENGTH = 122  # ids: a published segment has at most 120 piec
 FEATURES_VERSION = 2  # increased when the extractor computes other features from the same clip and weights
 
 
-class IndexTTS2:
+class IndexTTS2(Family):
     """The family of bilibili's IndexTTS2; see `models.base.Family` for methods without a docstring."""
 
     name = "indextts2"
@@ -52,16 +52,13 @@ class IndexTTS2:
                                       "position_scheme")
     tensor_layout = TENSOR_LAYOUT
 
-    def sampling_for(self, languages: Sequence[str]) -> Sampling:
-        return self.sampling
-
     def load_front_end(self, folder: Path) -> FrontEnd:
         """The base front-end; its size is the number of text rows of the GPT."""
         config = self._config(folder)
         make = base_front_end if config.speaker else base_front_end_2_5
         return make(folder, config.text_rows, model_folder.GPT)
 
-    def load_speech_model(self, folder: Path, device: torch.device) -> IndexTTS2LanguageModel:
+    def load_speech_model(self, folder: Path, device: torch.device) -> IndexTTS2LanguageModel:  # type: ignore[override]
         path = model_folder.find_language_model(folder)
         module = unified_voice.load(model_folder.read_gpt(path), str(path)).to(device)
         module.requires_grad_(False)
@@ -74,12 +71,12 @@ class IndexTTS2:
     def language_model_file(self, folder: Path) -> Path:
         return model_folder.find_language_model(folder)
 
-    def open_weights(self, path: Path) -> LazyWeights:
-        return LazyWeights.open(path)
-
     def strip_file(self, path: Path, target: Path) -> bool:
         """`s2mel.pth`, or the codec of 2.5, without the state of its training's optimizer."""
         return model_folder.strip(path, target)
+
+    def open_weights(self, path: Path) -> LazyWeights:
+        return LazyWeights.open(path)
 
     def max_speech_length(self, folder: Path) -> int:
         return self._config(folder).max_codes
@@ -114,14 +111,6 @@ class IndexTTS2:
                                 semantic_codec.load(files.semantic_codec, device).embed,
                                 "states" if model_folder.is_2_5(folder) else "codes")
 
-    def load_recogniser(self, folder: Path) -> CTCRecogniser | None:
-        """None: no recogniser comes with it."""
-        return None
-
-    def load_voices(self, folder: Path) -> dict[str, Voice]:
-        """No voice comes with it."""
-        return {}
-
     def voice_from_recording(self, folder: Path, device: torch.device, waveform: torch.Tensor, sample_rate: int,
                              emotion: Emotion | None = None) -> Voice:
         files = model_folder.find_files(folder)
@@ -133,14 +122,6 @@ class IndexTTS2:
                                     extractor.conditioner.config.decoder.width)
         return voice_from_clip(extractor, extractor.style_encoder or _style_encoder(files.campplus, device), waveform,
                                sample_rate, emotion, banks)
-
-    def load_replay_clips(self, folder: Path) -> list[tuple[str, str, Features]]:
-        """No clips come with it."""
-        return []
-
-    def held_out_recordings(self, folder: Path, language: str) -> list[tuple[str, Path]]:
-        """No recordings come with it."""
-        return []
 
     def export(self, base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
                merged: Mapping[str, torch.Tensor] | None, front_end: FrontEnd) -> tuple[ExportFile, ...]:

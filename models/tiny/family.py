@@ -17,7 +17,7 @@ import torch
 from config.errors import UserError
 from data.acoustics import audio
 from data.front_end import FrontEnd
-from models.base import Emotion, ExportFile, Features, RecognitionScore, Sampling, VocoderOptions, Voice
+from models.base import Emotion, ExportFile, Family, Features, RecognitionScore, Sampling, VocoderOptions, Voice
 from models.decoder import DecoderConfig
 from models.language_model import TENSOR_LAYOUT, LanguageModel
 from models.speech_lm import SpeechLM, SpeechLMConfig
@@ -106,16 +106,13 @@ class TinyRecogniser:
         return RecognitionScore.of(letters_of(text, language), self.recogniser.letters(mel, language))
 
 
-class Tiny:
+class Tiny(Family):
     """The built-in family; see `models.base.Family` for methods without a docstring."""
 
     name = "tiny"
     sampling = Sampling()
     sound_options: tuple[str, ...] = ()
     tensor_layout = TENSOR_LAYOUT
-
-    def sampling_for(self, languages: Sequence[str]) -> Sampling:
-        return self.sampling
 
     def load_front_end(self, folder: Path) -> FrontEnd:
         """The base front-end; its size must be the number of text rows in the checkpoint."""
@@ -129,12 +126,15 @@ class Tiny:
             )
         return front_end
 
-    def load_speech_model(self, folder: Path, device: torch.device) -> LanguageModel:
+    def load_speech_model(self, folder: Path, device: torch.device) -> LanguageModel:  # type: ignore[override]
         """The base language model, frozen, in evaluation mode."""
         config = _language_model_config(folder)
         module = load_module(folder / LANGUAGE_MODEL, SpeechLM(config)).to(device)
         module.requires_grad_(False)
         return LanguageModel(module, config.text_rows, device, MAX_PROMPT_CODES, BASE_CODE_LIMIT, CODES_PER_TOKEN)
+
+    def open_weights(self, path: Path) -> LazyWeights:
+        return LazyWeights.open(path)
 
     def max_speech_length(self, folder: Path) -> int:
         """See `models.base.Family`; the start token takes a position."""
@@ -148,13 +148,6 @@ class Tiny:
         if not path.is_file():
             raise UserError(f"{path} is missing.", "Download the model again.")
         return path
-
-    def open_weights(self, path: Path) -> LazyWeights:
-        return LazyWeights.open(path)
-
-    def strip_file(self, path: Path, target: Path) -> bool:
-        """False: its files hold the model alone."""
-        return False
 
     def load_extractor(self, folder: Path, device: torch.device) -> TinyExtractor:
         """The codec as extractor."""

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
 from config.errors import UserError
+from models import weights
 from models.base import ExportFile
 from models.speech_lm import SpeechLMConfig
 
@@ -43,7 +43,7 @@ def save_module(path: Path, module: nn.Module, config: Any, dtype: torch.dtype =
 
 def load_config(path: Path, kind: type[Config]) -> Config:
     """The config dataclass in the header of a file written by `save_module`."""
-    with _open(path) as file:
+    with weights.open_safetensors(path) as file:
         header = json.loads((file.metadata() or {}).get("config", "null"))
     if header is None:
         raise UserError(f"{path} has no config in its header.", "Download the model again.")
@@ -57,38 +57,15 @@ def load_config(path: Path, kind: type[Config]) -> Config:
 
 def load_module(path: Path, module: Module) -> Module:
     """Fill `module` strictly from a file; a missing, extra or misshapen tensor raises `UserError`."""
-    with _open(path) as file:
-        tensors = {key: file.get_tensor(key).float() for key in file.keys()}  # noqa: SIM118  (not a dict)
-    expected = module.state_dict()
-    missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
-    shapes = [f"{k}: {tuple(tensors[k].shape)} in the file, {tuple(v.shape)} wanted"
-              for k, v in expected.items() if k in tensors and tensors[k].shape != v.shape]
-    if missing or extra or shapes:
-        raise UserError(
-            f"{path} does not fit the model: missing {missing[:3]}, extra {extra[:3]}, shapes {shapes[:3]}.",
-            "The file belongs to another model or version; download the model again.",
-        )
-    module.load_state_dict(tensors)
+    weights.load_into(module, weights.read(path), str(path))
     return module.eval()
-
-
-def _open(path: Path):
-    if not path.is_file():
-        raise UserError(f"{path} is missing.", "Download the model again.")
-    try:
-        return safe_open(str(path), framework="pt")
-    except SafetensorError as error:
-        raise UserError(
-            f"{path} is not a whole safetensors file ({path.stat().st_size} bytes): {error}.",
-            "It was probably cut off; delete it and download the model again.",
-        ) from error
 
 
 def write_export(base: Path, folder: Path, language_model: str, config: SpeechLMConfig,
                  tensors: Mapping[str, torch.Tensor],
                  merged: Mapping[str, torch.Tensor] | None) -> tuple[ExportFile, ...]:
     """Write the export's model files into `folder`; returns their names and purposes."""
-    types = _types(base / language_model)
+    types = {name: value.dtype for name, value in weights.read(base / language_model).items()}
     _save(folder / language_model, config, tensors, types)
     files = [ExportFile(language_model, "the language model: base rows, then new rows; without adapters")]
     if merged is not None:
@@ -104,11 +81,6 @@ def write_export(base: Path, folder: Path, language_model: str, config: SpeechLM
             continue
         files.append(ExportFile(target, purpose))
     return tuple(files)
-
-
-def _types(path: Path) -> dict[str, torch.dtype]:
-    with safe_open(str(path), framework="pt") as file:
-        return {name: file.get_tensor(name).dtype for name in file.keys()}  # noqa: SIM118
 
 
 def _save(path: Path, config: SpeechLMConfig, tensors: Mapping[str, torch.Tensor],
