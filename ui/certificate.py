@@ -13,7 +13,6 @@ from core.jobs import control
 from core.jobs.events import Result
 from core.jobs.reporter import pluralize
 from core.jobs.state import JobState
-from core.library import model_info
 from core.library.catalog import run_checkpoint
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER, read
 from ui import job_views, records, verb_form
@@ -37,9 +36,7 @@ def build(page: Page) -> None:
         "Certificate", "Each run is followed by checks of what must not change: frozen tensors, base-language token "
         "ids and logits. A run with a failed check is exported only if you override that check.")
     subject = gr.Dropdown([], label="Run or export", elem_id="proof-choice")
-    damaged = gr.HTML(elem_id="damaged-exports")
-    live.panel(damaged, lambda _view: job_views.damaged_view(
-        model_info.damaged_exports(page.workspace), "Exports that cannot be read"), "certificate")
+    verb_form.build_damaged(page, "export", "certificate")
     proof = gr.HTML(elem_id="proof")
     with gr.Row(elem_classes="controls"):
         compute = gr.Button("Compute certificate", variant="primary", size="md", visible=False, elem_id="certify",

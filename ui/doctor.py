@@ -14,7 +14,7 @@ from core.jobs.state import JobState
 from core.library.diagnosis import DIAGNOSIS, Diagnosis, TensorFinding, read
 from ui import job_views, verb_form
 from ui.charts import Series, chart
-from ui.form import Value, build_form, command_line, parse
+from ui.form import Value, build_form, parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span, table
 from ui.page import Page
@@ -54,16 +54,14 @@ def _build_form(page: Page) -> None:
                       choices={"base": (), "checkpoint": ()})
     start = gr.Button("Diagnose", variant="primary", size="lg", elem_id="run-doctor")
     notice = gr.HTML(elem_classes="notices")
-    with gr.Accordion("Command line", open=False, elem_classes="fold"):
-        command = gr.HTML(elem_id="command-doctor")
+    command = verb_form.command_fold("doctor")
     for name, widget in zip(form.names, form.widgets, strict=True):
         page.live.watch(f"doctor.{name}", widget)
     page.live.panel(form.widget("base"), lambda view: _bases(page, view), "doctor")
     page.live.panel(form.widget("checkpoint"), lambda view: gr.update(
         choices=[f"export:{name}" for name in page.workspace.list_exports()]), "doctor")
-    page.live.panel(command, lambda view: element("pre", command_line("doctor", form.options(
-        [view.values[f"doctor.{name}"] for name in form.names], part="model"), page.workspace.path), class_="command"),
-                    "doctor")
+    page.live.panel(command, lambda view: verb_form.command_view(page, "doctor", form.options(
+        [view.values[f"doctor.{name}"] for name in form.names], part="model")), "doctor")
 
     def run(*values: Value) -> Sequence[object]:
         given = {name: value or "" if name in _FIRST else value for name, value in zip(form.names, values, strict=True)}

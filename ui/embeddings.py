@@ -8,7 +8,7 @@ from config.schema import ExtendOptions
 from core.library import model_info
 from core.text import row_sources
 from core.text.row_sources import SpelledRowCounts
-from ui import job_views, verb_form
+from ui import verb_form
 from ui.live import View
 from ui.page import Page
 
@@ -46,9 +46,7 @@ def build(page: Page) -> None:
             page.live.panel(last, verb_form.last_job_view(
                 "extend", "The number of new rows, and the check that the base rows are unchanged, appear here."),
                             "embeddings")
-            damaged = gr.HTML(elem_id="damaged-extensions")
-            page.live.panel(damaged, lambda _view: job_views.damaged_view(
-                model_info.damaged_extensions(page.workspace), "Extensions that cannot be read"), "embeddings")
+            verb_form.build_damaged(page, "extension", "embeddings")
 
 
 def coverage_text(name: str, found: SpelledRowCounts) -> str:

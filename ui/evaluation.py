@@ -26,8 +26,8 @@ from core.library.evaluation_report import (
     show,
     show_test,
 )
-from ui import job_views, media, voice_settings
-from ui.form import command_line, parse
+from ui import job_views, media, verb_form, voice_settings
+from ui.form import parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, player, span, table
 from ui.page import Page
@@ -62,8 +62,7 @@ def build(page: Page) -> None:
                                     elem_id="evaluate-recogniser")
         start = gr.Button("Evaluate", variant="primary", size="lg", elem_id="run-evaluate")
         notice = gr.HTML(elem_classes="notices")
-        with gr.Accordion("Command line", open=False, elem_classes="fold"):
-            command = gr.HTML(elem_id="command-evaluate")
+        command = verb_form.command_fold("evaluate")
         shown = gr.HTML(elem_id="evaluation")
         _build_listening(page)
     inputs = [models, languages, sentences, count, dataset, recogniser]
@@ -76,9 +75,8 @@ def build(page: Page) -> None:
     page.live.panel(shown, last_view, "listen")
     page.on(start.click, run, inputs, [notice])
     for widget in inputs:
-        page.on(widget.change, lambda *values: [element(
-            "pre", command_line("evaluate", options_of(*values), page.workspace.path), class_="command")],
-            inputs, [command])
+        page.on(widget.change, lambda *values: [verb_form.command_view(page, "evaluate", options_of(*values))],
+                inputs, [command])
 
 
 def _build_listening(page: Page) -> None:
@@ -100,8 +98,7 @@ def _build_listening(page: Page) -> None:
                              elem_id="listening-models")
         make = gr.Button("Make listening test", variant="primary", size="lg", elem_id="run-listening")
         notice = gr.HTML(elem_classes="notices", elem_id="listening-notice")
-        with gr.Accordion("Command line", open=False, elem_classes="fold"):
-            command = gr.HTML(elem_id="command-listening")
+        command = verb_form.command_fold("listening")
         shown = gr.HTML(elem_id="listening-tests")
         answers = gr.File(file_count="multiple", type="filepath", height=160, elem_id="listening-answers",
                           label="Import answers of listeners elsewhere (.json)")
@@ -138,9 +135,8 @@ def _build_listening(page: Page) -> None:
             inputs, [notice])
     page.on(answers.upload, import_files, [answers], [notice, answers], files=True)
     for widget in inputs:
-        page.on(widget.change, lambda *values: [element(
-            "pre", command_line("listening_test", options_now(*values), page.workspace.path), class_="command")],
-            inputs, [command])
+        page.on(widget.change, lambda *values: [verb_form.command_view(page, "listening_test", options_now(*values))],
+                inputs, [command])
 
 
 def listening_view(view: View) -> Html:

@@ -15,7 +15,7 @@ from core.library import model_info
 from core.library.catalog import CATALOG, CatalogEntry, ModelVariant, family_of, require_licences, variant
 from core.sources.base_models import licence_lines
 from ui import job_views, verb_form
-from ui.form import command_line, parse
+from ui.form import parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span
 from ui.page import Page
@@ -30,9 +30,7 @@ def build(page: Page) -> None:
     for family in CATALOG:
         with gr.Column(elem_classes="family"):
             _build_family(page, family)
-    damaged = gr.HTML(elem_id="damaged-models")
-    page.live.panel(damaged, lambda _view: job_views.damaged_view(
-        model_info.damaged_models(page.workspace), "Models that cannot be read"), "model")
+    verb_form.build_damaged(page, "model", "model")
 
 
 def _build_family(page: Page, family: CatalogEntry) -> None:
@@ -80,17 +78,15 @@ def _lay_out_choices(page: Page, family: CatalogEntry) -> list[gr.components.Com
         folder = text("folder")
     with gr.Accordion("Name and revision", open=False, elem_classes="fold"), gr.Row(elem_classes="grid"):
         save_as, revision = text("save_as"), text("revision", str(fields["revision"].default))
-    with gr.Accordion("Command line", open=False, elem_classes="fold"):
-        command = gr.HTML(elem_id=f"command-{family.name}")
+    command = verb_form.command_fold(family.name)
     widgets = [which, folder, save_as, revision, accept]
     for name, widget in zip(_CHOICES, widgets, strict=True):
         page.live.watch(f"{family.name}.{name}", widget)
 
     page.live.panel(about, lambda view: variant_view(family, variant(family, view.values[f"{family.name}.variant"])),
                     "model")
-    page.live.panel(command, lambda view: element("pre", command_line(
-        "download", _options(family, [view.values[f"{family.name}.{name}"] for name in _CHOICES]),
-        page.workspace.path), class_="command"), "model")
+    page.live.panel(command, lambda view: verb_form.command_view(
+        page, "download", _options(family, [view.values[f"{family.name}.{name}"] for name in _CHOICES])), "model")
     page.on(which.input, lambda: [gr.skip()], [], [about])
     return widgets
 
@@ -105,7 +101,7 @@ def variant_view(family: CatalogEntry, chosen: ModelVariant) -> Html:
 
 def _downloaded(page: Page, family: CatalogEntry) -> list[str]:
     """Names of the models of this family in the workspace."""
-    damaged = model_info.damaged_models(page.workspace)
+    damaged = model_info.damaged(page.workspace, "model")
     return [name for name in page.workspace.list_models()
             if name not in damaged and family_of(page.workspace, name) == family.name]
 

@@ -13,12 +13,11 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import NO_RULES, CompareTokenizersOptions, TokenizerOptions
 from core.jobs.state import JobState
-from core.library import model_info
 from core.text import pasted_text, text_rules
 from core.text.script_coverage import MIN_OCCURRENCES, CharacterCount, ScriptBlock
 from core.text.tokenizer_comparison import BASE, FILE, TokenizerCandidate, TokenizerComparison
 from ui import job_views, records, rules, verb_form
-from ui.form import OptionsForm, command_line
+from ui.form import OptionsForm
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span, table
 from ui.page import Page
@@ -55,9 +54,7 @@ def build(page: Page) -> None:
             page.live.panel(last, verb_form.last_job_view(
                 "tokenizer", "The report appears here: tokens added, characters covered, and the check of the base "
                 "languages.", lambda state: report(page, state)), "tokenizer")
-            damaged = gr.HTML(elem_id="damaged-tokenizers")
-            page.live.panel(damaged, lambda _view: job_views.damaged_view(
-                model_info.damaged_tokenizers(page.workspace), "Tokenizers that cannot be read"), "tokenizer")
+            verb_form.build_damaged(page, "tokenizer", "tokenizer")
     build_lab(page, form)
     rules.build(page, form.widget("rules"))
 
@@ -165,8 +162,7 @@ def _command(page: Page, view: View) -> Html:
     values |= {name: view.values[f"lab.{name}"].strip() for name in _OWN}
     if not values["model"] or not values["dataset"]:
         return NOTHING
-    options = lab_options(page, values, keep=False)
-    return element("pre", command_line("compare_tokenizers", options, page.workspace.path), class_="command")
+    return verb_form.command_view(page, "compare_tokenizers", lab_options(page, values, keep=False))
 
 
 def _finished(view: View) -> tuple[JobState, TokenizerComparison] | None:

@@ -9,12 +9,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 import gradio as gr
 from gradio.blocks import Block
 
 from config.errors import UserError
 from config.loading import parse_options
+from config.schema import Options
 from core.dataset import languages
 from core.jobs import control
 from core.jobs.directory import Job, load_job
@@ -30,7 +32,6 @@ from ui.markup import NOTHING, Html, div, element, join, paragraph
 from ui.page import TABS, Page
 
 ChoiceSource = Callable[[View], Sequence[str]]
-ValueSource = Callable[[View], Value]
 Suggested = tuple[Callable[[View], Value], Callable[[View], Collection[Value]]]
 """What a field should hold, and every value that may have been suggested before."""
 OnStarted = Mapping[Block, Callable[[Job], object]]
@@ -54,6 +55,23 @@ def tab_header(title: str, *texts: str) -> gr.HTML:
     return gr.HTML(div("lead", element("h2", title), *(paragraph(text) for text in texts)))
 
 
+def command_fold(name: str) -> gr.HTML:
+    """A fold for the command that equals a form; `command_view` fills it."""
+    with gr.Accordion("Command line", open=False, elem_classes="fold"):
+        return gr.HTML(elem_id=f"command-{name}")
+
+
+def command_view(page: Page, verb: str, options: Options) -> Html:
+    """The command that equals a form."""
+    return element("pre", command_line(verb, options, page.workspace.path), class_="command")
+
+
+def build_damaged(page: Page, kind: Literal["model", "tokenizer", "extension", "export"], tab: str) -> None:
+    """The list of the artefacts of a kind that cannot be read; nothing where there are none."""
+    page.live.panel(gr.HTML(elem_id=f"damaged-{kind}s"), lambda _view: job_views.damaged_view(
+        model_info.damaged(page.workspace, kind), f"{kind.title()}s that cannot be read"), tab)
+
+
 def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str], choices: Mapping[str, ChoiceSource],
                     suggested: Mapping[str, Suggested] | None = None, on_started: OnStarted | None = None,
                     preset: Callable[[View], Mapping[str, Value]] | None = None,
@@ -71,8 +89,7 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
         if second:
             second_start = gr.Button(second[1], size="lg", elem_id=f"run-{second[0]}", min_width=140)
     notice = gr.HTML(elem_classes="notices")
-    with gr.Accordion("Command line", open=False, elem_classes="fold"):
-        command = gr.HTML(elem_id=f"command-{verb}")
+    command = command_fold(verb)
 
     def choice(view: View, name: str) -> object:
         view = resolved_selection(view, verb, choices)
@@ -90,10 +107,10 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
         values: dict[str, Value] = {field.name: view.values[f"{verb}.{field.name}"] for field in group.fields}
         return gr.update(label=group.label(values, preset(view) if preset else {}))
 
-    def command_view(view: View) -> Html:
+    def equal_command(view: View) -> Html:
         values = [view.values[f"{verb}.{name}"] for name in form.names]
         require_choices(verb, form.names, values)
-        return element("pre", command_line(verb, form.options(values), page.workspace.path), class_="command")
+        return command_view(page, verb, form.options(values))
 
     def run(*values: Value) -> Sequence[object]:
         require_choices(verb, form.names, values)
@@ -113,7 +130,7 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
         page.live.watch(f"{verb}.{name}", widget)
     for group in form.groups:
         page.live.panel(group.block, partial(heading, group=group), tab)
-    page.live.panel(command, command_view, tab)
+    page.live.panel(command, equal_command, tab)
     page.on(start.click, run, form.widgets, [notice, *(on_started or {})])
     if second:
         page.on(second_start.click, partial(run_second, verb=second[0]), form.widgets, [notice])
@@ -243,13 +260,12 @@ def require_choices(verb: str, names: Sequence[str], values: Sequence[Value]) ->
 
 def trainable_datasets(workspace: Workspace, extension: str) -> list[str]:
     """The datasets in no language of the base; those in a language of `extension` first."""
-    try:
-        spoken = model_info.languages_of_extension(workspace, extension)
-    except UserError:
-        spoken = ()
-    base = (*_base_languages(workspace, extension), *_taught_languages(workspace, extension))
-    found = sorted(records.datasets(workspace), key=lambda one: (set(one.languages) != set(spoken), one.name))
-    return [one.name for one in found if not set(one.languages) & set(base)]
+    spoken, before = set[str](), set(_base_languages(workspace, extension))
+    with suppress(UserError):
+        spoken = set(model_info.languages_of_extension(workspace, extension))
+        before |= set(model_info.taught_languages_of_extension(workspace, extension))
+    found = sorted(records.datasets(workspace), key=lambda one: (set(one.languages) != spoken, one.name))
+    return [one.name for one in found if not before.intersection(one.languages)]
 
 
 def replayable_datasets(workspace: Workspace, extension: str, chosen: str) -> list[str]:
@@ -264,13 +280,6 @@ def replayable_datasets(workspace: Workspace, extension: str, chosen: str) -> li
 def _base_languages(workspace: Workspace, extension: str) -> tuple[str, ...]:
     try:
         return model_info.base_languages(workspace, model_info.model_of_extension(workspace, extension))
-    except UserError:
-        return ()
-
-
-def _taught_languages(workspace: Workspace, extension: str) -> tuple[str, ...]:
-    try:
-        return model_info.taught_languages_of_extension(workspace, extension)
     except UserError:
         return ()
 

@@ -332,10 +332,7 @@ def replace_listening(folder: Path, results: Sequence[ListeningResult]) -> None:
     if (folder / HTML).is_file():
         page = (folder / HTML).read_text(encoding="utf-8")
         before, _, rest = page.partition(LISTENING_MARKS[0])
-        after = rest.partition(LISTENING_MARKS[1])[2] if rest else ""
-        if not rest:  # a report of an earlier version
-            before, _, after = page.rpartition("</body>")
-            after = f"</body>{after}"
+        after = rest.partition(LISTENING_MARKS[1])[2]
         write_text(folder / HTML, f"{before}{listening_html(results)}{after}")
 
 

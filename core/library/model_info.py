@@ -126,6 +126,7 @@ def matching_tokenizers(workspace: Workspace, model: str) -> list[str]:
         base = workspace.model(base_model_of(workspace, found))
     except UserError:
         return []
+
     def content(path: Path) -> bytes | None:
         try:
             return foreign.read_bytes(path)
@@ -135,10 +136,9 @@ def matching_tokenizers(workspace: Workspace, model: str) -> list[str]:
     files = {content(path) for pattern in ("*.json", "*.model", "*.tiktoken")
              for path in base.glob(pattern) if path.name != "model.json"} - {None}
     taught = {} if found.kind == "base" else _added_entries(found.folder / records.FRONT_END)
-    names = [name for name in workspace.list_tokenizers() for kind in SEGMENTERS.values()
-             if (path := workspace.tokenizers / name / kind.base_file).is_file() and content(path) in files]
-    return [name for name in names
-            if _is_made_upon(workspace.tokenizers / name, taught)]
+    return [name for name in workspace.list_tokenizers() for kind in SEGMENTERS.values()
+            if (path := workspace.tokenizers / name / kind.base_file).is_file() and content(path) in files
+            and _is_made_upon(workspace.tokenizers / name, taught)]
 
 
 def _is_made_upon(tokenizer: Path, taught: Mapping[str, object]) -> bool:
@@ -304,7 +304,6 @@ def _published_languages(workspace: Workspace, model: ModelReference) -> tuple[s
     return catalog.variant(family, record.variant).codes
 
 
-FOLDER = Path(__file__).resolve().parents[2] / "config" / "presets"
 Name = Literal["demo", "small-data", "standard", "large"]
 Memory = Literal["auto", "16", "24", "80"]
 NAMES: tuple[str, ...] = get_args(Name)
@@ -360,7 +359,7 @@ def preset_for_speech(speech: SpeechAmount) -> tuple[str, str]:
         return "demo", "No dataset says how much speech there is, so it is the smallest preset."
     hours = speech.seconds / 3600
     name = next(name for name in NAMES if hours < _about(name, _ANY)["hours"][1])
-    return name, f"Chosen by the dataset's {_hours(hours)} of speech."
+    return name, f"Chosen by the dataset's {f'{hours:.1f} h' if hours >= 1 else f'{hours * 60:.0f} min'} of speech."
 
 
 def memory_class_for(gpus: Sequence[Gpu]) -> tuple[int | None, str]:
@@ -446,7 +445,7 @@ _ANY = "tiny"  # bounds of hours are the same for all families
 
 
 def _file(name: str, family: str) -> Path:
-    return FOLDER / f"{catalog.find_entry(family).preset if name == 'demo' else name}.yaml"
+    return PRESETS / f"{catalog.find_entry(family).preset if name == 'demo' else name}.yaml"
 
 
 def _about(name: str, family: str) -> Mapping[str, Any]:
@@ -464,34 +463,26 @@ def _training(path: Path) -> Mapping[str, object]:
     return read_preset(path, "train")
 
 
-def _hours(hours: float) -> str:
-    return f"{hours:.1f} h" if hours >= 1 else f"{hours * 60:.0f} min"
+def damaged(workspace: Workspace, kind: Literal["model", "tokenizer", "extension", "export"]) -> dict[str, str]:
+    """The items of a kind that cannot be used as they are, with the reason."""
+    folder = workspace.path / KINDS[kind]
 
+    def read(name: str) -> None:
+        match kind:
+            case "model":
+                if (settings := folder / name / SETTINGS_FILE).exists():
+                    _check_object(settings)
+                catalog.find_entry(catalog.family_of(workspace, name))
+            case "tokenizer":
+                for file in (SETTINGS_FILE, "report.json"):
+                    _check_object(folder / name / file)
+            case "extension":
+                records.read_record(folder / name / records.EXTENSION, ExtensionRecord)
+            case "export":
+                records.read_export_record(folder / name)
 
-def damaged_models(workspace: Workspace) -> dict[str, str]:
-    """Folders among the base models that cannot be used as they are, with the reason."""
-    def read(name: str) -> object:
-        _object(workspace.models / name / SETTINGS_FILE, missing=True)
-        return catalog.find_entry(catalog.family_of(workspace, name))
-
-    return find_damaged(workspace.list_models(), read)
-
-
-def damaged_tokenizers(workspace: Workspace) -> dict[str, str]:
-    """As `damaged_models`, of tokenizers."""
-    return find_damaged(workspace.list_tokenizers(), lambda name: [
-        _object(workspace.tokenizers / name / file) for file in (SETTINGS_FILE, "report.json")])
-
-
-def damaged_extensions(workspace: Workspace) -> dict[str, str]:
-    """As `damaged_models`, of extended models."""
-    return find_damaged(workspace.list_extensions(), lambda name: records.read_record(
-        workspace.extensions / name / records.EXTENSION, records.ExtensionRecord))
-
-
-def damaged_exports(workspace: Workspace) -> dict[str, str]:
-    """As `damaged_models`, of exports."""
-    return find_damaged(workspace.list_exports(), lambda name: records.read_export_record(workspace.exports / name))
+    return find_damaged({"model": workspace.list_models, "tokenizer": workspace.list_tokenizers,
+                         "extension": workspace.list_extensions, "export": workspace.list_exports}[kind](), read)
 
 
 def find_damaged(names: Iterable[str], read: Callable[[str], object]) -> dict[str, str]:
@@ -506,10 +497,7 @@ def find_damaged(names: Iterable[str], read: Callable[[str], object]) -> dict[st
     return found
 
 
-def _object(path: Path, missing: bool = False) -> object:
-    """The names and values in `path`, where it may be `missing` or not; `DamagedFile` for anything else."""
-    if missing and not path.exists():
-        return None
-    if not isinstance(value := foreign.read_json(path), dict):
+def _check_object(path: Path) -> None:
+    """Raise `DamagedFile` where `path` holds no names with values."""
+    if not isinstance(foreign.read_json(path), dict):
         raise foreign.DamagedFile(f"{path} is damaged: it holds no names with values.", "Move it away.")
-    return value
