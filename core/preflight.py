@@ -23,7 +23,7 @@ from config.errors import UserError
 from config.schema import PreflightOptions, TrainOptions
 from core import compute, train
 from core.jobs.events import Event, Result, SampleGenerated, WarningRaised
-from core.jobs.reporter import Reporter, check_stop, size_text, stage
+from core.jobs.reporter import ForwardingReporter, Reporter, check_stop, size_text, stage
 from core.model.loading import TTSModel, load_checkpoint
 from core.speech import evaluation
 from core.training import checkpoint, replay, run_plan
@@ -84,22 +84,14 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
     }
 
 
-class WarningCounter:
+class WarningCounter(ForwardingReporter):
     """A reporter that counts the warnings."""
 
-    def __init__(self, reporter: Reporter) -> None:
-        self._reporter, self.warnings = reporter, 0
-
-    @property
-    def directory(self) -> Path:
-        return self._reporter.directory
+    warnings = 0
 
     def emit(self, event: Event) -> None:
-        self._reporter.emit(event)
+        super().emit(event)
         self.warnings += isinstance(event, WarningRaised)
-
-    def stop_requested(self) -> bool:
-        return self._reporter.stop_requested()
 
 
 def _expected(estimate: Estimate, options: TrainOptions) -> str:

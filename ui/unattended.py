@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import gradio as gr
 
+from core.jobs.directory import choose_device
 from core.jobs.state import JobState
-from core.jobs.unattended import IdleCommand, RestartOffer, restart_device
+from core.jobs.unattended import IdleCommand, RestartOffer
 from ui import job_views
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph
@@ -82,7 +83,7 @@ def restart_view(offer: RestartOffer, view: View) -> Html:
 
 
 def _line(state: JobState) -> str:
-    now, before = restart_device(state), state.job.device
+    now, before = choose_device(state.verb, state.job.settings), state.job.device
     place = "" if now not in job_views.DEVICES else f", on {job_views.DEVICES[now]}"
     return f"{job_views.job_title(state)}{place}" + (f" (before: {job_views.DEVICES[before]})" if now != before else "")
 

@@ -22,7 +22,7 @@ from core.jobs import checkpoint_names, locks
 from core.jobs.directory import Job, choose_device
 from core.jobs.events import Queued, Renamed, Stopped, append_event
 from core.jobs.locks import FileLock
-from core.jobs.state import JobReader, JobState
+from core.jobs.state import JobReader, JobState, Status
 
 _ROOT = Path(__file__).resolve().parents[2]
 WORKER_COMMAND = (sys.executable, "-m", "core.jobs.worker")
@@ -135,16 +135,14 @@ def force_stop(job: Job, *, grace_s: float = 2.0, timeout_s: float = 10.0) -> No
     Only the process that the lock names is touched, and only while the lock is held.
     """
     job.stop()
-    if not _signal(job, signal.SIGTERM) or _gone(job, grace_s):
-        _note_force_stop(job)
-        return
-    _signal(job, signal.SIGKILL)
-    if not _gone(job, timeout_s):
-        raise UserError(
-            f"{job.id} did not end within {timeout_s:g} s of being killed.",
-            f"Look at process {locks.read_holder(job.lock).strip() or '(unknown)'} with `ps`.",
-        )
-    _note_force_stop(job)
+    if _signal(job, signal.SIGTERM) and not _gone(job, grace_s):
+        _signal(job, signal.SIGKILL)
+        if not _gone(job, timeout_s):
+            raise UserError(
+                f"{job.id} did not end within {timeout_s:g} s of being killed.",
+                f"Look at process {locks.read_holder(job.lock).strip() or '(unknown)'} with `ps`.",
+            )
+    note_stopped(job, f"Stopped by force. {checkpoint_names.resume_point(job)}", ("crashed",))
 
 
 def wait(job: Job, timeout_s: float | None = None) -> JobState:
@@ -225,13 +223,16 @@ def _gone(job: Job, timeout_s: float) -> bool:
     return True
 
 
-def _note_force_stop(job: Job) -> None:
-    """Record the end for a worker that could not, holding its lock so as to be the only writer."""
+def note_stopped(job: Job, message: str, statuses: Sequence[Status]) -> None:
+    """Record for a worker that has ended, with one of `statuses`, that `job` was stopped.
+
+    Its lock makes this the only writer; a job that lives again is left as it is.
+    """
     lock = FileLock.acquire(job.lock)
     if lock is None:
         return
     try:
-        if JobReader(job).state(worker_alive=False).status == "crashed":
-            append_event(job.journal, Stopped(f"Stopped by force. {checkpoint_names.resume_point(job)}"))
+        if JobReader(job).state(worker_alive=False).status in statuses:
+            append_event(job.journal, Stopped(message))
     finally:
         lock.release()

@@ -12,15 +12,14 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Literal
 
 from config.errors import UserError
 from core.jobs import locks
 from core.jobs.directory import NO_DEVICE, Job, load_job
-from core.jobs.events import Event, Waiting
+from core.jobs.events import Waiting
 from core.jobs.locks import FileLock
-from core.jobs.reporter import Reporter, StopRequested
+from core.jobs.reporter import ForwardingReporter, Reporter, StopRequested
 from core.jobs.state import POSITION_FILE, JobReader, JobState, queue_order, queue_position
 from core.jobs.verbs import VERBS
 from data.durable_files import write_text
@@ -169,24 +168,18 @@ class _Ticket:
         return ""
 
 
-class GivingWay:
+class GivingWay(ForwardingReporter):
     """The reporter of a job that gives way: it is asked to stop when a job that it lets pass is the next in the queue.
 
     The worker then moves it behind that job (`step_back`) and lets it wait for its turn again.
     """
 
     def __init__(self, job: Job, reporter: Reporter) -> None:
-        self._job, self._reporter = job, reporter
-
-    @property
-    def directory(self) -> Path:
-        return self._reporter.directory
-
-    def emit(self, event: Event) -> None:
-        self._reporter.emit(event)
+        super().__init__(reporter)
+        self._job = job
 
     def stop_requested(self) -> bool:
-        return self._reporter.stop_requested() or bool(_let_pass(self._job))
+        return super().stop_requested() or bool(_let_pass(self._job))
 
 
 def step_back(job: Job) -> None:

@@ -54,6 +54,23 @@ class Reporter(Protocol):
         ...
 
 
+class ForwardingReporter:
+    """A reporter that hands everything to another one, for those that change one of its methods."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+
+    @property
+    def directory(self) -> Path:
+        return self._reporter.directory
+
+    def emit(self, event: Event) -> None:
+        self._reporter.emit(event)
+
+    def stop_requested(self) -> bool:
+        return self._reporter.stop_requested()
+
+
 def check_stop(reporter: Reporter, message: str = "Stopped on request.") -> None:
     """Raise `StopRequested` when a stop was asked for; for verbs that have nothing to save."""
     if reporter.stop_requested():

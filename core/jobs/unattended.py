@@ -15,10 +15,9 @@ from dataclasses import dataclass
 
 from config.errors import UserError
 from core.jobs import checkpoint_names, control
-from core.jobs.directory import Job, choose_device, gpu_is_visible, load_job
-from core.jobs.events import Stopped, append_event
+from core.jobs.directory import Job, gpu_is_visible, load_job
 from core.jobs.locks import FileLock
-from core.jobs.state import POSITION_FILE, JobReader, JobState, queue_position
+from core.jobs.state import POSITION_FILE, RESUMABLE, JobReader, JobState, queue_position
 from core.workspace import Workspace
 from data.durable_files import write_text
 
@@ -127,14 +126,7 @@ def resume_interrupted(workspace: Workspace, states: Sequence[JobState], *,
 def decline(states: Sequence[JobState]) -> None:
     """Record that a person does not want `states` to be resumed, so that no later start offers it again."""
     for state in states:
-        lock = FileLock.acquire(state.job.lock)
-        if lock is None:
-            continue  # it lives again
-        try:
-            if JobReader(state.job).state(worker_alive=False).resumable:
-                append_event(state.job.journal, Stopped("The machine went down, and it was not to be resumed."))
-        finally:
-            lock.release()
+        control.note_stopped(state.job, "The machine went down, and it was not to be resumed.", RESUMABLE)
 
 
 class RestartOffer:
@@ -179,11 +171,6 @@ def _unchanged(state: JobState) -> bool:
     with suppress(UserError):
         return JobReader(load_job(state.job.workspace, state.id)).state().ended_at == state.ended_at
     return False
-
-
-def restart_device(state: JobState) -> str:
-    """The device that an interrupted job would be resumed on."""
-    return choose_device(state.verb, state.job.settings)
 
 
 class IdleCommand:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from core.jobs.events import Evaluated, Event, SampleGenerated, Step, WarningRaised
-from core.jobs.reporter import Reporter
+from core.jobs.reporter import ForwardingReporter, Reporter
 
 PROJECT = "lisan"
 FOLDER = "tensorboard"  # within the run
@@ -90,23 +90,16 @@ def _imported(package: str) -> Any:
     return trackio
 
 
-class TrackedReporter:
+class TrackedReporter(ForwardingReporter):
     """A reporter that also logs to trackers. They start with the first number: a run that is refused starts none."""
 
     def __init__(self, reporter: Reporter, makers: Mapping[str, Callable[[int], ExperimentTracker]]) -> None:
-        self._reporter = reporter
+        super().__init__(reporter)
         self._makers = dict(makers)
         self._trackers: dict[str, ExperimentTracker] = {}
 
-    @property
-    def directory(self) -> Path:
-        return self._reporter.directory
-
-    def stop_requested(self) -> bool:
-        return self._reporter.stop_requested()
-
     def emit(self, event: Event) -> None:
-        self._reporter.emit(event)
+        super().emit(event)
         if isinstance(event, (Step, Evaluated, SampleGenerated)):
             # A step is logged before it is evaluated.
             self._start(event.step if isinstance(event, Step) else event.step + 1)
