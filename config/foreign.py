@@ -10,15 +10,18 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache, wraps
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
 import yaml
 
 from config.errors import UserError
 
+More = ParamSpec("More")
+Value = TypeVar("Value")
 RECORD_BYTES = 64 << 20  # tokenizers of large vocabularies are JSON of 20 MB
 YAML_BYTES = 1 << 20
 DEEPEST = 64  # levels; our own records have at most 6
@@ -64,6 +67,35 @@ def reading(what: object, hint: str, *more: type[Exception]) -> Iterator[None]:
         said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else said or type(error).__name__
         raise DamagedFile(f"{what} cannot be read: {reason[:300]}.", hint) from error
+
+
+def file_stamp(path: Path | str) -> tuple[int, int]:
+    """What changes when a file or folder does, nanoseconds and bytes; zeros where there is none."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
+
+
+def cached_by_file(most: int) -> Callable[[Callable[Concatenate[Path, More], Value]],
+                                          Callable[Concatenate[Path, More], Value]]:
+    """Keep up to `most` answers of a function, each while the file that is its first argument is as it was.
+
+    A page asks for the same files each second. What the function returned is returned again: do not change it.
+    """
+    def decorate(read: Callable[Concatenate[Path, More], Value]) -> Callable[Concatenate[Path, More], Value]:
+        @lru_cache(most)
+        def kept(path: Path, _stamp: tuple[int, int], *more: More.args, **named: More.kwargs) -> Value:
+            return read(path, *more, **named)
+
+        @wraps(read)
+        def current(path: Path, *more: More.args, **named: More.kwargs) -> Value:
+            return kept(path, file_stamp(path), *more, **named)  # type: ignore[arg-type]  # they are hashable
+
+        return current
+
+    return decorate
 
 
 def read_bytes(path: Path, most: int = RECORD_BYTES) -> bytes:

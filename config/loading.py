@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -33,8 +32,7 @@ def parse_options(model: type[SomeOptions], values: Mapping[str, object]) -> Som
 def read_record(path: Path, kind: type[Record], hint: str) -> Record:
     """The dataclass `kind` from the JSON in `path`; `UserError` with `hint` when it is missing or damaged."""
     try:
-        status = os.stat(path)
-        return cast("Record", _parsed(path, kind, status.st_mtime_ns, status.st_size))  # type: ignore[arg-type]
+        return cast("Record", _parsed(path, kind))
     except ValidationError as error:
         faults = "; ".join(": ".join(filter(None, (".".join(map(str, fault['loc'])), fault['msg'])))
                            for fault in error.errors())
@@ -43,14 +41,13 @@ def read_record(path: Path, kind: type[Record], hint: str) -> Record:
         raise UserError(f"{path} could not be read: {error.strerror}.", hint) from error
 
 
-@lru_cache(1 << 14)
-def _parsed(path: Path, kind: type[Record], _changed: int, _size: int) -> Record:
-    """Kept while the file is as it was: a page asks for the records of all runs each second. Do not change it."""
-    return _type_of(kind).validate_json(foreign.read_bytes(path))  # type: ignore[arg-type]
+@foreign.cached_by_file(1 << 14)
+def _parsed(path: Path, kind: type) -> object:
+    return _type_of(kind).validate_json(foreign.read_bytes(path))
 
 
 @cache
-def _type_of(kind: type[Record]) -> TypeAdapter[Record]:
+def _type_of(kind: type) -> TypeAdapter[object]:
     """Made once: 5 ms each, and a page may read a thousand records."""
     return TypeAdapter(kind)
 

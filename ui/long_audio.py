@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 import gradio as gr
 
 from config.errors import UserError
+from config.foreign import cached_by_file
 from config.loading import parse_options
 from config.schema import AlignOptions, ClipOptions, Options, SegmentOptions, TranscribeOptions
 from core.jobs.directory import Job
@@ -187,7 +187,7 @@ def doubts_view(segments: Segments) -> Html:
     """The flagged clips, the lowest confidence first."""
     if not segments.card.doubtful:
         return NOTHING
-    doubtful = _doubtful(segments.folder, (segments.folder / TABLE).stat().st_mtime_ns)
+    doubtful = _doubtful(segments.folder / TABLE)
     rows = [(piece.recording, f"{int(piece.from_s) // 60}:{int(piece.from_s) % 60:02d}", piece.doubt, piece.text[:120])
             for piece in doubtful[:_MOST_DOUBTS]]
     more = len(doubtful) - len(rows)
@@ -197,8 +197,7 @@ def doubts_view(segments: Segments) -> Html:
                    if more > 0 else NOTHING)
 
 
-@lru_cache(maxsize=8)
-def _doubtful(folder: Path, _stamp: int) -> list[SegmentClip]:
-    """Read once for each state of the table."""
-    flagged = (piece for piece in read_clips(folder / TABLE) if piece.doubt)
+@cached_by_file(8)
+def _doubtful(table: Path) -> list[SegmentClip]:
+    flagged = (piece for piece in read_clips(table) if piece.doubt)
     return sorted(flagged, key=lambda piece: piece.score or 0.0)

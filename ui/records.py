@@ -8,7 +8,6 @@ from __future__ import annotations
 import heapq
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -117,24 +116,16 @@ def certificate_path(workspace: Workspace, reference: str) -> Path:
     return (workspace.runs if kind == "run" else workspace.exports) / name / CERTIFICATE
 
 
-def proven_step(run: Path) -> int | None:
+@foreign.cached_by_file(4096)
+def proven_step(certificate: Path) -> int | None:
     """The step that the certificate of a run is of; None where there is none that can be read."""
-    try:
-        status = (run / CERTIFICATE).stat()
-    except OSError:
-        return None
-    return _certified_step(run / CERTIFICATE, status.st_mtime_ns, status.st_size)
-
-
-@lru_cache(maxsize=4096)  # the page asks for every run each second
-def _certified_step(path: Path, _modified: int, _size: int) -> int | None:
-    return _count(read_json(path).get("step"))
+    return _count(read_json(certificate).get("step"))
 
 
 def unproven_note(state: JobState) -> str:
     """What the name of a run is followed by while the checkpoint that it stands for has no certificate; else empty."""
     own = run_checkpoint(state)
-    return f", {NOT_PROVEN_YET}" if own and proven_step(state.job.directory) != own[1] else ""
+    return f", {NOT_PROVEN_YET}" if own and proven_step(state.job.directory / CERTIFICATE) != own[1] else ""
 
 
 def originals(state: JobState) -> dict[str, float]:

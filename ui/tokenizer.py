@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 import gradio as gr
@@ -15,7 +14,7 @@ from config.schema import NO_RULES, CompareTokenizersOptions, TokenizerOptions
 from core.jobs.state import JobState
 from core.text import pasted_text, text_rules
 from core.text.script_coverage import MIN_OCCURRENCES, CharacterCount, ScriptBlock
-from core.text.tokenizer_comparison import BASE, FILE, TokenizerCandidate, TokenizerComparison
+from core.text.tokenizer_comparison import BASE, TokenizerCandidate, TokenizerComparison
 from ui import job_views, records, rules, verb_form
 from ui.form import OptionsForm
 from ui.live import View
@@ -170,14 +169,7 @@ def _finished(view: View) -> tuple[JobState, TokenizerComparison] | None:
     state = view.newest("compare_tokenizers")
     if state is None or state.status != "finished":
         return None
-    path = state.job.directory / FILE
-    return state, _load(state.job.directory, path.stat().st_mtime_ns if path.is_file() else 0)
-
-
-@lru_cache(maxsize=4)
-def _load(folder: Path, changed_ns: int) -> TokenizerComparison:
-    """Cached, as the page asks every second or two."""
-    return TokenizerComparison.load(folder)
+    return state, TokenizerComparison.load(state.job.directory)
 
 
 def _offer(view: View) -> object:

@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Lock
 
 from config.errors import UserError
+from config.foreign import cached_by_file
 from core.dataset.clip_index import ClipIndex
 from core.jobs.locks import locked
 from core.workspace import Workspace
@@ -225,13 +226,9 @@ def describe_fix(kind: str, count: int, level_lufs: float | None) -> str:
 def excluded(folder: Path) -> Sequence[tuple[ManifestClip, str]]:
     """The clips that a reviewed dataset excludes, each with the reason."""
     path = folder / EXCLUDED_FILE
-    try:
-        about = path.stat()
-    except FileNotFoundError:
-        return ()
-    return _excluded(path, about.st_ino, about.st_mtime_ns)
+    return _excluded(path) if path.exists() else ()
 
 
-@lru_cache(maxsize=8)
-def _excluded(path: Path, inode: int, changed_ns: int) -> tuple[tuple[ManifestClip, str], ...]:
+@cached_by_file(8)
+def _excluded(path: Path) -> tuple[tuple[ManifestClip, str], ...]:
     return tuple((ManifestClip(**row["clip"]), str(row["reason"])) for _, row in manifest.read_json_lines(path))

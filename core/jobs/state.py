@@ -25,6 +25,7 @@ from pydantic import TypeAdapter
 
 from config import foreign
 from config.errors import UserError
+from config.foreign import file_stamp
 from core.jobs import checkpoint_names, locks
 from core.jobs.directory import Job, load_job
 from core.jobs.events import (
@@ -83,7 +84,6 @@ class JobState:
     title: str = ""  # the name that a person gave it; the id stays, as others refer to it
     reason: str = ""  # why it waits
     attempt: int = 0
-    queued_at: float | None = None
     started_at: float | None = None  # of the last attempt
     ended_at: float | None = None
     progress: Progress | None = None
@@ -204,8 +204,7 @@ class JobStateReducer:
         last = self._state
         job = replace(last.job, device=event.device or last.job.device)
         restarts = last.restarts + (last.started_at is not None) if event.restart else 0
-        self._state = JobState(job, status="queued", attempt=last.attempt, queued_at=event.time, restarts=restarts,
-                               title=last.title)
+        self._state = JobState(job, status="queued", attempt=last.attempt, restarts=restarts, title=last.title)
         self._latest = None
         self._recent.clear()
         for name in self._lists.keys() - set(_OF_STEPS):
@@ -405,15 +404,6 @@ def _ended_job_type() -> TypeAdapter[EndedJob]:
     return TypeAdapter(EndedJob)
 
 
-def _stamp(path: str) -> tuple[int, int]:
-    """What changes when the file does; zeros where there is none."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return 0, 0
-    return status.st_mtime_ns, status.st_size
-
-
 class JobBoard:
     """All jobs of a workspace, read incrementally. One for the whole page; safe to share between threads.
 
@@ -477,11 +467,11 @@ class JobBoard:
         """The state of a job that has ended and whose journal is as it was; None for another."""
         if found := self._ended.get(name):
             stamp, state = found
-            if _stamp(f"{folder}/events.jsonl") == stamp:
+            if file_stamp(f"{folder}/events.jsonl") == stamp:
                 return state
             del self._ended[name]
-        elif self._remembered and (one := self._remembered.pop(name, None)) and one.config == _stamp(
-                f"{folder}/config.yaml") and one.journal == _stamp(f"{folder}/events.jsonl"):
+        elif self._remembered and (one := self._remembered.pop(name, None)) and one.config == file_stamp(
+                f"{folder}/config.yaml") and one.journal == file_stamp(f"{folder}/events.jsonl"):
             self._ended[name] = one.journal, one.restore(self.workspace.runs / name)
             return self._ended[name][1]
         return None
@@ -489,11 +479,11 @@ class JobBoard:
     def _let_go(self, state: JobState) -> EndedJob | None:
         """Let the reader of an ended job go, and its lists; None where there is none any more."""
         name, folder = state.id, self.workspace.runs / state.id
-        reader, journal = self._readers.get(name), _stamp(f"{folder}/events.jsonl")
+        reader, journal = self._readers.get(name), file_stamp(f"{folder}/events.jsonl")
         if reader is None or not reader.has_ended(journal[1]):
             return None
         del self._readers[name]
-        ended = EndedJob.of(state, _stamp(f"{folder}/config.yaml"), journal)
+        ended = EndedJob.of(state, file_stamp(f"{folder}/config.yaml"), journal)
         self._ended[name] = journal, ended.restore(folder)
         return ended
 

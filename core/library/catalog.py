@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from config.errors import UserError, join_names
+from config.foreign import file_stamp
 from core.jobs.checkpoint_names import BEST, CHECKPOINTS, CHOICE, NAMES, pinned_names
 from core.jobs.directory import load_job
 from core.jobs.state import JobBoard, JobReader, JobState
@@ -381,7 +382,7 @@ def run_reference(state: JobState) -> ModelReference | None:
     The same object as before where nothing has changed: a page asks this of thousands of runs each second.
     """
     folder = str(state.job.directory)
-    stamp = _stamp(f"{folder}/{CHECKPOINTS}"), _stamp(f"{folder}/{CHECKPOINTS}/{NAMES}")
+    stamp = file_stamp(f"{folder}/{CHECKPOINTS}"), file_stamp(f"{folder}/{CHECKPOINTS}/{NAMES}")
     known = _KNOWN_RUNS.get(folder)
     if known and known[0] is state.checkpoints and known[1] == stamp:
         return known[2]
@@ -394,22 +395,13 @@ def run_reference(state: JobState) -> ModelReference | None:
     return found
 
 
-def _stamp(path: str) -> tuple[int, int]:
-    """What changes when a file or folder does; zeros where there is none."""
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):
-        return 0, 0
-    return found.st_mtime_ns, found.st_size
-
-
 def references_stamp(workspace: Workspace, references: Sequence[ModelReference]) -> tuple[object, ...]:
     """What changes when a list of models does, or one of their records, for as long as the list itself is kept."""
-    models = [(name, *(_stamp(f"{workspace.models}/{name}/{file}") for file in ("model.json", "front_end.json")))
+    models = [(name, *(file_stamp(f"{workspace.models}/{name}/{file}") for file in ("model.json", "front_end.json")))
               for name in workspace.list_models()]
     return str(workspace.path), models, [
-        (id(one), _stamp(f"{one.folder}/checkpoint.json")) if one.kind == "run"
-        else (one.reference, _stamp(f"{one.folder}/export.json")) for one in references]
+        (id(one), file_stamp(f"{one.folder}/checkpoint.json")) if one.kind == "run"
+        else (one.reference, file_stamp(f"{one.folder}/export.json")) for one in references]
 
 
 def run_checkpoint(state: JobState) -> tuple[Path, int] | None:

@@ -191,24 +191,23 @@ def write_test(folder: Path, test: ListeningTest) -> None:
 
 def read_test(folder: Path) -> ListeningTest:
     """The test in `folder`; `UserError` when it is missing or damaged."""
-    state = (folder / TEST).stat() if (folder / TEST).is_file() else None
-    if state is None:
+    if not (folder / TEST).is_file():
         raise UserError(f"{folder.name} is no listening test.", "Make one: python -m scripts.listening_test.")
-    return _read_test(folder, state.st_mtime_ns, state.st_size)
+    return _read_test(folder / TEST)
 
 
-@lru_cache(maxsize=32)
-def _read_test(folder: Path, _changed: int, _size: int) -> ListeningTest:
+@foreign.cached_by_file(32)
+def _read_test(path: Path) -> ListeningTest:
     hint = "Make the test again: python -m scripts.listening_test."
-    test = loading.read_record(folder / TEST, ListeningTest, hint)
+    test = loading.read_record(path, ListeningTest, hint)
     if not test.rows or not all(test.rows):
-        raise UserError(f"{folder / TEST} is damaged: it has no rows of trials.", hint)
+        raise UserError(f"{path} is damaged: it has no rows of trials.", hint)
     clips, trials = {one.id for one in test.clips}, {one.id for one in test.trials}
     heard = {"rating": 1, "preference": 2, "abx": 3}[test.kind]
     if any(len(one.clips) != heard or not clips.issuperset(one.clips) for one in test.trials):
-        raise UserError(f"{folder / TEST} is damaged: a trial has other clips than it can have.", hint)
+        raise UserError(f"{path} is damaged: a trial has other clips than it can have.", hint)
     if len(set(map(len, test.rows))) > 1 or any(not trials.issuperset(row) for row in test.rows):
-        raise UserError(f"{folder / TEST} is damaged: its rows have other trials than it has.", hint)
+        raise UserError(f"{path} is damaged: its rows have other trials than it has.", hint)
     return test
 
 
@@ -405,8 +404,7 @@ def results(workspace: Workspace, evaluation: str) -> tuple[ListeningResult, ...
 
 def result_of(folder: Path) -> ListeningResult:
     """What the test in `folder` found so far."""
-    state = (folder / ANSWERS).stat() if (folder / ANSWERS).is_file() else None
-    return _result_of(folder, read_test(folder), (state.st_mtime_ns, state.st_size) if state else (0, 0))
+    return _result_of(folder, read_test(folder), foreign.file_stamp(folder / ANSWERS))
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,10 @@ the model.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -225,15 +224,13 @@ def languages(workspace: Workspace, model: ModelReference) -> tuple[str, ...]:
     """Codes of the languages of a model, those that were added here first."""
     folder = model.folder if model.kind == "base" else model.folder / records.FRONT_END
     try:
-        status = os.stat(path := folder / SETTINGS_FILE)
-        return _front_end_languages(path, status.st_mtime_ns, status.st_size)
+        return _front_end_languages(folder / SETTINGS_FILE)
     except (OSError, ValueError, KeyError, TypeError):
         return _published_languages(workspace, model)
 
 
-@lru_cache(1 << 14)
-def _front_end_languages(path: Path, _changed: int, _size: int) -> tuple[str, ...]:
-    """Kept while the file is as it was: Start names the languages of every run."""
+@foreign.cached_by_file(1 << 14)  # Start names the languages of every run
+def _front_end_languages(path: Path) -> tuple[str, ...]:
     front_end = foreign.read_json(path)
     codes, base = list(front_end["languages"]), list(front_end["base_languages"])
     if not all(isinstance(code, str) for code in (*codes, *base)):

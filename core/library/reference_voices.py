@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -116,17 +115,14 @@ def list_speakers(dataset: Path) -> Mapping[str, Path]:
 
     Empty where the dataset is not there or cannot be read.
     """
-    path = dataset / manifest.MANIFEST_FILE
     try:
-        state = path.stat()
-        return _list_speakers(path, state.st_mtime_ns, state.st_size)
+        return _list_speakers(dataset / manifest.MANIFEST_FILE)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError):
         return {}
 
 
-@lru_cache(maxsize=64)
-def _list_speakers(path: Path, _changed: int, _size: int) -> Mapping[str, Path]:
-    """Read once for each state of the file: it may have 200,000 lines."""
+@foreign.cached_by_file(64)  # it may have 200,000 lines
+def _list_speakers(path: Path) -> Mapping[str, Path]:
     seconds: dict[str, float] = {}
     clips: dict[str, tuple[str, float]] = {}
     with foreign.open_plain(path) as file:

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -141,16 +140,12 @@ def damaged_segments(workspace: Workspace) -> dict[str, str]:
 
 def check_table(path: Path) -> None:
     """Raise `UserError` where the clips in `path` cannot be read; it is read once for each of its states."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise UserError(f"{path} could not be read: {foreign.reason_of(error)}.", _AGAIN) from error
-    if fault := _table_fault(path, status.st_mtime_ns, status.st_size):
+    if fault := _table_fault(path):
         raise UserError(fault, _AGAIN)
 
 
-@lru_cache(maxsize=256)
-def _table_fault(path: Path, _changed: int, _size: int) -> str:
+@foreign.cached_by_file(256)
+def _table_fault(path: Path) -> str:
     try:
         read_clips(path)
     except UserError as error:

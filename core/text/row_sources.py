@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import get_args
 
+from config.foreign import cached_by_file, file_stamp
 from config.schema import Initialisation
 from core.workspace import Workspace
 from data.front_end import SETTINGS_FILE, FrontEnd, NewToken
@@ -56,15 +56,10 @@ def count_spelled_rows(extended: FrontEnd) -> SpelledRowCounts:
 
 def count_rows_of_tokenizer(workspace: Workspace, tokenizer: str) -> SpelledRowCounts | None:
     """The counts for a tokenizer of the workspace; None when there is none. `UserError` when it is damaged."""
-    folder = workspace.tokenizers / tokenizer
-    try:
-        changed_ns = (folder / SETTINGS_FILE).stat().st_mtime_ns if tokenizer else None
-    except OSError:
-        return None
-    return None if changed_ns is None else _counted_in(folder, changed_ns)
+    settings = workspace.tokenizers / tokenizer / SETTINGS_FILE
+    return _counted_in(settings) if tokenizer and any(file_stamp(settings)) else None
 
 
-@lru_cache(maxsize=8)
-def _counted_in(folder: Path, changed_ns: int) -> SpelledRowCounts:
-    """Cached, since the page asks every second or two."""
-    return count_spelled_rows(FrontEnd.load(folder))
+@cached_by_file(8)
+def _counted_in(settings: Path) -> SpelledRowCounts:
+    return count_spelled_rows(FrontEnd.load(settings.parent))

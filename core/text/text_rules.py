@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from config import foreign
@@ -367,13 +366,11 @@ def fold_costs(rules: TextRules, texts: Iterable[str], most: int = 12) -> list[F
 
 def dataset_texts(workspace: Workspace, name: str, most: int | None = None) -> list[str]:
     """Texts of a dataset as they were imported; with `most`, those with digits, signs or Latin letters first."""
-    path = workspace.dataset(name) / "manifest.jsonl"
-    return list(_texts(path, path.stat().st_mtime_ns if path.is_file() else 0, most))
+    return list(_texts(workspace.dataset(name) / "manifest.jsonl", most))
 
 
-@lru_cache(maxsize=4)
-def _texts(path: Path, changed_ns: int, most: int | None) -> tuple[str, ...]:
-    """Cached, since the page asks every second or two, and a manifest may have 100,000 lines."""
+@foreign.cached_by_file(4)  # a manifest may have 100,000 lines
+def _texts(path: Path, most: int | None) -> tuple[str, ...]:
     texts = [str(row.get("text", "")) for _, row in read_json_lines(path)]
     if most is None:
         return tuple(texts)

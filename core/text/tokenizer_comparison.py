@@ -11,10 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import TypeAdapter
-
-from config import foreign
-from config.errors import UserError
+from config.loading import read_record
 from config.text_rules import TextRules
 from core.text.pieces import OWN, Pieces, characters_of, train_pieces, with_all_characters
 from core.text.script_coverage import MIN_OCCURRENCES, RecordingPrompt, ScriptBlock
@@ -128,12 +125,7 @@ class TokenizerComparison:
     @classmethod
     def load(cls, folder: Path) -> TokenizerComparison:
         """What `save` wrote; `UserError` when it is missing or damaged."""
-        path = folder / FILE
-        try:
-            return TypeAdapter(cls).validate_json(foreign.read_bytes(path))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} could not be read: {foreign.reason_of(error)}.",
-                            "Compare the tokenizers again.") from error
+        return read_record(folder / FILE, cls, "Compare the tokenizers again.")
 
 
 def build_candidates(base: FrontEnd, texts: ComparedTexts, sizes: Sequence[int], limit: int, rules: TextRules | None,

@@ -9,10 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
-from config import foreign
-from config.errors import UserError
+from config.loading import read_record
 from core.text import text_rules
 from core.text.pieces import characters_of
 from data.front_end import FrontEnd
@@ -95,12 +92,7 @@ class TokenizerReport:
     @classmethod
     def load(cls, folder: Path) -> TokenizerReport:
         """The report beside a merged tokenizer."""
-        path = folder / REPORT_FILE
-        try:
-            return TypeAdapter(cls).validate_json(foreign.read_bytes(path))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} could not be read: {foreign.reason_of(error)}.",
-                            "Make the tokenizer again.") from error
+        return read_record(folder / REPORT_FILE, cls, "Make the tokenizer again.")
 
 
 @dataclass(frozen=True)

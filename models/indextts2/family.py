@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 
 import torch
 
 from config.errors import UserError
+from config.foreign import cached_by_file
 from data.front_end import FrontEnd
 from data.normalisers import INDEXTTS2, INDEXTTS25
 from data.segmenters import LANGUAGE_CODES, ByteLevelBpe, SentencePieceModel, highest_id
@@ -99,8 +99,7 @@ class IndexTTS2(Family):
         digest = hashlib.sha256()
         style = (files.campplus,) if model_folder.is_2_5(folder) else ()
         for path in (files.gpt, files.w2v_bert, files.statistics, files.semantic_codec, *style):
-            found = path.stat()
-            digest.update(_file_hash(path, found.st_size, found.st_mtime_ns))
+            digest.update(_file_hash(path))
         return f"indextts2-{FEATURES_VERSION}-{digest.hexdigest()[:16]}"
 
     def load_vocoder(self, folder: Path, device: torch.device) -> IndexTTS2Vocoder:
@@ -133,9 +132,8 @@ class IndexTTS2(Family):
         return unified_voice.config_from_shapes(model_folder.gpt_shapes(path), str(path))
 
 
-@lru_cache(maxsize=16)
-def _file_hash(path: Path, size: int, changed_ns: int) -> bytes:
-    """sha256 of a file of this size and time of change; they are gigabytes, and asked for several times a job."""
+@cached_by_file(16)  # they are gigabytes, and asked for several times a job
+def _file_hash(path: Path) -> bytes:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 
