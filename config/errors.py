@@ -19,10 +19,10 @@ class UserError(Exception):
         self.hint = hint
 
 
-def join_names(names: Sequence[str], most: int = 12, otherwise: str = "none") -> str:
-    """The first `most` names, and how many more there are; `otherwise` where there are none."""
+def join_names(names: Sequence[str], most: int = 12) -> str:
+    """The first `most` names, and how many more there are; `none` where there are none."""
     more = len(names) - most
-    return (", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")) or otherwise
+    return (", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")) or "none"
 
 
 class MissingTool(UserError):

@@ -10,6 +10,7 @@ import base64
 import io
 import secrets
 from collections.abc import Mapping
+from dataclasses import asdict
 
 import numpy as np
 import soundfile
@@ -27,7 +28,7 @@ from core.library.listening import ListeningClip, ListeningTest
 from core.workspace import Workspace
 from data import measures
 from data.acoustics import audio
-from data.durable_files import check_no_link_out, write_text
+from data.durable_files import check_no_link_out, write_json, write_text
 
 Samples = NDArray[np.float32]
 ANCHOR_HZ, ANCHOR_Q_DB = 3500.0, 10.0
@@ -81,7 +82,7 @@ def run(options: ListeningTestOptions, workspace: Workspace, reporter: Reporter)
             raise UserError(f"The test has {len(page) / 1e6:.0f} MB; at most {listening.PAGE_BYTES / 1e6:.0f} fit.",
                             "Compare fewer models, or ask for fewer sentences (--count).")
         write_text(reporter.directory / listening.PAGE, page)
-        listening.write_test(reporter.directory, test)
+        write_json(reporter.directory / listening.TEST, asdict(test))  # what listeners may not know
     return {"clips": len(found), "pages": len(rows[0]), "rows": len(rows), "lufs": round(lufs, 1),
             "megabytes": round(len(page) / 1e6, 1), "report": listening.PAGE}
 

@@ -97,7 +97,8 @@ def run(options: PackOptions, workspace: Workspace, reporter: Reporter) -> Resul
 
     target = reporter.directory / f"{main.name}.{main.kind}.tar"
     with stage(reporter, "pack"), atomic_path(target) as temporary, open(temporary, "wb") as archive:
-        _write_member(archive, MANIFEST, manifest.to_bytes())
+        content = manifest.to_bytes()
+        archive.write(_header(MANIFEST, len(content)) + content + bytes(-len(content) % HEADER_BYTES))
         for one in files:
             _write_file(archive, workspace.path / one.path, one, progress)
         archive.write(bytes(2 * HEADER_BYTES))
@@ -156,12 +157,6 @@ def _files(folder: Path, reporter: Reporter) -> Iterator[Path]:
         elif path.is_file():
             _header(path.name, 0)  # another machine must be able to read its name
             yield path
-
-
-def _write_member(archive: IO[bytes], name: str, content: bytes) -> None:
-    archive.write(_header(name, len(content)))
-    archive.write(content)
-    archive.write(bytes(-len(content) % HEADER_BYTES))
 
 
 def _write_file(archive: IO[bytes], path: Path, expected: PackedFile, progress: DownloadProgress) -> None:

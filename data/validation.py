@@ -158,11 +158,8 @@ def _note_duplicate(row: CheckedRow, first_use: str, errors: DiskList[Validation
 
 def checked_rows_on_disk(folder: Path | None = None) -> DiskList[CheckedRow]:
     """An empty list of rows on disk, in an unnamed file in `folder`."""
-    return DiskList(_as_line, _from_line, folder)
-
-
-def _as_line(row: CheckedRow) -> str:
-    return json.dumps({**asdict(row), "row": {**asdict(row.row), "audio": str(row.row.audio)}})
+    return DiskList(lambda row: json.dumps({**asdict(row), "row": {**asdict(row.row), "audio": str(row.row.audio)}}),
+                    _from_line, folder)
 
 
 def _from_line(line: bytes) -> CheckedRow:

@@ -133,7 +133,7 @@ def _selected_models(workspace: Workspace, view: View) -> tuple[ModelReference |
     bases = [model for model in references(workspace, view) if model.kind == "base"]
     newest = trained[0] if trained and view.values["finetuned"] != BASE_ONLY else None
     after = _named(trained, view.values["finetuned"]) or newest
-    fitting = _named(bases, _base_of(workspace, after))
+    fitting = _named(bases, _base_of(after))
     before = _named(bases, view.values["base"]) or fitting or (bases[0] if bases else None)
     return before, after
 
@@ -188,10 +188,10 @@ def model_title(view: View, state: JobState) -> str:
     return f"{name} (base)" if kind == "base" else name
 
 
-def _base_of(workspace: Workspace, voice: ModelReference | None) -> str:
+def _base_of(voice: ModelReference | None) -> str:
     """The reference of a trained model's base; empty where its files do not name it."""
     try:
-        return f"base:{model_info.base_model_of(workspace, voice)}" if voice else ""
+        return f"base:{model_info.base_model_of(voice)}" if voice else ""
     except UserError:  # the job that loads it reports this
         return ""
 
@@ -230,7 +230,7 @@ def _base_choices(workspace: Workspace, view: View) -> object:
     """All base models; that of the trained model is preselected."""
     _, after = selected_models(workspace, view)
     found = [model for model in references(workspace, view) if model.kind == "base"]
-    fitting = _named(found, _base_of(workspace, after))
+    fitting = _named(found, _base_of(after))
     value = fitting or _named(found, view.values["base"]) or (found[0] if found else None)
     return gr.update(choices=[(model.label, model.reference) for model in found],
                      value=value.reference if value else None)

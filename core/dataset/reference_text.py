@@ -101,15 +101,15 @@ def check_reference(path: Path) -> None:
     next(text.pieces(path), "")
 
 
-def read_reference(path: Path, audio: str, ends: str = "", language: str = "") -> list[str]:
-    """The sentences of a plain text, or the blocks of subtitles, lyrics or labels. `ends`: more ends of sentences."""
+def read_reference(path: Path, audio: str, language: str = "") -> list[str]:
+    """The sentences of a plain text, or the blocks of subtitles, lyrics or labels."""
     kind = sidecars.kind_of(path)
     if kind.timed:
         found = [item.text for item in kind.read(path, audio) if isinstance(item, ParsedUtterance)]
     else:
         whole = "\n\n".join(_paragraphs(text.read(path, _MAX_CHARACTERS)))
         found = [" ".join(piece.text.split())
-                 for piece in split_text(whole, _LONGEST_SENTENCE, len, len(whole) + 1, ends, language)]
+                 for piece in split_text(whole, _LONGEST_SENTENCE, len, len(whole) + 1, language=language)]
     found = [sentence for sentence in found if sentence]
     if not found:
         raise UserError(f"{path} has no text.", "Give the text that is spoken in the recording.")

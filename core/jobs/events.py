@@ -249,10 +249,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) > _LARGEST
 
 
-def _is_scalar(value: object) -> bool:
-    return value is None or isinstance(value, str | bool) or _is_number(value)
-
-
 _LARGEST = 1e300
 _OF_TYPE: dict[str, Callable[[Any], bool]] = {
     "str": lambda value: isinstance(value, str),
@@ -260,7 +256,8 @@ _OF_TYPE: dict[str, Callable[[Any], bool]] = {
     "bool": lambda value: isinstance(value, bool),
     "float": _is_number,
     "tuple[str, ...]": lambda value: isinstance(value, tuple) and all(isinstance(one, str) for one in value),
-    "Result": lambda value: isinstance(value, dict) and all(map(_is_scalar, value.values())),
+    "Result": lambda value: isinstance(value, dict) and all(
+        one is None or isinstance(one, str | bool) or _is_number(one) for one in value.values()),
     "dict[str, float]": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
     "dict[str, dict[str, float]]": lambda value: isinstance(value, dict) and all(
         isinstance(one, dict) and all(map(_is_number, one.values())) for one in value.values()),

@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
@@ -40,7 +40,7 @@ from core.library.evaluation_report import (
     ListeningScore,
 )
 from core.workspace import Workspace, resolve_inside
-from data.durable_files import append_text, write_json
+from data.durable_files import append_text
 
 TEST, PAGE, ANSWERS = "listening_test.json", "listening-test.html", "answers.jsonl"
 FORMAT = "lisan-listening-test-1"
@@ -182,11 +182,6 @@ def _fresh_ids() -> Iterator[str]:
         if (found := secrets.token_hex(4)) not in used:
             used.add(found)
             yield found
-
-
-def write_test(folder: Path, test: ListeningTest) -> None:
-    """Write `listening_test.json`, which says what listeners may not know."""
-    write_json(folder / TEST, asdict(test))
 
 
 def read_test(folder: Path) -> ListeningTest:

@@ -62,7 +62,7 @@ def model_of_extension(workspace: Workspace, name: str) -> str:
 
 def base_of(workspace: Workspace, name: str) -> str:
     """The base model below a model to build upon; see `catalog.resolve_model`."""
-    return base_model_of(workspace, catalog.resolve_model(workspace, name))
+    return base_model_of(catalog.resolve_model(workspace, name))
 
 
 def spoken_languages(workspace: Workspace, name: str) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def newest_first(workspace: Workspace, kind: str) -> list[str]:
 def stem(workspace: Workspace, model: ModelReference) -> str:
     """What names begin with that are made of a model: that of its base and its added languages, such as `tiny-am`."""
     taught = taught_records_of(workspace, model)
-    return "-".join((base_model_of(workspace, model), *(code for one in taught for code in one.languages)))
+    return "-".join((base_model_of(model), *(code for one in taught for code in one.languages)))
 
 
 def taught_models(references: Sequence[ModelReference]) -> list[ModelReference]:
@@ -122,7 +122,7 @@ def matching_tokenizers(workspace: Workspace, model: str) -> list[str]:
     """Merged tokenizers that begin with the tokenizer file of `model`, byte for byte, and with what it was taught."""
     try:
         found = catalog.resolve_model(workspace, model)
-        base = workspace.model(base_model_of(workspace, found))
+        base = workspace.model(base_model_of(found))
     except UserError:
         return []
 
@@ -197,7 +197,7 @@ def _extension(workspace: Workspace, name: str) -> ExtensionRecord:
     return records.read_record(workspace.extension(name) / records.EXTENSION, ExtensionRecord)
 
 
-def base_model_of(workspace: Workspace, model: ModelReference) -> str:
+def base_model_of(model: ModelReference) -> str:
     """The base model that a model was made from."""
     return model.name if model.kind == "base" else _origin(model).model
 
@@ -250,7 +250,7 @@ def added_languages(workspace: Workspace, model: ModelReference) -> tuple[str, .
     """Codes of the languages that were added to a model here."""
     if model.kind == "base":
         return ()
-    before = base_languages(workspace, base_model_of(workspace, model))
+    before = base_languages(workspace, base_model_of(model))
     return tuple(code for code in languages(workspace, model) if code not in before)
 
 

@@ -211,8 +211,9 @@ class Synthesizer:
             chunk.text, language, self._unknown)
 
     def _sampling(self, options: SamplingOptions) -> Sampling:
-        return replace(resolve_sampling(options, self.model.sampling),
-                       position_scheme=self._sound.position_scheme)
+        """What was asked for, else the model's own."""
+        asked = {name: value for name, value in options.model_dump().items() if value is not None}
+        return replace(self.model.sampling, **asked, position_scheme=self._sound.position_scheme)
 
     def _prepared_voice(self, text: str, language: str) -> PreparedVoice:
         """The voice for `text`; one that is to last a certain time is not cached, since few texts have the same."""
@@ -256,11 +257,6 @@ class Synthesizer:
 def join_chunks(chunks: Sequence[SynthesizedChunk]) -> torch.Tensor:
     """The whole waveform (S,)."""
     return torch.cat([chunk.waveform for chunk in chunks])
-
-
-def resolve_sampling(options: SamplingOptions, defaults: Sampling) -> Sampling:
-    """`options`, filled up from the model's `defaults`."""
-    return replace(defaults, **{name: value for name, value in options.model_dump().items() if value is not None})
 
 
 def unused_controls(sound: SoundOptions, family: Family) -> list[str]:

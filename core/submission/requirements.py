@@ -68,7 +68,7 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
         case CompareTokenizersOptions() | TokenizerOptions():
             with suppress(UserError):  # what is not there is reported with the other needs
                 model = catalog.resolve_model(workspace, options.model)
-                base = model_info.base_languages(workspace, model_info.base_model_of(workspace, model))
+                base = model_info.base_languages(workspace, model_info.base_model_of(model))
                 spoken = base, model_info.added_languages(workspace, model)
             for language in _language_of(workspace, options.dataset).split(","):
                 languages.check_new(options.dataset, language, *spoken)
@@ -270,7 +270,7 @@ def _check_new_export(workspace: Workspace, name: str) -> None:
 def _check_speaks(workspace: Workspace, reference: str, codes: Iterable[str], voice: str) -> None:
     try:
         model = catalog.resolve(workspace, reference)
-        base = model_info.base_model_of(workspace, model)
+        base = model_info.base_model_of(model)
     except UserError:
         return  # it is not there, which is reported with the other needs
     spoken, voices = model_info.languages(workspace, model), model_info.voice_names(workspace, base)

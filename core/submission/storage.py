@@ -232,7 +232,7 @@ def find_dependencies(workspace: Workspace, states: Sequence[JobState]) -> list[
                  and one.item.kind == "dataset"}
     for state in states:
         if state.verb == "train":
-            found += _of_training(workspace, state, models)
+            found += _of_training(state, models)
         elif state.verb in ("compare", "synthesize", "evaluate"):
             found += _of_speech(state, datasets)
     return found
@@ -266,7 +266,7 @@ def _taught(user: Item, origin: Origin) -> Iterator[Dependency]:
             yield Dependency(user, parse(one.source.partition("@")[0]), MADE_FROM)
 
 
-def _of_training(workspace: Workspace, state: JobState, models: Mapping[str, str]) -> Iterator[Dependency]:
+def _of_training(state: JobState, models: Mapping[str, str]) -> Iterator[Dependency]:
     user, given = Item("run", state.id), state.job.settings
     extension, scope = str(given.get("extension", "")), given.get("scope")
     model = models.get(extension, "")

@@ -421,17 +421,12 @@ def _copy_adapters(folder: Path, tts: TTSModel, record: CheckpointRecord) -> str
             f"{len(tensors)} tensors (rank {record.adapter_rank}), {len(target)} are wanted; such as {differing[0]} "
             f"{list(differing[1])}.",
             "Ask for adapters of the same kind and rank as that run, or take the scope `rows`.")
-    ratio = _saved_scale(folder) / tts.adapters.scale
+    ratio = adapter_scale(foreign.read_json(folder / records.ADAPTER / SETTINGS)) / tts.adapters.scale
     with torch.no_grad():
         for name, value in target.items():
             value.copy_(tensors[name] * ratio if tts.adapters.carries_scale(name) else tensors[name])
     scaled = f", scaled by {ratio:g} so that they act as before at this run's adapter_scale" if ratio != 1 else ""
     return f"Its adapters are copied, trained in scope {record.scope!r}{scaled}."
-
-
-def _saved_scale(folder: Path) -> float:
-    """Alpha over rank of a checkpoint's adapters."""
-    return adapter_scale(foreign.read_json(folder / records.ADAPTER / SETTINGS))
 
 
 def shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:

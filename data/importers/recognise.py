@@ -210,7 +210,7 @@ def _table(path: Path) -> SourceForm | None:
     if header := tables.header_of(start):
         name = {"\t": "TSV", ",": "CSV", ";": "CSV with semicolons", "|": "LJSpeech with a header"}[header[0]]
         return SourceForm(name, path.name, why, lambda: tables.read_table(path))
-    if tables.looks_like_json(start) and path.suffix.lower() in (".json", ".jsonl", ".ndjson"):
+    if start.lstrip()[:1] in ("{", "[") and path.suffix.lower() in (".json", ".jsonl", ".ndjson"):
         if tables.is_json_lines(start) or (path.suffix.lower() != ".json" and not start.lstrip().startswith("[")):
             return SourceForm("JSON lines", path.name, why, lambda: tables.read_json_lines(path))
         return SourceForm("JSON", path.name, why, lambda: tables.read_json(path))

@@ -468,10 +468,6 @@ def read_pairs(path: Path, delimiter: str) -> Iterator[ParsedItem]:
         yield row if isinstance(row, SkippedRow) else ParsedUtterance(row[0], row[1][0].strip(), row[1][1].strip())
 
 
-def looks_like_json(head: str) -> bool:
-    return head.lstrip()[:1] in ("{", "[")
-
-
 def is_json_lines(head: str) -> bool:
     """Whether each line is a JSON object."""
     first = [line.strip() for line in head.split("\n") if line.strip()][:2]

@@ -81,7 +81,7 @@ def test_the_voices_of_the_built_in_model_are_those_it_has(world: Workspace) -> 
 
 def test_what_a_trained_voice_was_made_from(world: Workspace) -> None:
     voice = resolve(world, f"run:{RUN}")
-    assert model_info.base_model_of(world, voice) == "tiny"
+    assert model_info.base_model_of(voice) == "tiny"
     assert model_info.family_of_reference(world, voice).name == "tiny"
     assert model_info.model_of_extension(world, "tiny-am") == "tiny"
     assert model_info.languages_of_extension(world, "tiny-am") == ("am",)
