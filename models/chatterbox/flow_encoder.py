@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from models.conformer import FeedForward, PositionalAttention
 from models.matmul_backends import Linear
 
 
@@ -50,45 +51,19 @@ def shift_relative(scores: torch.Tensor) -> torch.Tensor:
     return scores.flatten(-2)[..., length - 1 :].unfold(-1, length, max(1, 2 * length - 2))
 
 
-class EncoderAttention(nn.Module):
+class EncoderAttention(PositionalAttention):
     """Self-attention with relative positions."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.linear_q = Linear(width, width)
-        self.linear_k = Linear(width, width)
-        self.linear_v = Linear(width, width)
-        self.linear_out = Linear(width, width)
-        self.linear_pos = Linear(width, width, bias=False)
-        self.pos_bias_u = nn.Parameter(torch.zeros(heads, width // heads))
-        self.pos_bias_v = nn.Parameter(torch.zeros(heads, width // heads))
 
     def forward(self, hidden: torch.Tensor, positions: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
         """Hidden (B, L, C), positions (2L - 1, C), padding (B, 1, 1, L) True on padding -> (B, L, C)."""
-        query, key, value = (self._split(linear(hidden)) for linear in (self.linear_q, self.linear_k, self.linear_v))
-        distance = self.linear_pos(positions).unflatten(-1, (self.heads, -1)).transpose(0, 1)  # (H, 2L - 1, C / H)
+        query, key, value = (self.split(linear(hidden)) for linear in (self.linear_q, self.linear_k, self.linear_v))
+        distance = self.split(self.linear_pos(positions))  # (H, 2L - 1, C / H)
         biased = query + self.pos_bias_v[:, None]
         scores = shift_relative(biased @ distance.transpose(-1, -2)) / math.sqrt(query.shape[-1])
         if padding is not None:
             scores = scores.masked_fill(padding, -math.inf)
         mixed = F.scaled_dot_product_attention(query + self.pos_bias_u[:, None], key, value, attn_mask=scores)
         return self.linear_out(mixed.transpose(1, 2).flatten(2))
-
-    def _split(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, L, C) -> (B, H, L, C / H)
-
-
-class EncoderFeedForward(nn.Module):
-    """Two linear layers with SiLU between."""
-
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.w_1 = Linear(width, hidden)
-        self.w_2 = Linear(hidden, width)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.w_2(F.silu(self.w_1(hidden)))
 
 
 class EncoderBlock(nn.Module):
@@ -97,7 +72,7 @@ class EncoderBlock(nn.Module):
     def __init__(self, config: FlowEncoderConfig) -> None:
         super().__init__()
         self.self_attn = EncoderAttention(config.width, config.heads)
-        self.feed_forward = EncoderFeedForward(config.width, config.hidden)
+        self.feed_forward = FeedForward(config.width, config.hidden)
         self.norm_ff = nn.LayerNorm(config.width, eps=1e-12)
         self.norm_mha = nn.LayerNorm(config.width, eps=1e-12)
 

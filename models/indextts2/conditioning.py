@@ -17,6 +17,7 @@ from torch import nn
 
 from config.errors import UserError
 from config.schema import EMOTIONS
+from models.conformer import FeedForward, PositionalAttention
 from models.gpt2 import LayerNorm
 from models.matmul_backends import Linear
 
@@ -51,30 +52,17 @@ class PerceiverConfig:
     layers: int = 2
 
 
-class RelativeAttention(nn.Module):
+class RelativeAttention(PositionalAttention):
     """Attention of Transformer-XL (Dai et al. 2019) without the relative shift, as WeNet computes it.
 
     The score of query i and key j is ((q_i + u) k_j + (q_i + v) p_j) / sqrt(d), where p_j depends on j alone. So it is
     q_i (k_j + p_j) and a bias of the key.
     """
 
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.linear_q = Linear(width, width)
-        self.linear_k = Linear(width, width)
-        self.linear_v = Linear(width, width)
-        self.linear_out = Linear(width, width)
-        self.linear_pos = Linear(width, width, bias=False)
-        self.pos_bias_u = nn.Parameter(torch.zeros(heads, width // heads))
-        self.pos_bias_v = nn.Parameter(torch.zeros(heads, width // heads))
-
     def forward(self, hidden: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
         """Hidden (B, T, width), table of positions (T, width), keep (B, T) False for padding, to (B, T, width)."""
-        queries, keys, values, places = (
-            layer(rows).unflatten(-1, (self.heads, -1)).transpose(-3, -2) for layer, rows in (
-                (self.linear_q, hidden), (self.linear_k, hidden), (self.linear_v, hidden),
-                (self.linear_pos, positions)))
+        queries, keys, values, places = (self.split(layer(rows)) for layer, rows in (
+            (self.linear_q, hidden), (self.linear_k, hidden), (self.linear_v, hidden), (self.linear_pos, positions)))
         bias = ((keys * self.pos_bias_u[:, None]).sum(-1) + (places * self.pos_bias_v[:, None]).sum(-1))[:, :, None]
         bias = bias / math.sqrt(queries.shape[-1])  # (B, heads, 1, T)
         if keep is not None:
@@ -101,25 +89,13 @@ class ConvolutionModule(nn.Module):
         return self.pointwise_conv2(F.silu(hidden).transpose(1, 2)).transpose(1, 2)
 
 
-class ConformerFeedForward(nn.Module):
-    """Two linear layers with SiLU between them."""
-
-    def __init__(self, width: int, mlp_width: int) -> None:
-        super().__init__()
-        self.w_1 = Linear(width, mlp_width)
-        self.w_2 = Linear(mlp_width, width)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.w_2(F.silu(self.w_1(hidden)))
-
-
 class ConformerBlock(nn.Module):
     """Attention, convolution and feed-forward with pre-normalisation, and a norm at the end."""
 
     def __init__(self, config: ConformerConfig) -> None:
         super().__init__()
         self.self_attn = RelativeAttention(config.width, config.heads)
-        self.feed_forward = ConformerFeedForward(config.width, config.mlp_width)
+        self.feed_forward = FeedForward(config.width, config.mlp_width)
         self.conv_module = ConvolutionModule(config.width, config.kernel)
         self.norm_ff, self.norm_mha = LayerNorm(config.width), LayerNorm(config.width)
         self.norm_conv, self.norm_final = LayerNorm(config.width), LayerNorm(config.width)
