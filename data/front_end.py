@@ -550,10 +550,6 @@ class FrontEnd:
         """Id of the token of a space, or of what begins a word."""
         return self._vocabulary[self._base.space]
 
-    def special_id(self, token: str) -> int:
-        """Id of a token such as `[START]`, read from the files."""
-        return self._vocabulary[token]
-
     def tag_id(self, language: str) -> int | None:
         """Id of the tag that goes before text of `language`; None when it has none."""
         tag = self._entry(language).tag

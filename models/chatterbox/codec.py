@@ -176,12 +176,6 @@ class StreamingWatermark:
         return marked[:len(marked) - hold]
 
 
-def has_watermark(waveform: torch.Tensor, sample_rate: int) -> bool:
-    """Whether a waveform (S,) has the watermark."""
-    with torch.no_grad():
-        return bool(_watermarker().get_watermark(waveform.float().numpy(), sample_rate=sample_rate).mean() > 0.5)
-
-
 @lru_cache(maxsize=1)
 def _watermarker() -> Any:
     try:

@@ -24,7 +24,7 @@ from core.workspace import Workspace
 from data.acoustics.voice_encoder import VoiceEncoder
 from models.base import Generated, VocoderOptions
 from models.chatterbox import model_folder
-from models.chatterbox.codec import has_watermark
+from models.chatterbox.codec import _watermarker
 from models.chatterbox.family import Chatterbox
 from models.chatterbox.speech_tokenizer import SpeechTokenizer
 from models.tiny.family import Tiny
@@ -218,6 +218,11 @@ def test_a_reference_clip_without_speech_is_refused(model: TTSModel, tmp_path: P
     soundfile.write(path, samples.numpy(), 16000)
     with pytest.raises(UserError, match=message):
         find_voice(model, str(path))
+
+
+def has_watermark(waveform: torch.Tensor, sample_rate: int) -> bool:
+    with torch.no_grad():
+        return bool(_watermarker().get_watermark(waveform.float().numpy(), sample_rate=sample_rate).mean() > 0.5)
 
 
 def test_sound_has_the_length_of_its_codes_the_watermark_and_a_silent_start(model: TTSModel) -> None:

@@ -93,7 +93,7 @@ def test_english_model_keeps_case_and_has_no_tag(tmp_path: Path) -> None:
 def test_text_stands_between_start_tag_and_stop(base: FrontEnd) -> None:
     ids = base.encode("The hall", "en").tolist()
     assert ids[:2] == [255, base.tag_id("en")]
-    assert ids[-1] == base.special_id("[STOP]") == 0
+    assert ids[-1] == base.base_vocabulary["[STOP]"] == 0
     assert len(ids) == base.overhead("en") + len(base.body("The hall", "en"))
 
 

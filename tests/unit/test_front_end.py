@@ -32,7 +32,7 @@ def test_text_is_start_tag_text_stop() -> None:
     ids = front_end.encode("A bé!", "fr")
     wanted = ["[START]", "[fr]", "a", "[SPACE]", "b", "é", "[STOP]"]
     assert ids.dtype == np.int64
-    assert ids.tolist() == [front_end.special_id(token) for token in wanted]
+    assert ids.tolist() == [front_end.base_vocabulary[token] for token in wanted]
 
 
 def test_special_ids_are_read_from_the_file() -> None:

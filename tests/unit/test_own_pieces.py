@@ -92,7 +92,7 @@ def test_pieces_are_appended_and_every_base_piece_keeps_its_id(tmp_path: Path, k
     assert sum(len(extended.body(text, "am")) for text in AMHARIC) < sum(map(len, AMHARIC))  # longer pieces are in use
     for text in AMHARIC:
         ids = extended.body(text, "am")
-        assert extended.special_id("[UNK]") not in ids
+        assert extended.base_vocabulary["[UNK]"] not in ids
         assert list(extended.comparable("hello", "en")) == list(front_end.comparable("hello", "en"))
 
 

@@ -69,7 +69,7 @@ def test_romanised_is_the_mean_of_the_latin_letters() -> None:
     made = initial_rows(tables(), base(), front_end, "romanised", 0)
     index = next(token.id for token in front_end.added_tokens() if token.text == "ላ") - front_end.prefix_size
     for name, old in tables().items():
-        wanted = old[[base().special_id("l"), base().special_id("a")]].mean(0)
+        wanted = old[[base().base_vocabulary["l"], base().base_vocabulary["a"]]].mean(0)
         assert torch.allclose(made.rows[name][index], wanted, atol=0.1 * float(old.std()))
     assert made.fallen_back == ()
     assert made.tags == ("[am]",)
@@ -95,7 +95,7 @@ def test_factored_rows_are_consonant_plus_vowel() -> None:
     by_text = {token.text: token.id - front_end.prefix_size for token in front_end.added_tokens()}
     for name, old in tables().items():
         rows = initial_rows(tables(), base(), front_end, "factored", 0).rows[name]
-        one = {letter: old[base().special_id(letter)] for letter in "labu"}
+        one = {letter: old[base().base_vocabulary[letter]] for letter in "labu"}
         torch.testing.assert_close(rows[by_text["ላ"]], one["l"] + one["a"] - old.mean(0))
         torch.testing.assert_close(rows[by_text["ል"]], one["l"], rtol=0, atol=0.2 * float(old.std()))  # it has no vowel
         torch.testing.assert_close(rows[by_text["ሉ"]] - rows[by_text["ል"]], one["u"] - old.mean(0), rtol=0,
@@ -116,7 +116,7 @@ def test_neighbours_spell_merges_and_fall_back_where_the_base_cannot() -> None:
     made = initial_rows(tables(), base(), front_end, "neighbours", 0)
     old = tables()["text_emb"]
     index = next(token.id for token in front_end.added_tokens() if token.text == "sala") - front_end.prefix_size
-    assert torch.allclose(made.rows["text_emb"][index], old[[base().special_id(c) for c in "sala"]].mean(0))
+    assert torch.allclose(made.rows["text_emb"][index], old[[base().base_vocabulary[c] for c in "sala"]].mean(0))
     assert made.spelled == ("sa", "la", "sala")
     assert made.fallen_back == ("ñ", "añ")
 

@@ -70,7 +70,7 @@ def test_preparation_training_and_synthesis_encode_alike(text: str, style: str) 
 
 
 def without_spaces(front_end: FrontEnd, ids: list[int]) -> list[int]:
-    return [token for token in ids if token != front_end.special_id("[SPACE]")]
+    return [token for token in ids if token != front_end.base_vocabulary["[SPACE]"]]
 
 
 @cache
