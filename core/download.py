@@ -22,7 +22,7 @@ from config.schema import DownloadOptions
 from core.jobs.events import Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, stage
 from core.library.catalog import CatalogEntry, find_entry, model_name, require_licences, variant
-from core.library.records import read_model_record, write_model_record
+from core.library.records import MODEL_RECORD, read_model_record, write_record
 from core.sources.base_models import DownloadRequest, download_model, import_model
 from core.sources.hub import Hub
 from core.workspace import Workspace, resolve_inside
@@ -92,8 +92,8 @@ def _strip(target: Path, names: Sequence[str], reporter: Reporter) -> int:
                     continue
                 fsync_path(temporary)
                 stripped = ExpectedFile(temporary.stat().st_size, hash_file(temporary))
-                write_model_record(target, replace(record, files={**record.files, name: stripped},
-                                                   originals={**record.originals, name: original}))
+                write_record(target / MODEL_RECORD, replace(record, files={**record.files, name: stripped},
+                                                            originals={**record.originals, name: original}))
                 os.replace(temporary, path)
                 saved += original.size - stripped.size
         except OSError as error:

@@ -31,7 +31,7 @@ from core.library.records import (
     TRAINING_OPTIONS,
     CheckpointRecord,
     ExportRecord,
-    write_export_record,
+    write_record,
 )
 from core.model.loading import (
     TTSModel,
@@ -118,7 +118,7 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         model.front_end.save(aside / records.FRONT_END)
         write_taught(aside, model)
         records.write_training_options(aside, folder / records.CONFIG)
-        write_export_record(aside, record)
+        write_record(aside / EXPORT_RECORD, record)
         check_stop(reporter, _STOPPED)
 
         texts = _sample_texts(workspace, model)

@@ -146,7 +146,7 @@ class ExportRecord:
     text_library: str = ""  # as in `CheckpointRecord`
 
 
-def write_record(path: Path, record: ExtensionRecord | CheckpointRecord | ExportRecord) -> None:
+def write_record(path: Path, record: ModelRecord | ExtensionRecord | CheckpointRecord | ExportRecord) -> None:
     """Write `record` as JSON."""
     write_json(path, dataclasses.asdict(record))
 
@@ -157,19 +157,9 @@ def read_record(path: Path, kind: type[Record]) -> Record:
     return loading.read_record(path, kind, EXPORT_AGAIN_HINT if kind is ExportRecord else hint)
 
 
-def write_export_record(folder: Path, record: ExportRecord) -> None:
-    """Write `export.json`."""
-    write_record(folder / EXPORT_RECORD, record)
-
-
 def read_export_record(folder: Path) -> ExportRecord:
     """What `folder` holds; `UserError` when it is no export or damaged."""
     return read_record(folder / EXPORT_RECORD, ExportRecord)
-
-
-def write_model_record(folder: Path, record: ModelRecord) -> None:
-    """Write `model.json`."""
-    write_json(folder / MODEL_RECORD, dataclasses.asdict(record))
 
 
 def read_model_record(folder: Path) -> ModelRecord | None:

@@ -21,7 +21,7 @@ from config.errors import UserError
 from core.jobs.events import Result
 from core.library import certificate, records
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
-from core.library.records import ExportRecord, Origin, write_export_record
+from core.library.records import EXPORT_RECORD, ExportRecord, Origin, write_record
 from core.model.loading import TTSModel, assemble_export, write_sums
 from core.model.prefix import base_tensors, hash_tensors, new_rows, rows_name
 from core.proof.certify import base_probes, equal_logits, probe_note
@@ -80,7 +80,7 @@ def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, 
         files = base.family.export(base.base_folder, folder, tensors, None, front_end)
         front_end.save(folder / records.FRONT_END)
         shutil.copy2(request.tokenizer, folder / (_TOKENIZER + request.tokenizer.suffix))
-        write_export_record(folder, record)
+        write_record(folder / EXPORT_RECORD, record)
         proof = _certify(base, assemble_export(folder, torch.device("cpu")), rows, record)
         certificate.write(folder / CERTIFICATE, proof)
         note = (f" Its new pieces stand {first - spare} ids further than in the tokenizer as given, behind all rows of "

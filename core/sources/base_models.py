@@ -25,7 +25,7 @@ from config.errors import UserError
 from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import Reporter, size_text, stage
 from core.library.catalog import CatalogEntry, ModelVariant, RepositoryPart
-from core.library.records import MODEL_RECORD, ModelRecord, read_model_record, write_model_record
+from core.library.records import MODEL_RECORD, ModelRecord, read_model_record, write_record
 from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, list_repository
 from core.sources.hub import Hub, NoRevision, RemoteFile, RepositoryFiles
 from core.sources.partial_downloads import LOCK, PLAN, check_disk, partial_folder
@@ -125,7 +125,7 @@ class _HubDownload:
         companions = {name: commit for name, commit in commits.items() if name != variant.repository}
         record = ModelRecord(request.family.name, variant.name, variant.repository, commits[variant.repository],
                              request.wanted_revision, fetched, companions, licences=request.licences)
-        write_model_record(self.partial, record)
+        write_record(self.partial / MODEL_RECORD, record)
         for name in record.files:
             fsync_path(self.partial / name)
         self.partial.rename(self.target)
@@ -334,7 +334,7 @@ def import_model(request: DownloadRequest, folder: Path, workspace: Workspace, r
             commit, companions = _commits(request, files)
             record = ModelRecord(request.family.name, request.variant.name, request.variant.repository, commit,
                                  request.wanted_revision, checked, companions, licences=request.licences)
-            write_model_record(temporary, record)
+            write_record(temporary / MODEL_RECORD, record)
         return _result(record, target, f"{how} from {folder}, verified", 0)
 
 

@@ -17,7 +17,7 @@ from core import compare, export, synthesize, train
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Result
 from core.library import certificate, records
-from core.library.records import MODEL_RECORD, ModelRecord, write_model_record
+from core.library.records import MODEL_RECORD, ModelRecord, write_record
 from core.model.loading import load
 from core.speech import scoring
 from core.training import setup
@@ -36,7 +36,7 @@ def fetched(workspace: Workspace) -> Path:
     """A recogniser as it stands when it was fetched from the hub."""
     folder = tiny_recognisers.write_ctc(workspace.recognisers / "some--ear", {"amh": tiny_recognisers.ETHIOPIC})
     files = {path.name: ExpectedFile(path.stat().st_size) for path in folder.iterdir()}
-    write_model_record(folder, ModelRecord("recogniser", HUB, HUB, "1" * 40, "main", files))
+    write_record(folder / MODEL_RECORD, ModelRecord("recogniser", HUB, HUB, "1" * 40, "main", files))
     return folder
 
 

@@ -6,7 +6,7 @@ from core.jobs.directory import Job, create_job
 from core.jobs.events import CheckpointSaved, Journal
 from core.jobs.state import JobBoard
 from core.library import catalog
-from core.library.records import ModelRecord, write_model_record
+from core.library.records import MODEL_RECORD, ModelRecord, write_record
 from core.submission.job_chains import ChainOptions, create_chain
 from core.workspace import Workspace
 
@@ -143,7 +143,7 @@ def test_an_unknown_variant_is_refused_with_those_there_are(family: str, name: s
 def test_the_family_of_a_model_stands_in_its_record(workspace: Workspace):
     for name in ("tiny", "mine"):
         (workspace.models / name).mkdir()
-    write_model_record(workspace.models / "mine", ModelRecord("chatterbox", "hi", "a/b", "c" * 40, "main", {}))
+    write_record(workspace.models / "mine" / MODEL_RECORD, ModelRecord("chatterbox", "hi", "a/b", "c" * 40, "main", {}))
     assert catalog.family_of(workspace, "mine") == "chatterbox"
     assert catalog.family_of(workspace, "tiny") == "tiny"
     with pytest.raises(UserError, match="no base model named 'other'"):

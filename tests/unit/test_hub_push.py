@@ -17,7 +17,7 @@ from core.jobs.reporter import StopRequested
 from core.library import certificate
 from core.library.catalog import BILIBILI
 from core.library.certificate import Certificate, CertificateCheck
-from core.library.records import ExportRecord, Origin, read_export_record, write_export_record
+from core.library.records import EXPORT_RECORD, ExportRecord, Origin, read_export_record, write_record
 from core.sources.hub import Hub
 from core.workspace import Workspace
 from data.durable_files import hash_tree
@@ -52,7 +52,7 @@ def write_export(workspace: Workspace, name: str = "mine", result: str = "passed
     (folder / "samples" / "am.ogg").write_bytes(made_up("am", 2000))
     (folder / "README.md").write_text("---\nlicense: mit\n---\n# A voice\n")
     origin = Origin("tiny", "tiny", "b" * 64, 10, 12, "f" * 64)
-    write_export_record(folder, ExportRecord(name, "run-1", 8, "gated", "amharic", ("am",), origin, {}, {}))
+    write_record(folder / EXPORT_RECORD, ExportRecord(name, "run-1", 8, "gated", "amharic", ("am",), origin, {}, {}))
     write_certificate(folder, result)
     seal(folder)
     return folder
@@ -134,7 +134,7 @@ def test_an_export_that_does_not_verify_stays_here(served, workspace, export, sp
 def binding(export: Path) -> Path:
     """An export of a model whose licence asks for a notice and for its text."""
     record = read_export_record(export)
-    write_export_record(export, replace(record, origin=replace(record.origin, family="indextts2")))
+    write_record(export / EXPORT_RECORD, replace(record, origin=replace(record.origin, family="indextts2")))
     for name in BILIBILI.files:
         (export / name).write_text("the agreement")
     (export / "README.md").write_text(f"# A voice\n\n> {BILIBILI.notice}\n")

@@ -17,7 +17,7 @@ from config.schema import DownloadOptions
 from core import download
 from core.jobs.events import Plan
 from core.library.catalog import find_entry
-from core.library.records import read_model_record, write_model_record
+from core.library.records import MODEL_RECORD, read_model_record, write_record
 from core.workspace import Workspace
 from models.indextts2 import model_folder
 from models.indextts2.s2mel import PARTS
@@ -204,8 +204,8 @@ def test_a_job_that_was_killed_before_the_file_was_replaced_replaces_it_now(serv
     assert_stripped(model)
     assert not served.sent
     record = read_model_record(model)
-    write_model_record(model, replace(record, files={**record.files, "s2mel.pth": record.originals["s2mel.pth"]},
-                                      originals={}))
+    write_record(model / MODEL_RECORD, replace(
+        record, files={**record.files, "s2mel.pth": record.originals["s2mel.pth"]}, originals={}))
     (model / "s2mel.pth").write_bytes(s2mel())  # killed even earlier
     get(workspace)
     assert_stripped(model)

@@ -17,7 +17,7 @@ from tiny_recognisers import ETHIOPIC, LETTERS, write_ctc, write_whisper
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import AlignOptions, SegmentOptions, TranscribeOptions
-from core.library.records import ModelRecord, read_model_record, write_model_record
+from core.library.records import MODEL_RECORD, ModelRecord, read_model_record, write_record
 from core.sources import recognisers
 from core.sources.hub import Hub
 from core.sources.partial_downloads import partial_folder
@@ -181,7 +181,8 @@ def test_another_revision_is_another_recogniser(tmp_path: Path, workspace: Works
     with pytest.raises(UserError, match="has no revision 'v9/beta'"):
         bring("v9/beta")
     assert not recognisers.folder_of(workspace, "some/ctc", "v9/beta").exists()
-    write_model_record(newest, replace(record, requested_revision="v1"))  # as where another was requested first
+    # as where another was requested first
+    write_record(newest / MODEL_RECORD, replace(record, requested_revision="v1"))
     again = bring("main")
     assert again != newest
     assert read_model_record(again) == record
@@ -217,7 +218,7 @@ def test_a_fault_names_the_option_for_the_language(tmp_path: Path) -> None:
 def test_a_recogniser_that_was_damaged_since_is_named(tmp_path: Path, workspace: Workspace) -> None:
     folder = write_ctc(workspace.recognisers / "some--ctc")
     files = {path.name: ExpectedFile(path.stat().st_size) for path in folder.iterdir()}
-    write_model_record(folder, ModelRecord("recogniser", "some/ctc", "some/ctc", "1" * 40, "main", files))
+    write_record(folder / MODEL_RECORD, ModelRecord("recogniser", "some/ctc", "some/ctc", "1" * 40, "main", files))
     assert recognisers.ensure_recogniser("some/ctc", "main", (), workspace, Recorder()) == folder
     for name, content, fault in (("config.json", b"{", "config.json has 1 bytes"), ("vocab.json", None, "lacks vocab")):
         before = (folder / name).read_bytes()

@@ -26,7 +26,7 @@ from config.schema import (
 from core.jobs.directory import create_job
 from core.jobs.events import Failed, Journal, Queued
 from core.jobs.locks import FileLock
-from core.library.records import FRONT_END, ExportRecord, Origin, write_export_record
+from core.library.records import EXPORT_RECORD, FRONT_END, ExportRecord, Origin, write_record
 from core.submission import requirements
 from core.workspace import Workspace
 from tests.browser import scenes
@@ -158,7 +158,7 @@ def installed_models(workspace: Workspace) -> Workspace:
     (base / "voices").mkdir()
     (base / "voices" / "anna.ogg").touch()
     origin = Origin("tiny", "tiny", "", 10, 10, "")
-    write_export_record(export, ExportRecord("first", "r", 5, "rows", "", ("am",), origin, {}, {}))
+    write_record(export / EXPORT_RECORD, ExportRecord("first", "r", 5, "rows", "", ("am",), origin, {}, {}))
     return workspace
 
 

@@ -17,7 +17,7 @@ from small_data import Recorder
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core.library.records import ExportRecord, ModelRecord, Origin, write_model_record
+from core.library.records import MODEL_RECORD, ExportRecord, ModelRecord, Origin, write_record
 from core.sources import recognisers
 from core.speech import scoring
 from core.speech.scoring import TranscribingRecogniser
@@ -131,7 +131,7 @@ def test_what_was_fetched_by_hand_is_the_recogniser(workspace: Workspace, other_
     """As `hf download` leaves it: without a record."""
     if other_revision:
         first = tiny_recognisers.write_ctc(workspace.recognisers / "me--ear")
-        write_model_record(first, ModelRecord("recogniser", "me/ear", "me/ear", "1" * 40, "v1", {}))
+        write_record(first / MODEL_RECORD, ModelRecord("recogniser", "me/ear", "me/ear", "1" * 40, "v1", {}))
     told: list[str] = []
     scoring.replace_unavailable(workspace, taught(), told.append, of_export("me/ear"), UserError("gone.", ""))
     command = shlex.split(told[0][told[0].index("hf download"):told[0].rindex("), then")])

@@ -20,7 +20,7 @@ from core import compute
 from core.export import plain_tensors
 from core.library import certificate, records
 from core.library.certificate import CERTIFICATE
-from core.library.records import CheckpointRecord, ExportRecord, ExtensionRecord, write_export_record
+from core.library.records import EXPORT_RECORD, CheckpointRecord, ExportRecord, ExtensionRecord, write_record
 from core.model import loading
 from core.model.loading import TTSModel, load_base, load_extension
 from core.model.prefix import base_tensors, hash_tensors
@@ -115,8 +115,9 @@ def _export(workspace: Workspace, tts: TTSModel, tensors: Tensors, folder: Path,
     new = tuple(code for code in tts.front_end.languages if tts.front_end.is_new(code))
     tts.family.export(tts.base_folder, folder, tensors, None, tts.front_end)
     tts.front_end.save(folder / records.FRONT_END)
-    write_export_record(folder, ExportRecord(name, name, options.steps, "rows", options.dataset, new, tts.origin,
-                                      evaluation.longest_texts(workspace, tts), {}, cut))
+    write_record(folder / EXPORT_RECORD, ExportRecord(
+        name, name, options.steps, "rows", options.dataset, new, tts.origin, evaluation.longest_texts(workspace, tts),
+        {}, cut))
 
 
 def _record(workspace: Workspace, tts: TTSModel, made: TTSModel, name: str,
