@@ -572,10 +572,10 @@ class LibrarySpeller:
         self._language, self._amend = numbers.language, numbers.amend
 
     def cardinal(self, number: int | Decimal) -> str | None:
-        return self._plain(self._cardinal(number))
+        return self._plain(self._words(number))
 
     def ordinal(self, number: int) -> str | None:
-        return self._plain(self._ordinal(number))
+        return self._plain(self._words(number, ordinal=True))
 
     def decimal(self, number: str) -> str | None:
         return self.cardinal(Decimal(number))
@@ -613,10 +613,8 @@ class LibrarySpeller:
     def _amended(self) -> re.Pattern[str]:
         return re.compile(one_of(self._amend))
 
-    def _cardinal(self, number: int | Decimal) -> str:
-        raise NotImplementedError
-
-    def _ordinal(self, number: int) -> str:
+    def _words(self, number: int | Decimal, *, ordinal: bool = False) -> str:
+        """What the library says; empty where it has no answer."""
         raise NotImplementedError
 
 
@@ -626,17 +624,11 @@ class Num2WordsSpeller(LibrarySpeller):
     def __init__(self, numbers: Numbers) -> None:
         super().__init__(numbers, library_languages())
 
-    def _cardinal(self, number: int | Decimal) -> str:
-        return self._words(number, "cardinal")
-
-    def _ordinal(self, number: int) -> str:
-        return self._words(number, "ordinal")
-
-    def _words(self, number: int | Decimal, form: str) -> str:
+    def _words(self, number: int | Decimal, *, ordinal: bool = False) -> str:
         from num2words import num2words
 
         try:
-            return str(num2words(number, lang=self._language, to=form))
+            return str(num2words(number, lang=self._language, to="ordinal" if ordinal else "cardinal"))
         except _REFUSED:
             return ""
 
@@ -647,18 +639,11 @@ class IcuSpeller(LibrarySpeller):
     def __init__(self, numbers: Numbers) -> None:
         super().__init__(numbers, ICU_LANGUAGES)
 
-    def _cardinal(self, number: int | Decimal) -> str:
-        return self._message("").format({"number": number})
-
-    def _ordinal(self, number: int) -> str:
-        """By the first set of rules that the language has: without it ICU takes those of cardinals."""
-        for rules in (",%spellout-ordinal", ",%spellout-ordinal-masculine"):
-            if (words := self._message(rules).format({"number": number})) != self._cardinal(number):
-                return words
-        return ""
-
-    def _message(self, rules: str) -> MessageFormat:
-        return _spell_out(self._language, rules)
+    def _words(self, number: int | Decimal, *, ordinal: bool = False) -> str:
+        """Ordinals by the first set of rules that the language has: without it ICU takes those of cardinals."""
+        cardinal, *ordinals = (_spell_out(self._language, rules).format({"number": number}) for rules in (
+            ("", ",%spellout-ordinal", ",%spellout-ordinal-masculine") if ordinal else ("",)))
+        return next((words for words in ordinals if words != cardinal), "") if ordinal else cardinal
 
 
 @cache
