@@ -195,10 +195,12 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
         return Response(curves_csv(state), media_type="text/csv", headers=name)
 
     async def archive(request: Request) -> Response:
-        path = await run_in_threadpool(archive_path, workspace, request.path_params["job"])
+        job, packed = request.path_params["job"], request.url.path.endswith(".tar")
+        path = await run_in_threadpool(archive_path if packed else clips_path, workspace, job)
         if path is None:
             return PlainTextResponse("Not here.", status_code=404)
-        return FileResponse(path, media_type="application/x-tar", filename=path.name)
+        return FileResponse(path, media_type="application/x-tar" if packed else "application/zip",
+                            filename=path.name if packed else f"{job}.zip")
 
     async def listening_page(request: Request) -> Response:
         job = request.path_params["job"]
@@ -221,14 +223,9 @@ def routes(workspace: Workspace, announced: Callable[[], object] = lambda: None,
             return JSONResponse({"error": error.message}, 422)
         return JSONResponse({"rows": added.rows})
 
-    async def clips(request: Request) -> Response:
-        path = await run_in_threadpool(clips_path, workspace, request.path_params["job"])
-        if path is None:
-            return PlainTextResponse("Not here.", status_code=404)
-        return FileResponse(path, media_type="application/zip", filename=f"{request.path_params['job']}.zip")
-
     place = f"/media/{LISTENING}/{{job}}.html"
     return [Route(place, listening_page), Route(place, listening_answers, methods=["POST"]),
             Route("/media/font.woff2", font), Route(f"/media/{CURVES}/{{job}}.csv", curves),
             Route(f"/media/{PACKED}/{{job}}.tar", archive),
-            Route("/media/mark", mark), Route(f"/media/{CLIPS}/{{job}}.zip", clips), Route("/media/{path:path}", media)]
+            Route("/media/mark", mark), Route(f"/media/{CLIPS}/{{job}}.zip", archive),
+            Route("/media/{path:path}", media)]
