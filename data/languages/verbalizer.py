@@ -251,12 +251,7 @@ def _silent_marks() -> str:
 
 FOLDER = Path(__file__).with_name("rules")
 ENGINES = Path(__file__).with_name("number_engines.yaml")
-# The decimal sign is a comma (CLDR 46, `decimal` of the default numbering system).
-_COMMA = frozenset({
-    "af", "az", "be", "bg", "ca", "cs", "da", "de", "el", "es", "et", "fi", "fr", "hr", "hu", "hy", "id", "is", "it",
-    "ka", "kk", "ky", "kz", "lb", "lt", "lv", "nl", "nn", "no", "pl", "pt", "ro", "ru", "sk", "sl", "sq", "sr", "sv",
-    "tr", "uk", "vi",
-})
+_IN_CLDR = {"kz": "kk", "tet": "und"}  # for a language that CLDR lacks, ICU would take the machine's own
 
 
 @cache
@@ -316,7 +311,7 @@ def _by_library() -> dict[str, Numbers]:
 def _numbers_alone(name: str) -> str:
     language, numbers = name.partition("-")[0], _by_library()[name]
     minus = numbers.minus or '""'
-    decimal, thousands = (",", ".") if language in _COMMA else (".", ",")
+    decimal, thousands = (",", ".") if _has_decimal_comma(language) else (".", ",")
     amend = "".join(f"\n    {json.dumps(said, ensure_ascii=False)}: {json.dumps(instead, ensure_ascii=False)}"
                     for said, instead in numbers.amend.items())
     no_entries = "{}"
@@ -350,10 +345,18 @@ numbers:
 
 def _has_dotted_ordinals(language: str) -> bool:
     """Whether the day of a date has a dot (CLDR 48); Turkish has it with other ordinals alone."""
-    day = datetime(2001, 5, 12, 12, tzinfo=UTC)
-    return language == "tr" or "12." in MessageFormat("{0,date,long}", language).format({"0": day})
+    return language == "tr" or "12." in _shown("{0,date,long}", language, datetime(2001, 5, 12, 12, tzinfo=UTC))
+
+
+def _has_decimal_comma(language: str) -> bool:
+    """Whether the decimal sign is a comma (CLDR 48)."""
+    return "," in _shown("{0,number}", language, 1.5)
 
 
 def _groups_by_space(language: str) -> bool:
     """Whether groups of three digits are parted by a space (CLDR 48)."""
-    return MessageFormat("{0,number}", language).format({"0": 1234567})[1].isspace()
+    return _shown("{0,number}", language, 1234567)[1].isspace()
+
+
+def _shown(pattern: str, language: str, value: float | datetime) -> str:
+    return MessageFormat(pattern, _IN_CLDR.get(language, language)).format({"0": value})

@@ -186,6 +186,7 @@ def test_numbers_with_signs_and_decimals_are_those_of_icu(name: str) -> None:
     ("bg", "25 000", "двайсет и пет хиляди"),
     ("sk", "25 000", "dvadsaťpäťtisíc"), ("fr", "10 000,50", "dix mille virgule cinq zéro"),
     ("fr", "20 000-25 000", "vingt mille-vingt-cinq mille"), ("cs", "-1 000", "mínus tisíc"),
+    ("kz", "5 200", "бес мың екі жүз"),
     ("sv", "5 200 10", "fem tvåhundra tio"), ("sv", "2016 500", "tvåtusen sexton femhundra"),
 ])
 def test_one_group_after_a_plain_space(code: str, text: str, said: str) -> None:
@@ -198,7 +199,8 @@ def test_one_group_after_a_plain_space(code: str, text: str, said: str) -> None:
     ("fa", "۳٫۵ و ۲۵٬۰۰۰", "سه و نیم و بیست و پنج هزار"),
     ("fa", "3.25", "سه و بیست و پنج صدم"), ("zh", "共-3.5度", "共负三点五度"), ("ja", "3.5", "三点五"),
     ("th", "3.25", "สามจุดสองห้า"), ("yue", "-5", "負五"), ("cs", "-3,5", "mínus tři celá pět"),
-    ("zh", "0911", "零九一一"), ("ce", "3.5", "3.5"),  # it has no word for it: left for the tokenizer to report
+    ("zh", "0911", "零九一一"), ("eo", "1,5", "unu komo kvin"),
+    ("ce", "3.5", "3.5"),  # it has no word for it: left for the tokenizer to report
 ])
 def test_signs_and_decimals_by_libraries(code: str, text: str, said: str) -> None:
     assert reader(code).verbalize(text) == said
