@@ -62,7 +62,6 @@ class AugmentationRecipe:
         key = f"variant {_VERSION} {number} {made.speed:.4f} {made.semitones:.3f} {made.noise_db} {sha256}"
         return hashlib.sha256(key.encode()).hexdigest(), made
 
-
     def __str__(self) -> str:
         parts = [f"speed within {self.speed:.0%}" if self.speed else "", f"pitch within {self.semitones:g} semitones"
                  if self.semitones else "", f"noise at least {self.noise_db:g} dB below" if self.noise_db else ""]
