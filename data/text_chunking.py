@@ -67,7 +67,7 @@ _NEXT_WORD = re.compile(r"\W*([^\W\d_]+)")
 _ROMAN = "[IVXLC]{1,7}"
 _LETTER = re.compile(r"[^\W_]")
 # Scripts that put no space between words: a chunk may end after any word of a dictionary when nothing better is near.
-_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
+UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 _MARGIN = 0.2  # share of a sentence that must stand on each side of a comma, or of a space, for it to be cut there
 
 
@@ -316,10 +316,10 @@ def _nearest(places: list[int], text: str, margin: float) -> int | None:
 
 def _dictionary_word_ends(text: str) -> list[int]:
     """Places between two words in scripts without spaces."""
-    if not _UNSPACED.search(text):
+    if not UNSPACED.search(text):
         return []
     places = list(accumulate(map(len, WordBreaker(text, "en"))))  # the script decides, not the locale
-    return [place for place in places[:-1] if _UNSPACED.match(text, place - 1) and _UNSPACED.match(text, place)
+    return [place for place in places[:-1] if UNSPACED.match(text, place - 1) and UNSPACED.match(text, place)
             and unicodedata.category(text[place]) in ("Lo", "Nd")]
 
 

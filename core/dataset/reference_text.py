@@ -20,11 +20,10 @@ from data.importers import is_audio, sidecars
 from data.importers import text_files as text
 from data.importers.rows import ParsedUtterance
 from data.segmentation import SegmentLimits, SpeechSpans, group_spans
-from data.text_chunking import split_text
+from data.text_chunking import UNSPACED, split_text
 
 _LONGEST_SENTENCE = 200  # characters; longer ones are split at phrases
 _MAX_CHARACTERS = 20_000_000  # of a text
-_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 _SPACES = re.compile(r"[\s\u1361]+")
 _LINE_END = re.compile(r"\r\n|[\n\r\x0b\x0c\x85\u2028\u2029]")
 _MIN_WIDTH = 40  # characters of a line, at least, where an editor wraps prose
@@ -143,7 +142,7 @@ def split_words(sentence: str) -> list[tuple[str, str]]:
     for word, space in zip(_SPACES.split(sentence), [*_SPACES.findall(sentence), ""], strict=True):
         if not word:
             continue
-        parts = [part for part in re.split(f"({_UNSPACED.pattern})", word) if part]
+        parts = [part for part in re.split(f"({UNSPACED.pattern})", word) if part]
         found += [(part, "") for part in parts[:-1]] + [(parts[-1], space)]
     return found
 

@@ -237,5 +237,3 @@ def cosine(one: NDArray[np.floating], other: NDArray[np.floating]) -> float:
     """Cosine of two vectors (D,)."""
     norms = float(np.linalg.norm(one) * np.linalg.norm(other))
     return float(np.dot(one, other)) / norms if norms else 0.0
-
-

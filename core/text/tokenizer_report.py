@@ -162,18 +162,13 @@ def prove(base: FrontEnd, extended: FrontEnd, sentences: Sequence[tuple[str, str
     pieces: tuple[str, ...] = ()
     if every_piece:
         pieces = (*base.pieces, *(token.text for token in extended.added_tokens() if token.kind != "tag"))
-    piece_texts = [" ".join(pieces[start:start + _PIECES_PER_TEXT])
-                   for start in range(0, len(pieces), _PIECES_PER_TEXT)]
+    piece_texts = _texts_of(pieces)
     for language in base.languages:
         texts = [text for code, text in sentences if code == language]
         if not texts and not (every_piece and base.is_new(language)):
             continue
         before, after = (_encoded(one, [*texts, *piece_texts], language) for one in (base, extended))
-        lines = tuple(
-            ProofSentence(text, len(old), len(new), old == new)
-            for text, old, new in zip(texts, before, after, strict=False)  # the pieces come after the sentences
-        )
-        proofs.append(BaseProof(language, _hash(before), _hash(after), before == after, lines, len(pieces)))
+        proofs.append(_proof(language, texts, before, after, len(pieces)))
     return tuple(proofs)
 
 
@@ -186,18 +181,27 @@ def prove_shared_file(base: FrontEnd, extended: FrontEnd,
     shared = extended.shared_file()
     if shared is None:
         return ()
-    piece_texts = [" ".join(base.pieces[start:start + _PIECES_PER_TEXT])
-                   for start in range(0, len(base.pieces), _PIECES_PER_TEXT)]
+    piece_texts = _texts_of(base.pieces)
     proofs = []
     for language in base.base_languages:
         texts = [text for code, text in sentences if code == language]
         normal = [base.normalise_for_comparison(text, language) for text in texts]
         before = [base.spell(text)[0] for text in (*normal, *piece_texts)]
         after = [shared.encode(text)[0] for text in (*normal, *piece_texts)]
-        lines = tuple(ProofSentence(text, len(old), len(new), old == new)
-                      for text, old, new in zip(texts, before, after, strict=False))
-        proofs.append(BaseProof(language, _hash(before), _hash(after), before == after, lines, len(base.pieces)))
+        proofs.append(_proof(language, texts, before, after, len(base.pieces)))
     return tuple(proofs)
+
+
+def _texts_of(pieces: Sequence[str]) -> list[str]:
+    return [" ".join(pieces[start:start + _PIECES_PER_TEXT]) for start in range(0, len(pieces), _PIECES_PER_TEXT)]
+
+
+def _proof(language: str, texts: Sequence[str], before: Sequence[list[int]], after: Sequence[list[int]],
+           pieces: int) -> BaseProof:
+    """The proof from the ids of `texts`, and of the texts of `pieces` after them."""
+    lines = tuple(ProofSentence(text, len(old), len(new), old == new)
+                  for text, old, new in zip(texts, before, after, strict=False))
+    return BaseProof(language, _hash(before), _hash(after), before == after, lines, pieces)
 
 
 def _encoded(front_end: FrontEnd, texts: Sequence[str], language: str) -> list[list[int]]:
