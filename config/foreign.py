@@ -25,6 +25,7 @@ Value = TypeVar("Value")
 RECORD_BYTES = 64 << 20  # tokenizers of large vocabularies are JSON of 20 MB
 YAML_BYTES = 1 << 20
 DEEPEST = 64  # levels; our own records have at most 6
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold one, no text in UTF-8 does
 _MOST_ALIASES = 20  # of YAML: ten that name one another ten times each are ten billion values
 _DIGITS = re.compile(r"\d{20}")  # four times as fast as the next, and seldom found
 _LONG_NUMBER = re.compile(r"(?<![\d.eE+-])-?\d{20}")

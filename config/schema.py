@@ -116,13 +116,13 @@ def _recogniser(value: str) -> str:
     return str(Path(value).expanduser().absolute())
 
 
-_WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 
 
 def _place(value: str) -> str:
     """A name in the workspace, or an absolute path, as the worker runs in another folder."""
     value = value.strip()
-    if _NAME.fullmatch(value) and Path(value).suffix not in _WEIGHTS:
+    if _NAME.fullmatch(value) and Path(value).suffix not in WEIGHT_SUFFIXES:
         return value
     return _absolute(value)
 

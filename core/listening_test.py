@@ -14,7 +14,6 @@ from dataclasses import asdict
 
 import numpy as np
 import soundfile
-from numpy.typing import NDArray
 from scipy import signal
 
 from config.errors import UserError
@@ -29,8 +28,8 @@ from core.workspace import Workspace
 from data import measures
 from data.acoustics import audio
 from data.durable_files import check_no_link_out, write_json, write_text
+from data.measures import Samples
 
-Samples = NDArray[np.float32]
 ANCHOR_HZ, ANCHOR_Q_DB = 3500.0, 10.0
 _LUFS = -23.0  # EBU R 128; lower where a clip's peak forbids it
 _LEAST_RATE = 16_000

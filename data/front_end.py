@@ -34,7 +34,6 @@ from data.manifest import read_json_lines
 from data.normalisers import DATA_FILES
 from data.segmenters import BYTES, Bpe, ByteLevelBpe, SentencePieceModel, base_file, highest_id
 
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # no text in UTF-8 holds one
 _CODE = re.compile(r"[\w-]{1,40}")
 SETTINGS_FILE = "front_end.json"
 PROBE_FILE = "probe_sentences.jsonl"
@@ -599,7 +598,7 @@ class FrontEnd:
         return [self.start_id, *([] if tag is None else [tag]), *ids, self.stop_id]
 
     def _segment(self, file: str, normal: str) -> tuple[list[int], str]:
-        return self._segmenters[file].encode(_LONE_SURROGATE.sub("\ufffd", normal))
+        return self._segmenters[file].encode(foreign.LONE_SURROGATE.sub("\ufffd", normal))
 
     @cached_property
     def _vocabulary(self) -> dict[str, int]:

@@ -166,7 +166,6 @@ def _dump(content: dict) -> bytes:
 
 
 WORD_START = "\u2581"  # how a space is written, before each word
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # no text in UTF-8 holds one
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6  # of ModelProto.SentencePiece.Type
 _BPE = 2  # of TrainerSpec.ModelType
 
@@ -219,7 +218,7 @@ class SentencePieceModel:
 
     def normalise(self, text: str) -> str:
         """`text` as the model's own normaliser (NFKC and more) writes it."""
-        return str(self._processor.normalize(_LONE_SURROGATE.sub("", text))).replace(WORD_START, " ").strip()
+        return str(self._processor.normalize(foreign.LONE_SURROGATE.sub("", text))).replace(WORD_START, " ").strip()
 
     def encode(self, text: str) -> tuple[list[int], str]:
         return self._encode(self._processor, text)

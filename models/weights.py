@@ -24,9 +24,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from config.errors import UserError
+from config.schema import WEIGHT_SUFFIXES
 from data.durable_files import is_pytorch_file
 
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 _INDEX = "*.safetensors.index.json"
 _AGAIN = "Delete it and download the model again."
 _GET_FILE_AGAIN = "Get that file again."
@@ -233,9 +233,10 @@ class LazyWeights:
             path = _find_in_folder(path)
         if path.name.endswith(".index.json"):
             return cls(path, {name: entry for shard in _shards(path) for name, entry in _safetensors(shard)})
-        if path.suffix not in SUFFIXES:
+        if path.suffix not in WEIGHT_SUFFIXES:
             raise UserError(f"{path} is no file of weights: its name ends in {path.suffix or 'nothing'}.",
-                            f"Give a file whose name ends in one of {', '.join(SUFFIXES)}, or the folder of one.")
+                            f"Give a file whose name ends in one of {', '.join(WEIGHT_SUFFIXES)}, or the folder of "
+                            "one.")
         read = _safetensors(path) if path.suffix == ".safetensors" else _nested(read_nested(path))
         entries = dict(read)
         if not entries:
@@ -261,7 +262,7 @@ def _find_in_folder(folder: Path) -> Path:
     indexes = sorted(folder.glob(_INDEX))
     if len(indexes) == 1:
         return indexes[0]
-    found = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
+    found = sorted(path for path in folder.iterdir() if path.suffix in WEIGHT_SUFFIXES)
     if len(found) != 1:
         there = ", ".join(path.name for path in found) or "none"
         raise UserError(f"{folder} should hold one file of weights; there: {there}.", "Give the file itself.")

@@ -8,7 +8,6 @@ All clips of a recording stand one behind the other in `audio/RECORDING.flac`, r
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
@@ -25,7 +24,6 @@ from data.durable_files import write_text
 Record = TypeVar("Record", "SegmentsCard", "SegmentClip")
 PREFIX = "segments:"
 CARD, PIECES, TABLE = "segments.yaml", "work/pieces.jsonl", "metadata.jsonl"
-_SURROGATES = re.compile("[\ud800-\udfff]")
 _COLUMNS = {"begin_s": "begin", "end_s": "end"}  # field by the column that importers know
 _FIELDS = {column: name for name, column in _COLUMNS.items()}
 _MOST = 1e12  # seconds, and clips
@@ -179,7 +177,7 @@ def write_clips(path: Path, pieces: Iterable[SegmentClip]) -> None:
              + "\n" for piece in pieces)
     path.parent.mkdir(parents=True, exist_ok=True)
     # surrogates, from file names that are not UTF-8, are escaped
-    write_text(path, _SURROGATES.sub(lambda match: f"\\u{ord(match[0]):04x}", "".join(lines)))
+    write_text(path, foreign.LONE_SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", "".join(lines)))
 
 
 def write_card(folder: Path, card: SegmentsCard) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from peft import AdaLoraModel, LoraConfig
 
 WEIGHTS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
-_PEFT_PREFIX = "base_model.model."  # where PeftModel has the wrapped module
+PEFT_PREFIX = "base_model.model."  # where PeftModel has the wrapped module
 _NAME = "default"
 _MARK = ".lora_"
 _INITIAL_RANK_RATIO = 1.5  # AdaLoRA: rank at the start over the average rank at the end
@@ -127,7 +127,7 @@ class Adapters:
         with foreign.reading(folder / SETTINGS, _FOREIGN_HINT):
             adapters = cls(module, PeftConfig.from_pretrained(str(folder)), name=name)
         stored = tensor_files.read(folder / WEIGHTS, "Take another checkpoint.")
-        tensors = {name.removeprefix(_PEFT_PREFIX): value for name, value in stored.items()}
+        tensors = {name.removeprefix(PEFT_PREFIX): value for name, value in stored.items()}
         own = adapters.tensors()
         if {name: value.shape for name, value in own.items()} != {name: value.shape for name, value in tensors.items()}:
             raise UserError(
@@ -146,7 +146,7 @@ class Adapters:
         """Write peft's two files into `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
         self.config.save_pretrained(str(folder))
-        tensor_files.write(folder / WEIGHTS, {_PEFT_PREFIX + name: value for name, value in self.tensors().items()})
+        tensor_files.write(folder / WEIGHTS, {PEFT_PREFIX + name: value for name, value in self.tensors().items()})
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The factors by their names in the module."""

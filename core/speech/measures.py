@@ -26,7 +26,7 @@ from rapidfuzz.distance import Levenshtein
 from config.errors import UserError
 from data.acoustics import audio
 from data.acoustics.voice_encoder import SAMPLE_RATE, VoiceEncoder
-from data.measures import frame_powers, silence_at_ends
+from data.measures import Samples, frame_powers, silence_at_ends
 from models.registry import family
 
 VERSION = 1  # of the measures, and so of their cache
@@ -46,7 +46,6 @@ _QUIET_DB = 40.0  # under the loud frames: a pause
 _LEAST_DBFS = -30.0  # Resemblyzer makes quieter clips as loud as this
 _REPEATED = re.compile(r"(.{4,}?)\1")
 
-Samples = NDArray[np.float32]
 
 
 @dataclass(frozen=True)

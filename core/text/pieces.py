@@ -30,12 +30,12 @@ from config import foreign
 from config.errors import UserError
 from data.durable_files import write_text
 from data.front_end import FrontEnd
+from data.segmenters import WORD_START
 
 OWN = "own"  # the algorithm of pieces from a tokenizer file, and the name of that candidate
 _MIN_FREQUENCY = 2  # a piece that occurs once teaches nothing
 _MAX_PIECES = 20_000  # as the option `merges` allows
 _SPECIAL_FORM = re.compile(r"\[.+\]")  # of the base's special tokens and tags, which no piece may become
-_WORD_START = "\u2581"  # SentencePiece's mark of a space
 _PRIVATE = 0xF0000  # start of the larger private use area of Unicode, of 131,068 code points
 _FORMATS_HINT = "Give the JSON file of a BPE or Unigram tokenizer, or a SentencePiece model."
 
@@ -237,17 +237,17 @@ def _without_special(path: Path, ids: Mapping[str, int], special: Mapping[str, i
                      merges: Sequence[tuple[str, str]] | None, ranked: Sequence[str] | None,
                      word_start: str) -> ImportedTokenizer:
     """Drop special tokens, and keep the pairs whose parts come before them."""
-    plain = [text for piece in ids if piece not in special and (text := piece.replace(_WORD_START, word_start))]
+    plain = [text for piece in ids if piece not in special and (text := piece.replace(WORD_START, word_start))]
     characters = tuple(sorted({text for text in plain
                                if len(text) == 1 and not text.isspace() and text != word_start}))
     known = {*characters, *word_start}
     if ranked is not None:
-        longer = [text for piece in ranked if len(text := piece.replace(_WORD_START, word_start)) > 1
+        longer = [text for piece in ranked if len(text := piece.replace(WORD_START, word_start)) > 1
                   and " " not in text.removeprefix(word_start) and not _SPECIAL_FORM.fullmatch(text)]
         return ImportedTokenizer(path, ids, tuple(merge_pairs(list(dict.fromkeys(longer)), known)), characters)
     pairs = []
     for left, right in merges or ():
-        pair = left.replace(_WORD_START, word_start), right.replace(_WORD_START, word_start)
+        pair = left.replace(WORD_START, word_start), right.replace(WORD_START, word_start)
         if pair[0] in known and pair[1] in known and not _SPECIAL_FORM.fullmatch("".join(pair)):
             pairs.append(pair)
             known.add("".join(pair))

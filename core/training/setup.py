@@ -19,7 +19,7 @@ from core.jobs.reporter import Reporter, progress_callback
 from core.library import catalog, records
 from core.library.records import CheckpointRecord, ExtensionRecord, Origin
 from core.model import precision, tensor_files
-from core.model.adapters import SETTINGS, WEIGHTS, Adapters, adapter_scale, plan_adapters
+from core.model.adapters import PEFT_PREFIX, SETTINGS, WEIGHTS, Adapters, adapter_scale, plan_adapters
 from core.model.loading import TTSModel, load_changed_tensors, load_checkpoint, load_extension
 from core.model.precision import Precision
 from core.model.prefix import new_rows, rows_name
@@ -325,7 +325,6 @@ def init_from_command(run_dir: Path, step: int) -> str:
     return f"python -m scripts.train --init-from run:{run_dir.name}@{step}"
 
 
-_PEFT_PREFIX = "base_model.model."
 _SHOWN_TOKENS = 5
 
 
@@ -412,7 +411,7 @@ def _copy_adapters(folder: Path, tts: TTSModel, record: CheckpointRecord) -> str
     if not has_adapters:
         return f"It has none of the adapters of scope {tts.scope!r}: these are fresh."
     stored = tensor_files.read(folder / records.ADAPTER / WEIGHTS, "Initialise from another checkpoint.")
-    tensors = {name.removeprefix(_PEFT_PREFIX): value for name, value in stored.items()}
+    tensors = {name.removeprefix(PEFT_PREFIX): value for name, value in stored.items()}
     target = tts.adapters.tensors()
     if shapes(target) != shapes(tensors):
         differing = sorted(set(shapes(target).items()) ^ set(shapes(tensors).items()))[0]

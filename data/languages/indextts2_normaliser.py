@@ -22,6 +22,7 @@ from importlib import metadata
 from typing import Any
 
 from config.errors import missing_package
+from config.foreign import LONE_SURROGATE
 
 Verbalize = Callable[[str, bool], str]  # text, and whether to read it by Chinese rules
 
@@ -38,7 +39,6 @@ _FINALS = ("a|o|e|i|u|ü|v|ai|ei|ua|ui|uo|ao|ou|ia|iu|ie|ue|üe|ve|uan|üan|van|
 _PINYIN = re.compile(f"(?<![a-z])(?:(?:{_INITIALS})?(?:{_FINALS})|ng|er)[1-5]", re.IGNORECASE)
 _ROUNDED = re.compile(r"([jqx])[uü]((?:n|e|an)*\d)", re.IGNORECASE)  # ju is spoken jü, which the model knows as jv
 _ESCAPED = re.compile(r"""\\(["\\])""")  # wetext 0.1.8 leaves its own escapes
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _HYPHEN = re.compile(r"\s*<H>\s*")
 _READING = re.compile(r"<([^|>\n]+)\|([^>\n]+)>")
 _KANA = re.compile("[\u3040-\u309f]+|[\u30a0-\u30ff]+")
@@ -191,7 +191,7 @@ def _marks_pattern(chinese: bool) -> re.Pattern[str]:
 def _verbalize_by_package(text: str, chinese: bool) -> str:
     """`text` by the rules of `wetext`; as it stands where they find no reading, as published."""
     try:
-        read = _rules(chinese)(" ".join(_LONE_SURROGATE.sub("", text).split()))
+        read = _rules(chinese)(" ".join(LONE_SURROGATE.sub("", text).split()))
     except AssertionError:  # such as three spaces within English text, in 0.1.8
         return text
     return _ESCAPED.sub(r"\1", read)
