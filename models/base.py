@@ -5,15 +5,15 @@ name. A family provides
 
 - a text front-end, text to ids: `Family.load_front_end`;
 - an extractor, waveform to features: `Extractor`;
-- a speech model, text ids to speech codes: `SpeechModel`, with its losses, its logits for a proof (`probe`),
+- a language model, text ids to speech codes: `LanguageModel`, with its losses, its logits for a proof (`probe`),
   `generate`, the tables that new tokens extend (`text_tables`) and the layers that adapters may wrap
   (`adapter_targets`);
 - a vocoder, speech codes to waveform: `Vocoder`;
 - optionally a recogniser for evaluation, and clips of its base languages;
 - an export in the layout that its own ecosystem loads: `Family.export`.
 
-What a speech model knows of a speaker is its conditioning: arrays of a clip by names that are the family's own. The
-layers above hand them on and look at none. The dataclasses come first, the protocols after them. Shapes: B batch,
+What a language model knows of a speaker is its conditioning: named arrays of a clip. Each family has its own names, and
+the layers above only pass the arrays on. The dataclasses come first, the protocols after them. Shapes: B batch,
 T text ids, U speech codes, S samples, D embedding size, V text rows, K speech rows. Ids of base tokens are below
 `prefix_size`.
 """
@@ -58,7 +58,7 @@ class Sample:
 
     text_ids: np.ndarray  # (T,) int64, with start and stop
     speech_codes: np.ndarray  # (U,) int64, without start and stop
-    conditioning: Mapping[str, np.ndarray]  # from `SpeechModel.sample_conditioning`
+    conditioning: Mapping[str, np.ndarray]  # from `LanguageModel.sample_conditioning`
 
     @property
     def text_targets(self) -> int:
@@ -263,11 +263,12 @@ class Extractor(Protocol):
         ...
 
 
-class SpeechModel(Protocol):
+class LanguageModel(Protocol):
     """The language model of a family: text ids and a voice to speech codes.
 
-    The network is `module`; `models.language_model.LanguageModel` implements the protocol for a `SpeechLM`.
-    It is loaded with every parameter of `module` frozen; the trainer adds new rows and adapters, or unfreezes.
+    The network is `module` (a `models.speech_network.SpeechNetwork`). `models.language_model.TransformerLanguageModel`
+    implements the protocol for a `T3`. Every parameter of `module` is frozen when it is loaded; the trainer adds new
+    rows and adapters, or unfreezes.
     """
 
     module: nn.Module
@@ -444,7 +445,7 @@ class Family(Protocol):
         """The text front-end of the base model in `folder`, checked against the number of its text rows."""
         ...
 
-    def load_speech_model(self, folder: Path, device: torch.device) -> SpeechModel:
+    def load_language_model(self, folder: Path, device: torch.device) -> LanguageModel:
         """The base language model, frozen, in evaluation mode."""
         ...
 
@@ -464,11 +465,11 @@ class Family(Protocol):
         return False
 
     def max_speech_length(self, folder: Path) -> int:
-        """See `SpeechModel.max_speech_length`; reads headers only."""
+        """See `LanguageModel.max_speech_length`; reads headers only."""
         ...
 
     def max_text_length(self, folder: Path) -> int:
-        """See `SpeechModel.max_text_length`; reads headers only."""
+        """See `LanguageModel.max_text_length`; reads headers only."""
         ...
 
     def load_extractor(self, folder: Path, device: torch.device) -> Extractor: ...
@@ -505,7 +506,7 @@ class Family(Protocol):
         """Write a complete extended model into `folder`: the language model, and the other files from `base`.
 
         `tensors` is the language model under its published names, with extended text tables; `merged` is the same
-        with the adapters merged into the weights; `front_end` is the model's. Afterwards `load_speech_model(folder)`
+        with the adapters merged into the weights; `front_end` is the model's. Afterwards `load_language_model(folder)`
         loads it.
         """
         ...

@@ -15,7 +15,7 @@ import torch
 
 from models.base import PreparedVoice, Sampling
 from models.generate import Stepper, rounded_up
-from models.speech_lm import SpeechNetwork
+from models.speech_network import SpeechNetwork
 
 _MIN_SPAN = 128
 _WARM_UP_RUNS = 2  # before a capture, in which libraries initialise
@@ -75,18 +75,18 @@ def _capture_stream(device: int) -> torch.cuda.Stream:
 class CUDAGraphStepper(Stepper):
     """A stepper that replays its step as a CUDA graph."""
 
-    def __init__(self, model: SpeechNetwork, texts: int, capacity: int, max_codes: int, device: torch.device) -> None:
-        super().__init__(model, texts, rounded_up(capacity), max_codes, device)
+    def __init__(self, network: SpeechNetwork, texts: int, capacity: int, max_codes: int, device: torch.device) -> None:
+        super().__init__(network, texts, rounded_up(capacity), max_codes, device)
         self._graphs: dict[GraphKey, torch.cuda.CUDAGraph] = {}
         self._key: GraphKey = ()  # of these texts, without the span
 
     def prefill(self, texts: Sequence[torch.Tensor], voices: Sequence[PreparedVoice], sampling: Sampling) -> None:
         """See `Stepper`; the adapters must not be switched before the texts end."""
         super().prefill(texts, voices, sampling)
-        self.model.speech_head(self.hidden[:self.rows])  # adapters update what they cache; a replay does not
+        self.network.speech_head(self.hidden[:self.rows])  # adapters update what they cache; a replay does not
         sampler = self.sampler
         self._key = (sampler.uses_guidance, sampler.uses_top_p, sampler.top_k, self.guarded,
-                     _adapter_state(self.model))
+                     _adapter_state(self.network))
 
     def advance(self) -> None:
         """Sample the next code of each row and process it."""
@@ -120,8 +120,8 @@ def span_for(positions: int) -> int:
     return max(_MIN_SPAN, 1 << (positions - 1).bit_length())
 
 
-def _adapter_state(model: SpeechNetwork) -> tuple[object, ...]:
+def _adapter_state(network: SpeechNetwork) -> tuple[object, ...]:
     """Which adapters are on, and whether the others act by row: a graph keeps the state of its capture."""
     return tuple((bool(layer.disable_adapters), tuple(layer.active_adapters),  # type: ignore[arg-type]
                   len(getattr(layer, "rows_switched", ())))
-                 for layer in model.modules() if hasattr(layer, "disable_adapters"))
+                 for layer in network.modules() if hasattr(layer, "disable_adapters"))

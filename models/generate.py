@@ -17,36 +17,36 @@ from models.alignment_guard import AlignmentGuard, text_attention
 from models.base import FinishReason, Generated, PreparedVoice, Sampling, Voice
 from models.decoder import KVCache
 from models.sampling import Sampler
-from models.speech_lm import SpeechNetwork, SpeechNetworkConfig
+from models.speech_network import SpeechNetwork, SpeechNetworkConfig
 
 SYNC_INTERVAL = 8  # steps between two reads of the codes by the host
 _MAX_PERIOD_S, _REPEATED_S = 1, 2  # a pattern of up to one second that repeats for two seconds
 
 
 @torch.inference_mode()
-def prepare_voice(model: SpeechNetwork, voice: Voice, device: torch.device) -> PreparedVoice:
+def prepare_voice(network: SpeechNetwork, voice: Voice, device: torch.device) -> PreparedVoice:
     """Keys and values of the conditioning of `voice`: it precedes the text, so it does not depend on it."""
-    embedded = model.embed_voice(voice, device)
-    cache = KVCache(model.config.decoder, 1, embedded.shape[1], device, cache_type(embedded))
-    model.hidden_states(embedded, cache)
+    embedded = network.embed_voice(voice, device)
+    cache = KVCache(network.config.decoder, 1, embedded.shape[1], device, cache_type(embedded))
+    network.hidden_states(embedded, cache)
     return PreparedVoice(voice, cache.storage[:, :, 0])
 
 
 @torch.inference_mode()
-def generate(model: SpeechNetwork, texts: Sequence[np.ndarray], voices: Sequence[Voice | PreparedVoice],
+def generate(network: SpeechNetwork, texts: Sequence[np.ndarray], voices: Sequence[Voice | PreparedVoice],
              sampling: Sampling, limits: Sequence[int], device: torch.device,
              stepper: Stepper | None = None) -> list[Generated]:
     """Codes for each text's ids (T,), up to the stop token or the text's limit in codes.
 
     A `stepper` that `fits` saves the allocation of buffers, and a `CUDAGraphStepper` the kernel launches.
     """
-    max_codes = min(max(limits), model.config.max_codes)
+    max_codes = min(max(limits), network.config.max_codes)
     ids = [torch.as_tensor(text, dtype=torch.long, device=device) for text in texts]
-    capacity = cache_capacity(model.config, max(map(len, ids)), max_codes)
+    capacity = cache_capacity(network.config, max(map(len, ids)), max_codes)
     if stepper is None:
-        stepper = Stepper(model, len(texts), capacity, max_codes, device)
+        stepper = Stepper(network, len(texts), capacity, max_codes, device)
     assert stepper.fits(len(texts), capacity, max_codes)
-    prepared = {id(voice): voice if isinstance(voice, PreparedVoice) else prepare_voice(model, voice, device)
+    prepared = {id(voice): voice if isinstance(voice, PreparedVoice) else prepare_voice(network, voice, device)
                 for voice in voices}
     stepper.prefill(ids, [prepared[id(voice)] for voice in voices], sampling)
     *_, (_, results) = decode_steps(stepper, limits)
@@ -59,7 +59,7 @@ def decode_steps(stepper: Stepper, limits: Sequence[int]) -> Iterator[tuple[np.n
 
     In the last item all texts are finished.
     """
-    config = stepper.model.config
+    config = stepper.network.config
     max_codes = min(max(limits), config.max_codes)
     results: list[Generated | None] = [None] * len(limits)
     for step in range(1, max_codes + 1):
@@ -76,16 +76,16 @@ def decode_steps(stepper: Stepper, limits: Sequence[int]) -> Iterator[tuple[np.n
 
 
 @torch.inference_mode()
-def stream(model: SpeechNetwork, text: np.ndarray, voice: Voice | PreparedVoice, sampling: Sampling, limit: int,
+def stream(network: SpeechNetwork, text: np.ndarray, voice: Voice | PreparedVoice, sampling: Sampling, limit: int,
            device: torch.device, stepper: Stepper | None = None) -> Iterator[np.ndarray | Generated]:
     """`generate` of one text: chunks of codes (n,) as they are decoded, then the complete result.
 
     A repetition is detected after its codes were yielded; the result alone leaves it out.
     """
     ids = torch.as_tensor(text, dtype=torch.long, device=device)
-    max_codes = min(limit, model.config.max_codes)
-    stepper = stepper or Stepper(model, 1, cache_capacity(model.config, len(ids), max_codes), max_codes, device)
-    prepared = voice if isinstance(voice, PreparedVoice) else prepare_voice(model, voice, device)
+    max_codes = min(limit, network.config.max_codes)
+    stepper = stepper or Stepper(network, 1, cache_capacity(network.config, len(ids), max_codes), max_codes, device)
+    prepared = voice if isinstance(voice, PreparedVoice) else prepare_voice(network, voice, device)
     stepper.prefill([ids], [prepared], sampling)
     yielded = 0
     for codes, (result,) in decode_steps(stepper, [limit]):
@@ -135,10 +135,10 @@ def repetition(codes: np.ndarray, code_rate: int = 25) -> int | None:
 class Stepper:
     """Buffers for a batch of texts, and the decoding step on them: `prefill` once, then `advance` for each code."""
 
-    def __init__(self, model: SpeechNetwork, texts: int, capacity: int, max_codes: int, device: torch.device) -> None:
-        self.model, self.texts, self.capacity, self.max_codes = model, texts, capacity, max_codes
-        self.max_rows = 2 * texts if model.guided else texts
-        config = model.config
+    def __init__(self, network: SpeechNetwork, texts: int, capacity: int, max_codes: int, device: torch.device) -> None:
+        self.network, self.texts, self.capacity, self.max_codes = network, texts, capacity, max_codes
+        self.max_rows = 2 * texts if network.guided else texts
+        config = network.config
         allowed = torch.arange(config.speech_rows, device=device) < config.start_speech
         allowed[config.stop_speech] = True
         self.sampler = Sampler(texts, allowed, config.stop_speech)
@@ -164,24 +164,24 @@ class Stepper:
 
     def prefill(self, texts: Sequence[torch.Tensor], voices: Sequence[PreparedVoice], sampling: Sampling) -> None:
         """Process the texts' ids (T,): afterwards `hidden` is that of each row's start-of-speech token."""
-        sampling = sampling if self.model.guided else replace(sampling, guidance=0.0)
-        start, used = self.model.decoding_start(sampling.position_scheme)
+        sampling = sampling if self.network.guided else replace(sampling, guidance=0.0)
+        start, used = self.network.decoding_start(sampling.position_scheme)
         self.sampler.reset(sampling, used)
         self.code_position.fill_(start)
-        conditioning, copies = self.model.config.conditioning_length, self.rows // self.texts
+        conditioning, copies = self.network.config.conditioning_length, self.rows // self.texts
         keys_and_values = torch.stack([voice.keys_and_values for voice in voices], 2)
         cache = self._cache_for(keys_and_values)
-        self.guarded = sampling.alignment_guard and bool(self.model.config.aligned_heads)
-        cache.watched = frozenset(layer for layer, _ in self.model.config.aligned_heads if self.guarded)
+        self.guarded = sampling.alignment_guard and bool(self.network.config.aligned_heads)
+        cache.watched = frozenset(layer for layer, _ in self.network.config.aligned_heads if self.guarded)
         cache.storage[:, :, :self.rows, :, :conditioning] = keys_and_values.repeat(1, 1, copies, 1, 1, 1)
         rows, lengths = self._embedded(texts)
         at = conditioning + torch.arange(rows.shape[1], device=rows.device)[None].expand(self.rows, -1)
         cache.span, cache.aligned = conditioning + rows.shape[1], False
-        hidden = self.model.hidden_states(rows, cache.rows(self.rows), at)
+        hidden = self.network.hidden_states(rows, cache.rows(self.rows), at)
         last = lengths.repeat(copies) - 1
         if self.hidden.dtype != hidden.dtype or not len(self.hidden):
             self.hidden = hidden.new_zeros(self.max_rows, hidden.shape[-1])
-            if self.model.keeps_hidden_states:
+            if self.network.keeps_hidden_states:
                 self.predicting = hidden.new_zeros(self.texts, self.max_codes, hidden.shape[-1])
         self.hidden[:self.rows] = hidden[torch.arange(self.rows, device=rows.device), last]
         self.positions[:self.rows, 0] = conditioning + last + 1
@@ -202,17 +202,17 @@ class Stepper:
     def compute(self) -> None:
         """The step itself, without any synchronisation with the host."""
         assert self.cache is not None
-        rows, model = self.rows, self.model
+        rows, network = self.rows, self.network
         if len(self.predicting):
             self.predicting.index_copy_(1, self.step[None], self.hidden[:self.texts, None])
-        sampled = self.sampler.sample(model.speech_head(self.hidden[:rows]), self.step,
+        sampled = self.sampler.sample(network.speech_head(self.hidden[:rows]), self.step,
                                       self.guard if self.guarded else None)
         self.codes.index_copy_(1, self.step[None], sampled[:, None])
         self.step += 1
         self.code_position += 1
-        embedded = model.embed_code(sampled.repeat(rows // self.texts), self.code_position)
+        embedded = network.embed_code(sampled.repeat(rows // self.texts), self.code_position)
         positions = self.positions[:rows]
-        self.hidden[:rows] = model.hidden_states(embedded[:, None], self.cache.rows(rows), positions)[:, 0]
+        self.hidden[:rows] = network.hidden_states(embedded[:, None], self.cache.rows(rows), positions)[:, 0]
         if self.guarded:
             self.guard.observe(self._text_attention(torch.zeros_like(positions[:, 0]), positions[:, 0]), sampled)
         positions += 1
@@ -223,13 +223,13 @@ class Stepper:
         It is that of the vectors at `index` (rows,) of the last forward pass, which have these `positions` (rows,).
         """
         assert self.cache is not None
-        texts, span, heads = slice(self.texts), self.cache.span, self.model.config.aligned_heads
+        texts, span, heads = slice(self.texts), self.cache.span, self.network.config.aligned_heads
         at = index[texts, None, None]
         queries = torch.stack([self.cache.queries[layer][texts, head].take_along_dim(at, 1)[:, 0]
                                for layer, head in heads], 1)
         keys = torch.stack([self.cache.storage[layer, 0, texts, head, :span] for layer, head in heads], 1)
         mask = torch.arange(span, device=index.device) <= positions[texts, None]
-        return text_attention(queries, keys, mask, self.model.config.conditioning_length)
+        return text_attention(queries, keys, mask, self.network.config.conditioning_length)
 
     def with_hidden_states(self, row: int, result: Generated) -> Generated:
         """The result of a text with the states that predicted its codes, if the network keeps them."""
@@ -240,17 +240,17 @@ class Stepper:
     def _cache_for(self, keys_and_values: torch.Tensor) -> KVCache:
         """The cache, with the type and device of these keys and values (layers, 2, B, heads, C, head size)."""
         if self.cache is None or self.cache.storage.dtype != keys_and_values.dtype:
-            self.cache = KVCache(self.model.config.decoder, self.max_rows, self.capacity, keys_and_values.device,
+            self.cache = KVCache(self.network.config.decoder, self.max_rows, self.capacity, keys_and_values.device,
                                  keys_and_values.dtype)
         return self.cache
 
     def _embedded(self, texts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Embedded text and start of speech (rows, L, width), padded on the right, and lengths (texts,)."""
-        model = self.model
-        starts = model.embed_start()
+        network = self.network
+        starts = network.embed_start()
         rows = []
         for keep in (None, starts.new_zeros(1))[:self.rows // self.texts]:
-            rows += [torch.cat([model.embed_text(text[None], keep)[0], starts]) for text in texts]
+            rows += [torch.cat([network.embed_text(text[None], keep)[0], starts]) for text in texts]
         lengths = torch.tensor([len(row) for row in rows[:self.texts]], device=starts.device)
         return nn.utils.rnn.pad_sequence(rows, batch_first=True), lengths
 

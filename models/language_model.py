@@ -1,4 +1,4 @@
-"""Implements the protocol `models.base.SpeechModel` with the network `models.speech_lm.SpeechLM`.
+"""Implements the protocol `models.base.LanguageModel` with the network `models.speech_network.T3`.
 
 Losses and logits come from `models.teacher_forcing`, decoding from `models.generate`.
 """
@@ -31,25 +31,25 @@ from models.base import (
 from models.cuda_graph_decode import CUDAGraphStepper
 from models.generate import Stepper
 from models.quantize import quantize_
-from models.speech_lm import SpeechLM
+from models.speech_network import T3
 
 TENSOR_LAYOUT = TensorLayout(("text_emb.weight", "text_head.weight"), (
     ("text_emb.", "text table"), ("text_head.", "text head"), ("speech_emb.", "speech table"),
     ("speech_head.", "speech head"), ("tfmr.embed_tokens.", "unused"), ("tfmr.", "layers"),
     ("cond_enc.", "conditioning"), ("text_pos_emb.", "positions"), ("speech_pos_emb.", "positions"),
 ))
-"""Of every `SpeechLM`."""
+"""The tensors of every `T3`."""
 
 
 @dataclass
-class LanguageModel:
-    """Implements `models.base.SpeechModel`, whose docstrings hold here; `module` is the network.
+class TransformerLanguageModel:
+    """Implements `models.base.LanguageModel` over the network `module`; methods are documented there.
 
     Its conditioning is `speaker_embedding` (D,) float32 and `prompt_codes` (P,), which may be empty. The codes of a
     text are limited to `base_code_limit` and `codes_per_token` for each of its ids.
     """
 
-    module: SpeechLM
+    module: T3
     prefix_size: int
     device: torch.device
     max_prompt_length: int
@@ -77,17 +77,17 @@ class LanguageModel:
 
     def sample_conditioning(self, target: Mapping[str, np.ndarray], prompt: Mapping[str, np.ndarray],
                             chance: random.Random) -> Mapping[str, np.ndarray]:
-        """See `models.base.SpeechModel`; that of the prompt, cut to `max_prompt_length` codes."""
+        """See `models.base.LanguageModel`; that of the prompt, cut to `max_prompt_length` codes."""
         return {**prompt, "prompt_codes": prompt["prompt_codes"][:self.max_prompt_length].astype(np.int64)}
 
     def assign_languages(self, tags: Sequence[int]) -> None:
-        """See `models.base.SpeechModel`; there is no table of languages."""
+        """See `models.base.LanguageModel`; there is no table of languages."""
 
     def speaker_vector(self, conditioning: Mapping[str, np.ndarray]) -> np.ndarray:
         return conditioning["speaker_embedding"]
 
     def probe_features(self, voice: Voice | None) -> Features:
-        """See `models.base.SpeechModel`; the codes are those of the voice's prompt, or generated from a fixed seed."""
+        """See `models.base.LanguageModel`; the codes of the voice's prompt, or codes from a fixed seed."""
         if voice is not None:
             return Features(voice.conditioning["prompt_codes"].astype(np.uint16), voice.conditioning)
         config, noise = self.module.config, np.random.default_rng(0)
@@ -112,7 +112,7 @@ class LanguageModel:
         return teacher_forcing.probe(self.module, sample, self.device)
 
     def parameter_group(self, name: str) -> tuple[str, int]:
-        """See `models.base.SpeechModel`; tables that published weights carry without a use are `unused`."""
+        """See `models.base.LanguageModel`; tables that published weights carry without a use are `unused`."""
         layers = len(self.module.transformer.layers)
         if name.startswith("tfmr.layers."):
             return "layers", layers - int(name.split(".")[2])
@@ -121,7 +121,7 @@ class LanguageModel:
         return ("unused" if name.startswith("tfmr.") else "embeddings"), layers + 1
 
     def shardable_layers(self, attention_loss: bool) -> Sequence[nn.Module]:
-        """See `models.base.SpeechModel`; the attention loss computes queries and keys of its layers once more."""
+        """See `models.base.LanguageModel`; the attention loss computes queries and keys of its layers once more."""
         guided = {layer for layer, _ in self.module.config.aligned_heads} if attention_loss else set()
         return [layer for index, layer in enumerate(self.module.transformer.layers) if index not in guided]
 
@@ -150,7 +150,7 @@ class LanguageModel:
         return generate.stream(self.module, text, voice, sampling, limit, self.device, stepper)
 
     def decode_bytes(self, text_length: int) -> int:
-        """See `models.base.SpeechModel`; with guidance a text has two rows."""
+        """See `models.base.LanguageModel`; with guidance a text has two rows."""
         decoder = self.module.config.decoder
         kind = generate.cache_type(next(self.module.speech_head.parameters()))
         positions = generate.cache_capacity(self.module.config, text_length, self._code_limit(text_length))

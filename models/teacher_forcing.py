@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from models.base import Losses, LossOptions, Sample, SampleLogits, TokenLogits
 from models.decoder import DecoderLayer
-from models.speech_lm import SpeechNetwork, SpeechNetworkConfig, padded
+from models.speech_network import SpeechNetwork, SpeechNetworkConfig, padded
 
 Moved = TypeVar("Moved")
 
@@ -43,7 +43,7 @@ class DropMask:
 
 
 @dataclass(frozen=True)
-class SpeechLMBatch:
+class TeacherForcingBatch:
     """Samples as padded tensors; `embed_rows` gathers the parts of each sample into one row."""
 
     conditioning: Any  # what the network's `embed_conditioning` takes
@@ -57,7 +57,7 @@ class SpeechLMBatch:
 
 
 def collate(samples: Sequence[Sample], config: SpeechNetworkConfig, device: torch.device,
-            options: LossOptions | None = None, seeds: Sequence[int] | None = None) -> SpeechLMBatch:
+            options: LossOptions | None = None, seeds: Sequence[int] | None = None) -> TeacherForcingBatch:
     """Pad each part of the samples on the right; the dropout of `options` in a sample depends on its seed alone."""
     text, text_lengths = padded([sample.text_ids for sample in samples])
     codes, code_lengths = padded([np.concatenate([[config.start_speech], s.speech_codes]) for s in samples])
@@ -69,7 +69,7 @@ def collate(samples: Sequence[Sample], config: SpeechNetworkConfig, device: torc
         drop = _draw_drop_mask(code_lengths, options, seeds)
     conditioning = config.stack_conditioning([sample.conditioning for sample in samples])
     sources = _sources(text, text_lengths, codes, code_lengths, config.conditioning_length, row_length)
-    batch = SpeechLMBatch(conditioning, text, text_lengths, codes, code_lengths, sources, targets, drop)
+    batch = TeacherForcingBatch(conditioning, text, text_lengths, codes, code_lengths, sources, targets, drop)
     return _to_device(batch, device)
 
 
@@ -119,7 +119,7 @@ def _to_device(value: Moved, device: torch.device) -> Moved:
     return value
 
 
-def segment_index(batch: SpeechLMBatch, conditioning_length: int) -> tuple[torch.Tensor, torch.Tensor]:
+def segment_index(batch: TeacherForcingBatch, conditioning_length: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Positions of text (B, T) and speech (B, U + 1) in the rows; those of padding are past the end of the row."""
     device = batch.text_ids.device
     text = torch.arange(batch.text_ids.shape[1], device=device)[None]
@@ -131,31 +131,31 @@ def segment_index(batch: SpeechLMBatch, conditioning_length: int) -> tuple[torch
     return text_at, codes_at
 
 
-def embed_rows(model: SpeechNetwork, batch: SpeechLMBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def embed_rows(network: SpeechNetwork, batch: TeacherForcingBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Embedded rows (B, L, width), and the positions of text and speech in them as from `segment_index`."""
-    text_at, codes_at = segment_index(batch, model.config.conditioning_length)
+    text_at, codes_at = segment_index(batch, network.config.conditioning_length)
     keep_text, keep_codes = (batch.drop.text, batch.drop.codes) if batch.drop else (None, None)
-    conditioning = model.embed_conditioning(batch.conditioning)
-    text = model.embed_text(batch.text_ids, keep_text)
-    speech = model.embed_speech(batch.codes, keep_codes)
+    conditioning = network.embed_conditioning(batch.conditioning)
+    text = network.embed_text(batch.text_ids, keep_text)
+    speech = network.embed_speech(batch.codes, keep_codes)
     parts = torch.cat([conditioning, text, speech], 1)  # in float32 if one of them is
     return parts.flatten(0, 1).index_select(0, batch.sources).unflatten(0, (len(parts), -1)), text_at, codes_at
 
 
-def losses(model: SpeechNetwork, batch: SpeechLMBatch, options: LossOptions,
+def losses(network: SpeechNetwork, batch: TeacherForcingBatch, options: LossOptions,
            teacher: TokenLogits | None = None) -> Losses:
     """Sums of next-token cross-entropy over text and speech tokens, the stop token included.
 
     A teacher that knows fewer text ids gives the others probability 0.
     """
-    rows, text_at, codes_at = embed_rows(model, batch)
-    heads = model.config.aligned_heads if options.attention else ()
-    with GuidedAttention(model.transformer, heads) as guide:
-        hidden = model.hidden_states(rows)
+    rows, text_at, codes_at = embed_rows(network, batch)
+    heads = network.config.aligned_heads if options.attention else ()
+    with GuidedAttention(network.transformer, heads) as guide:
+        hidden = network.hidden_states(rows)
         attention = guide.loss(text_at, codes_at, *_uniform_alignment(batch)) if heads else None
     hidden, targets = hidden.flatten(0, 1), batch.targets
-    text_logits = model.text_head(hidden.index_select(0, targets.text_from))
-    speech_logits = model.speech_head(hidden.index_select(0, targets.speech_from))
+    text_logits = network.text_head(hidden.index_select(0, targets.text_from))
+    speech_logits = network.speech_head(hidden.index_select(0, targets.speech_from))
     top1 = (speech_logits.argmax(-1) == targets.speech_ids).sum() if options.count_top1 else None
     return Losses(
         F.cross_entropy(text_logits.float(), targets.text_ids, reduction="sum"), len(targets.text_ids),
@@ -172,29 +172,29 @@ def _divergence(teacher: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def predictions(model: SpeechNetwork, batch: SpeechLMBatch, text_ids: int) -> TokenLogits:
+def predictions(network: SpeechNetwork, batch: TeacherForcingBatch, text_ids: int) -> TokenLogits:
     """The logits of `losses`, of the text for the first `text_ids` ids alone."""
-    hidden, targets = model.hidden_states(embed_rows(model, batch)[0]).flatten(0, 1), batch.targets
-    return TokenLogits(model.text_head(hidden.index_select(0, targets.text_from))[:, :text_ids],
-                       model.speech_head(hidden.index_select(0, targets.speech_from)))
+    hidden, targets = network.hidden_states(embed_rows(network, batch)[0]).flatten(0, 1), batch.targets
+    return TokenLogits(network.text_head(hidden.index_select(0, targets.text_from))[:, :text_ids],
+                       network.speech_head(hidden.index_select(0, targets.speech_from)))
 
 
-def text_hidden_states(model: SpeechNetwork, samples: Sequence[Sample], device: torch.device) -> list[torch.Tensor]:
+def text_hidden_states(network: SpeechNetwork, samples: Sequence[Sample], device: torch.device) -> list[torch.Tensor]:
     """Hidden states (T, width) after the last layer at the text ids of each sample."""
-    rows, text_at, _ = embed_rows(model, collate(samples, model.config, device))
-    hidden = model.hidden_states(rows)
+    rows, text_at, _ = embed_rows(network, collate(samples, network.config, device))
+    hidden = network.hidden_states(rows)
     return [hidden[index, text_at[index, :len(sample.text_ids)]] for index, sample in enumerate(samples)]
 
 
 @torch.inference_mode()
-def probe(model: SpeechNetwork, sample: Sample, device: torch.device) -> SampleLogits:
+def probe(network: SpeechNetwork, sample: Sample, device: torch.device) -> SampleLogits:
     """Teacher-forced logits of one sample: text (T, V) and speech (U + 1, K)."""
-    rows, text_at, codes_at = embed_rows(model, collate([sample], model.config, device))
-    hidden = model.hidden_states(rows)[0]
-    return SampleLogits(model.text_head(hidden[text_at[0]]), model.speech_head(hidden[codes_at[0]]))
+    rows, text_at, codes_at = embed_rows(network, collate([sample], network.config, device))
+    hidden = network.hidden_states(rows)[0]
+    return SampleLogits(network.text_head(hidden[text_at[0]]), network.speech_head(hidden[codes_at[0]]))
 
 
-def _uniform_alignment(batch: SpeechLMBatch) -> tuple[torch.Tensor, torch.Tensor]:
+def _uniform_alignment(batch: TeacherForcingBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """For each code (B, U + 1) its text position if the text were read at a uniform rate, and its weight."""
     columns = torch.arange(batch.codes.shape[1], device=batch.codes.device)[None]
     centres = (batch.text_lengths[:, None] - 1) * (columns + 0.5) / batch.code_lengths[:, None]

@@ -23,7 +23,7 @@ from models.chatterbox.hift import HiFTConfig
 from models.chatterbox.s3gen import S3Gen, S3GenConfig
 from models.chatterbox.speech_tokenizer import SpeechTokenizerConfig
 from models.decoder import DecoderConfig, RotaryScaling
-from models.speech_lm import SpeechLM, SpeechLMConfig
+from models.speech_network import T3, T3Config
 from scripts.dev.random_weights import fill
 from tests.worlds import RATE, extend_world, tone
 
@@ -39,11 +39,11 @@ SPOKEN_CODES = 60  # of a sentence; 2.4 s
 WINDOWS = ("tokenizer._mel_filters", "tokenizer.window")
 
 
-def language_model(width: int = 128, layers: int = 2, text_rows: int = 0, mlp_width: int = 256) -> SpeechLMConfig:
+def language_model(width: int = 128, layers: int = 2, text_rows: int = 0, mlp_width: int = 256) -> T3Config:
     """The configuration of a narrow T3; `text_rows` 0 is those of the made-up tokenizer."""
     rows = text_rows or 1 + highest_id(vocabulary((MADE_UP / "tokenizer.json").read_bytes(), "tokenizer.json"))
     decoder = DecoderConfig(width, layers, width // 64, mlp_width, rotary_scaling=RotaryScaling())
-    return SpeechLMConfig(decoder, rows, 8194, t3.START_SPEECH, t3.STOP_SPEECH, 2050, 4100, 256, unused_tokens=8,
+    return T3Config(decoder, rows, 8194, t3.START_SPEECH, t3.STOP_SPEECH, 2050, 4100, 256, unused_tokens=8,
                           doubled_start=True)
 
 
@@ -61,11 +61,11 @@ def save(path: Path, module: nn.Module) -> None:
     save_file({key: value.contiguous() for key, value in module.state_dict().items()}, str(path))
 
 
-def write_model(folder: Path, config: SpeechLMConfig | None = None, sound: S3GenConfig = SMALL, seed: int = 1,
+def write_model(folder: Path, config: T3Config | None = None, sound: S3GenConfig = SMALL, seed: int = 1,
                 quick: bool = False) -> None:
     """A model folder with the published file names."""
     folder.mkdir(parents=True)
-    language, models, encoder = SpeechLM(config or language_model()), S3Gen(sound), VoiceEncoder()
+    language, models, encoder = T3(config or language_model()), S3Gen(sound), VoiceEncoder()
     for module, skip in ((language, ()), (models, WINDOWS), (encoder, ())):
         if quick:
             fill_quickly(module, seed)

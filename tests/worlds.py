@@ -28,7 +28,7 @@ from data.manifest import ManifestClip
 from models.base import VocoderOptions, Voice
 from models.decoder import DecoderConfig
 from models.registry import family
-from models.speech_lm import SpeechLM, SpeechLMConfig
+from models.speech_network import T3, T3Config
 from models.tiny.codec import Codec, CodecConfig
 from models.tiny.model_folder import save_module
 from models.tiny.recogniser import RecogniserConfig, RecogniserNetwork
@@ -106,12 +106,12 @@ def write_model(folder: Path, seed: int = 0) -> None:
     recogniser = RecogniserConfig(("en", "fr", "am"), tuple(LETTERS), ("a", "b"), width=16)
     save_module(folder / "recogniser.safetensors", RecogniserNetwork(recogniser), recogniser)
     size = codec.codebook_size
-    config = SpeechLMConfig(
+    config = T3Config(
         DecoderConfig(width=32, layers=2, heads=2, mlp_width=48), text_rows=front_end.size, speech_rows=size + 2,
         start_speech=size, stop_speech=size + 1, text_positions=48, speech_positions=64, speaker_size=8,
         prompt_queries=2, aligned_heads=((0, 0), (1, 1)),
     )
-    save_module(folder / "t3.safetensors", SpeechLM(config), config)
+    save_module(folder / "t3.safetensors", T3(config), config)
     for name, pitch in (("low", 100.0), ("high", 220.0)):
         soundfile.write(folder / "voices" / f"{name}.ogg", tone(seed, 1.0, pitch).numpy(), RATE)
     _write_held_out(folder)

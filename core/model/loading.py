@@ -48,7 +48,7 @@ from core.model.prefix import (
 from core.workspace import Workspace, resolve_inside
 from data.durable_files import hash_tree
 from data.front_end import FrontEnd
-from models.base import Family, Generated, PreparedVoice, Sampling, SpeechModel, Voice
+from models.base import Family, Generated, LanguageModel, PreparedVoice, Sampling, Voice
 from models.registry import family as family_named
 
 _CACHE_SHARE = 0.5  # of the free memory, for the caches of texts that are generated together
@@ -80,7 +80,7 @@ class TTSModel:
     name: str  # of the base model in the workspace
     base_folder: Path
     base_hash: str
-    lm: SpeechModel
+    lm: LanguageModel
     front_end: FrontEnd
     device: torch.device
     adapters: Adapters | None = None
@@ -129,7 +129,7 @@ class TTSModel:
 
     def generate(self, texts: Sequence[np.ndarray], languages: Sequence[str],
                  voices: Sequence[Voice | PreparedVoice], sampling: Sampling) -> list[Generated]:
-        """`SpeechModel.generate`, each text with the adapters of its language, in batches that fit into memory.
+        """`LanguageModel.generate`, each text with the adapters of its language, in batches that fit into memory.
 
         On a GPU a batch is filled up to a power of two by copies of its last text: each size has CUDA graphs. Texts
         that need the adapters of several languages do not share a batch.
@@ -220,15 +220,15 @@ def load_base(workspace: Workspace, name: str, device: torch.device) -> TTSModel
     folder = workspace.model(name)
     family = family_named(family_of(workspace, name))
     front_end = family.load_front_end(folder)
-    model = family.load_speech_model(folder, device)
-    if front_end.prefix_size != model.prefix_size:
+    lm = family.load_language_model(folder, device)
+    if front_end.prefix_size != lm.prefix_size:
         raise UserError(
-            f"The tokenizer in {folder} has {front_end.prefix_size} ids and the model {model.prefix_size} text rows.",
+            f"The tokenizer in {folder} has {front_end.prefix_size} ids and the model {lm.prefix_size} text rows.",
             "They do not belong together; download the model again.",
         )
-    model.module.requires_grad_(False).eval()
-    base_hash = hash_tensors(model.module.state_dict())
-    return TTSModel(f"base:{name}", family, name, folder, base_hash, model, front_end, device)
+    lm.module.requires_grad_(False).eval()
+    base_hash = hash_tensors(lm.module.state_dict())
+    return TTSModel(f"base:{name}", family, name, folder, base_hash, lm, front_end, device)
 
 
 def load_front_end(workspace: Workspace, name: str) -> FrontEnd:
@@ -311,8 +311,8 @@ def assemble_export(folder: Path, device: torch.device) -> TTSModel:
     """`load_export` without the check of every file, for an export that is just being written."""
     record = read_export_record(folder)
     split = _split_export(folder, record.origin, device)
-    model, front_end, rows = split.lm, split.front_end, split.rows
-    base_hash = hash_tensors(model.module.state_dict())
+    lm, front_end, rows = split.lm, split.front_end, split.rows
+    base_hash = hash_tensors(lm.module.state_dict())
     wanted = record.weights_hash or record.origin.base_hash
     if base_hash != wanted or front_end.fingerprint != record.origin.fingerprint:
         raise UserError(
@@ -321,11 +321,11 @@ def assemble_export(folder: Path, device: torch.device) -> TTSModel:
             f"{record.origin.fingerprint[:12]} wanted.", EXPORT_AGAIN_HINT,
         )
     base = TTSModel(f"export:{record.name}", family_named(record.origin.family), record.origin.model, folder,
-                    record.origin.base_hash, model, _base_front_end(front_end), device,
+                    record.origin.base_hash, lm, _base_front_end(front_end), device,
                     text_library=record.text_library)
     base = _with_taught(base, record.origin, folder)
-    for table in model.text_tables:
-        if not torch.equal(whole_table(model.module, table), split.earlier[table]):
+    for table in lm.text_tables:
+        if not torch.equal(whole_table(lm.module, table), split.earlier[table]):
             raise UserError(f"The rows of the languages in {folder / records.TAUGHT} are not those of its weights.",
                             EXPORT_AGAIN_HINT)
     return _with_adapters(extend_model(base, front_end, rows), folder, record.scope, folder / EXPORT_RECORD)
@@ -358,7 +358,7 @@ def load_merged(folder: Path, merged: str, device: torch.device) -> TTSModel:
 class _SplitExport:
     """The language model of an export with the base's rows alone, and its other rows by the names of their tables."""
 
-    lm: SpeechModel
+    lm: LanguageModel
     front_end: FrontEnd
     earlier: Mapping[str, torch.Tensor]  # rows of the base and of the taught languages
     rows: Mapping[str, torch.Tensor]  # new ones, named as by `rows_name`
@@ -366,21 +366,21 @@ class _SplitExport:
 
 def _split_export(folder: Path, origin: Origin, device: torch.device) -> _SplitExport:
     front_end = FrontEnd.load(folder / records.FRONT_END)
-    model = family_named(origin.family).load_speech_model(folder, device)
-    if model.prefix_size != front_end.size:
-        raise UserError(f"{folder} has {front_end.size} ids in its front-end and {model.prefix_size} text rows.",
+    lm = family_named(origin.family).load_language_model(folder, device)
+    if lm.prefix_size != front_end.size:
+        raise UserError(f"{folder} has {front_end.size} ids in its front-end and {lm.prefix_size} text rows.",
                         EXPORT_AGAIN_HINT)
     rows, earlier = {}, {}
-    for table in model.text_tables:  # old and new rows apart, as in training
+    for table in lm.text_tables:  # old and new rows apart, as in training
         owner, _, leaf = table.rpartition(".")
-        values, tokens = model.module.get_parameter(table).detach(), front_end.added_tokens()
-        added = len(tokens_of_table(model, table, tokens))
-        new = len(tokens_of_table(model, table, [token for token in tokens if token.id >= origin.first_new_row]))
+        values, tokens = lm.module.get_parameter(table).detach(), front_end.added_tokens()
+        added = len(tokens_of_table(lm, table, tokens))
+        new = len(tokens_of_table(lm, table, [token for token in tokens if token.id >= origin.first_new_row]))
         base, old = len(values) - added, len(values) - new
         rows[rows_name(table)], earlier[table] = values[old:].clone(), values[:old].clone()
-        setattr(model.module.get_submodule(owner), leaf, nn.Parameter(values[:base].clone(), requires_grad=False))
-    model.prefix_size = front_end.prefix_size
-    return _SplitExport(model, front_end, earlier, rows)
+        setattr(lm.module.get_submodule(owner), leaf, nn.Parameter(values[:base].clone(), requires_grad=False))
+    lm.prefix_size = front_end.prefix_size
+    return _SplitExport(lm, front_end, earlier, rows)
 
 
 def extend_model(base: TTSModel, front_end: FrontEnd, rows: Mapping[str, torch.Tensor], *,

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from data.front_end import NewToken
-from models.base import SpeechModel
+from models.base import LanguageModel
 
 
 class PrefixTable(nn.Module):
@@ -84,9 +84,9 @@ class PrefixLinear(PrefixTable):
             for rows, own in behind)], -1)
 
 
-def tokens_of_table(model: SpeechModel, table: str, tokens: Sequence[NewToken]) -> tuple[NewToken, ...]:
+def tokens_of_table(lm: LanguageModel, table: str, tokens: Sequence[NewToken]) -> tuple[NewToken, ...]:
     """Those of the `tokens` that have a row in a text table: all, or the tags alone in the table of languages."""
-    return tuple(token for token in tokens if table != model.language_table or token.kind == "tag")
+    return tuple(token for token in tokens if table != lm.language_table or token.kind == "tag")
 
 
 def rows_name(table: str) -> str:

@@ -152,7 +152,7 @@ def base_probes(model: TTSModel) -> list[ProbeSample]:
 
 
 def row_probes(model: TTSModel, languages: Sequence[str]) -> list[ProbeSample]:
-    """Every row that was added for `languages`, as texts of them over `SpeechModel.probe_features`."""
+    """Every row that was added for `languages`, as texts of them over `LanguageModel.probe_features`."""
     voice = next(iter(model.family.load_voices(model.base_folder).values()), None)
     features = model.lm.probe_features(voice)
     codes = features.speech_codes.astype(np.int64)

@@ -29,7 +29,7 @@ from data.batches import BatchClip, LengthBucketedBatchSampler, SamplerState, Ta
 from data.feature_cache import FeatureCache, FeaturePack
 from data.front_end import FrontEnd
 from data.manifest import HELD_OUT, TRAIN, PreparedDataset
-from models.base import Features, Sample, SpeechModel
+from models.base import Features, LanguageModel, Sample
 
 
 @dataclass(frozen=True)
@@ -119,20 +119,20 @@ def load_training_data(workspace: Workspace, name: str, tts: TTSModel, disjoint_
                         sum(seconds[item.id] for item in train), variants)
 
 
-def make_sample(target: Utterance, prompt: Utterance, lm: SpeechModel, seed: str = "") -> Sample:
+def make_sample(target: Utterance, prompt: Utterance, lm: LanguageModel, seed: str = "") -> Sample:
     """`target` to learn in the voice of another clip; `seed` and the clip decide what is random about the sample."""
     conditioning = lm.sample_conditioning(target.conditioning, prompt.conditioning,
                                           random.Random(f"{seed}/{target.id}"))
     return Sample(target.text_ids, target.speech_codes.astype(np.int64), conditioning)
 
 
-def make_samples(pairs: Sequence[TargetPromptPair], clips: Sequence[Utterance], lm: SpeechModel,
+def make_samples(pairs: Sequence[TargetPromptPair], clips: Sequence[Utterance], lm: LanguageModel,
                  seed: str = "") -> list[Sample]:
     """The samples of a batch, of clips as they were recorded."""
     return [make_sample(clips[pair.target], clips[pair.prompt], lm, seed) for pair in pairs]
 
 
-def validation_pairs(held_out: Sequence[Utterance], train: Sequence[Utterance], lm: SpeechModel) -> list[Sample]:
+def validation_pairs(held_out: Sequence[Utterance], train: Sequence[Utterance], lm: LanguageModel) -> list[Sample]:
     """Held-out samples, each prompted by the first training clip of its speaker, or of the nearest one."""
     of_speaker: dict[str, Utterance] = {}
     for item in train:
@@ -141,7 +141,7 @@ def validation_pairs(held_out: Sequence[Utterance], train: Sequence[Utterance], 
             for item in held_out]
 
 
-def nearest_speaker(item: Utterance, others: Sequence[Utterance], lm: SpeechModel) -> Utterance:
+def nearest_speaker(item: Utterance, others: Sequence[Utterance], lm: LanguageModel) -> Utterance:
     """The clip of `others` whose speaker sounds most like that of `item`."""
     own = lm.speaker_vector(item.conditioning)
     return max(others, key=lambda other: float(own @ lm.speaker_vector(other.conditioning)))
@@ -175,7 +175,7 @@ class _UtteranceReader:
     """Makes utterances of clips, and counts those left out."""
 
     def __init__(self, tts: TTSModel, cache: FeatureCache, pack: FeaturePack) -> None:
-        self._front_end, self._model, self._cache, self._pack = tts.front_end, tts.lm, cache, pack
+        self._front_end, self._lm, self._cache, self._pack = tts.front_end, tts.lm, cache, pack
         self._left_out: dict[str, list[str]] = {}
         self._unknown = Counter[str]()
 
@@ -222,7 +222,7 @@ class _UtteranceReader:
                 self._leave_out("no features", item.id)
                 continue
             one = replace(item, speech_codes=features.speech_codes, conditioning=features.conditioning)
-            if _fits(one, self._model):
+            if _fits(one, self._lm):
                 variants[item.id] = (*variants.get(item.id, ()), one)
             else:
                 self._leave_out("too long", item.id)
@@ -265,8 +265,8 @@ class _UtteranceReader:
             self._leave_out(_CHARACTERS, clip.id)
             self._unknown.update(unknown)
             return None
-        if not _fits(item, self._model):
-            limits = f"{self._model.max_text_length} text ids or {self._model.max_speech_length} codes"
+        if not _fits(item, self._lm):
+            limits = f"{self._lm.max_text_length} text ids or {self._lm.max_speech_length} codes"
             self._leave_out(f"{_LENGTH}: more than its {limits}", clip.id)
             return None
         return item
@@ -280,8 +280,8 @@ class _UtteranceReader:
         self._left_out.setdefault(reason, []).append(name)
 
 
-def _fits(item: Utterance, model: SpeechModel) -> bool:
-    return len(item.text_ids) <= model.max_text_length and len(item.speech_codes) <= model.max_speech_length
+def _fits(item: Utterance, lm: LanguageModel) -> bool:
+    return len(item.text_ids) <= lm.max_text_length and len(item.speech_codes) <= lm.max_speech_length
 
 
 def subset(data: TrainingData, most: int) -> TrainingData:
@@ -328,7 +328,7 @@ class TrainLoader:
     of where it stands.
     """
 
-    def __init__(self, options: TrainOptions, data: TrainingData, replayed: Sequence[Utterance], lm: SpeechModel,
+    def __init__(self, options: TrainOptions, data: TrainingData, replayed: Sequence[Utterance], lm: LanguageModel,
                  processes: int = 1) -> None:
         self._options, self._data, self._replayed, self._lm = options, data, replayed, lm
         size = options.batch_size * processes

@@ -18,30 +18,30 @@ import torch
 from torch import nn
 
 from core.model.loading import TTSModel
-from models.base import Losses, SpeechModel, TokenLogits
+from models.base import LanguageModel, Losses, TokenLogits
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
 class ShardedModel(nn.Module):
-    """The passes over a sharded model, as methods that FSDP hooks into; every rank takes each of them."""
+    """The forward passes of a sharded language model, as methods that FSDP can hook; all ranks call each of them."""
 
-    def __init__(self, model: SpeechModel) -> None:
+    def __init__(self, lm: LanguageModel) -> None:
         super().__init__()
-        self.module, self._model = model.module, model
+        self.module, self._lm = lm.module, lm
 
     def forward(self, *given: Any, **named: Any) -> dict[str, Any]:
         """A mapping, in which FSDP finds the tensors that the backward pass begins with."""
-        return dict(vars(self._model.losses(*given, **named)))
+        return dict(vars(self._lm.losses(*given, **named)))
 
     def losses(self, *given: Any, **named: Any) -> Losses:
-        """`SpeechModel.losses`."""
+        """`LanguageModel.losses`."""
         return Losses(**self(*given, **named))
 
     def predictions(self, *given: Any, **named: Any) -> TokenLogits:
-        """`SpeechModel.predictions`."""
-        return self._model.predictions(*given, **named)
+        """`LanguageModel.predictions`."""
+        return self._lm.predictions(*given, **named)
 
 
 def shard_model(tts: TTSModel, mesh: DeviceMesh, *, guided: bool,
@@ -53,19 +53,19 @@ def shard_model(tts: TTSModel, mesh: DeviceMesh, *, guided: bool,
     """
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method  # it takes seconds to load
 
-    model = copy.copy(tts.lm)
-    frozen = {value for value in model.module.parameters() if not value.requires_grad}
+    lm = copy.copy(tts.lm)
+    frozen = {value for value in lm.module.parameters() if not value.requires_grad}
     if keep_whole:
-        shared = (*frozen, *model.module.buffers())
-        model.module = copy.deepcopy(model.module, {id(value): value for value in shared})
-    for block in model.shardable_layers(guided):
+        shared = (*frozen, *lm.module.buffers())
+        lm.module = copy.deepcopy(lm.module, {id(value): value for value in shared})
+    for block in lm.shardable_layers(guided):
         if any(value.requires_grad for value in block.parameters()):
             fully_shard(block, mesh=mesh, reshard_after_forward=True, ignored_params=frozen)
-    passes = ShardedModel(model)
+    passes = ShardedModel(lm)
     # Also the outermost frees its weights after each pass: those gathered for a teacher's pass have other values.
     fully_shard(passes, mesh=mesh, reshard_after_forward=True, ignored_params=frozen)
     register_fsdp_forward_method(passes, "predictions")
-    return replace(tts, lm=model), passes
+    return replace(tts, lm=lm), passes
 
 
 def local_bytes(tensors: Iterable[torch.Tensor]) -> int:

@@ -17,7 +17,7 @@ from torch import nn
 from config.schema import TrainOptions
 from core.model.loading import TTSModel
 from core.model.prefix import is_of_base, is_taught, parameter_name, whole_table
-from models.base import SpeechModel
+from models.base import LanguageModel
 
 ROWS, ADAPTERS, MAGNITUDES, EMBEDDINGS, HEADS = "rows", "adapters", "magnitudes", "embeddings", "heads"
 _FACTORS = (".lora_A.", ".lora_B.", ".lora_E")  # that are about zero when they begin
@@ -83,7 +83,7 @@ def unfreeze_trainables(tts: TTSModel, options: TrainOptions) -> Trainables:
     return trainables
 
 
-def make_parameter_groups(trainables: Trainables, options: TrainOptions, model: SpeechModel) -> list[ParameterGroup]:
+def make_parameter_groups(trainables: Trainables, options: TrainOptions, lm: LanguageModel) -> list[ParameterGroup]:
     """The parameters in the optimizer's order, each group with its peak rate; the base's from the output down."""
     groups = [ParameterGroup(ROWS, trainables.rows, options.row_lr)]
     factors = {name: value for name, value in trainables.adapters.items() if any(mark in name for mark in _FACTORS)}
@@ -93,7 +93,7 @@ def make_parameter_groups(trainables: Trainables, options: TrainOptions, model: 
         groups.append(ParameterGroup(MAGNITUDES, others, options.adapter_lr))
     by_depth: dict[tuple[int, str], dict[str, nn.Parameter]] = {}
     for name, value in trainables.base.items():
-        part, depth = model.parameter_group(name)
+        part, depth = lm.parameter_group(name)
         by_depth.setdefault((depth, part), {})[name] = value
     for (depth, part), parameters in sorted(by_depth.items(), key=lambda item: item[0]):
         lr = options.head_lr if part == HEADS else options.layer_lr

@@ -4,7 +4,7 @@ They are recordings that a person prepared, clips that come with the model, or s
 synthesizes before the first step; these are kept in the run's folder, because a resumed run has another
 model. Of the last two, every second clip is a drift clip and is never trained on, so that drift is not measured
 on what was replayed. A model that has no clips is probed with sentences of its languages over
-`SpeechModel.probe_features`.
+`LanguageModel.probe_features`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from data import manifest
 from data.feature_cache import FeatureCache, FeaturePack
 from data.front_end import probe_sentences
 from data.manifest import HELD_OUT, ManifestClip, PreparedDataset
-from models.base import Features, Sample, SpeechModel, Voice
+from models.base import Features, LanguageModel, Sample, Voice
 
 SPOKEN_CLIPS = "spoken"  # .json and .safetensors, in the run's folder
 _BATCH = 16  # sentences synthesized together
@@ -78,7 +78,7 @@ def split_clips(clips: Sequence[Utterance]) -> Replay:
     return Replay(with_prompt_clips(replayed), tuple(drift_clips))
 
 
-def probes(clips: Sequence[Utterance], lm: SpeechModel) -> list[ProbeSample]:
+def probes(clips: Sequence[Utterance], lm: LanguageModel) -> list[ProbeSample]:
     """The sample of each drift clip, prompted by the clip of its language with the nearest voice."""
     samples = []
     for item in clips:
@@ -107,7 +107,7 @@ def _probe_clips(tts: TTSModel, voices: Mapping[str, Voice]) -> tuple[Utterance,
     return tuple(clips)
 
 
-def _nearest_voice(features: Features, voices: Mapping[str, Voice], lm: SpeechModel) -> str:
+def _nearest_voice(features: Features, voices: Mapping[str, Voice], lm: LanguageModel) -> str:
     own = lm.speaker_vector(features.conditioning)
     return max(voices, key=lambda name: float(own @ lm.speaker_vector(voices[name].conditioning)), default="")
 

@@ -281,7 +281,7 @@ class Trainer:
         `adalora_penalty`: with AdaLoRA's orthogonality penalty, which is added once a step.
         """
         options = self.options
-        model = self.fsdp_model or self.train_model.lm
+        lm = self.fsdp_model or self.train_model.lm
         loss_options = LossOptions(options.text_dropout, options.code_dropout,
                                    attention=options.guided_attention_weight > 0)
         keep_casts = not self.sharded  # a sharded model frees its layers, and casts of them with them
@@ -289,10 +289,9 @@ class Trainer:
         if batch.replayed and options.distillation > 0:
             # An autocast of its own, because casts of weights are kept within one.
             with self.initial_weights(), self.precision.autocast(keep_casts=keep_casts):
-                teacher["teacher"] = model.predictions(batch.samples, replace(loss_options, attention=False),
-                                                       batch.seeds)
+                teacher["teacher"] = lm.predictions(batch.samples, replace(loss_options, attention=False), batch.seeds)
         with self.precision.autocast(keep_casts=keep_casts):
-            losses = model.losses(batch.samples, loss_options, batch.seeds, **teacher)
+            losses = lm.losses(batch.samples, loss_options, batch.seeds, **teacher)
         assert losses.speech_count == sum(sample.speech_targets for sample in batch.samples)
         speech, text = losses.speech_sum / speech_tokens, losses.text_sum / text_tokens
         loss = speech + options.text_loss_weight * text

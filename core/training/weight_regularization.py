@@ -19,7 +19,7 @@ from config.errors import UserError
 from core.model.precision import Precision
 from core.training import dataloader, fsdp
 from core.training.dataloader import Utterance
-from models.base import LossOptions, SpeechModel
+from models.base import LanguageModel, LossOptions
 
 _STEPS, _TRAINED = "averaged", "trained/"  # in the tensors of a checkpoint
 
@@ -60,7 +60,7 @@ class WeightRegularizer:
         """Context in which the parameters have the values of the start of the run; for passes without gradients."""
         return swap_weights(self._parameters, self._values)
 
-    def estimate_importance(self, model: SpeechModel, precision: Precision, clips: Sequence[Utterance]) -> None:
+    def estimate_importance(self, lm: LanguageModel, precision: Precision, clips: Sequence[Utterance]) -> None:
         """Set `importance` from the gradients of the loss on `clips` of base languages, with the base as it was."""
         if not clips:
             raise UserError("The importance of the base's weights (ewc) is estimated on replayed clips; there are "
@@ -69,7 +69,7 @@ class WeightRegularizer:
         with self.initial_weights():
             for item in clips:
                 with precision.autocast():
-                    losses = model.losses([dataloader.make_sample(item, item, model)], LossOptions())
+                    losses = lm.losses([dataloader.make_sample(item, item, lm)], LossOptions())
                 gradients = torch.autograd.grad(losses.speech_sum / losses.speech_count,
                                                 list(self._parameters.values()), allow_unused=True)
                 for name, gradient in zip(sums, gradients, strict=True):

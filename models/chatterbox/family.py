@@ -20,8 +20,8 @@ from models.base import Emotion, ExportFile, Family, Sampling, Voice
 from models.chatterbox import codec, model_folder, s3gen, t3
 from models.chatterbox.front_end import base_front_end
 from models.chatterbox.s3gen import S3Gen
-from models.language_model import TENSOR_LAYOUT, LanguageModel
-from models.speech_lm import SpeechLMConfig
+from models.language_model import TENSOR_LAYOUT, TransformerLanguageModel
+from models.speech_network import T3Config
 from models.weights import LazyWeights
 
 BASE_CODE_LIMIT, CODES_PER_TOKEN = 25, 10  # of a text: one second, and 0.4 s for each token
@@ -50,11 +50,11 @@ class Chatterbox(Family):
         config = t3.config_from_shapes(weights.shapes(checkpoint), str(checkpoint))
         return base_front_end(folder, config.text_rows, checkpoint.name)
 
-    def load_speech_model(self, folder: Path, device: torch.device) -> LanguageModel:  # type: ignore[override]
+    def load_language_model(self, folder: Path, device: torch.device) -> TransformerLanguageModel:  # type: ignore[override]
         module = t3.load(model_folder.find_files(folder).t3).to(device)
         module.requires_grad_(False)
-        return LanguageModel(module, module.config.text_rows, device, codec.MAX_PROMPT_CODES, BASE_CODE_LIMIT,
-                             CODES_PER_TOKEN, PREFERRED_MAX_TEXT_LENGTH)
+        return TransformerLanguageModel(module, module.config.text_rows, device, codec.MAX_PROMPT_CODES,
+                                        BASE_CODE_LIMIT, CODES_PER_TOKEN, PREFERRED_MAX_TEXT_LENGTH)
 
     def language_model_file(self, folder: Path) -> Path:
         return model_folder.find_language_model(folder)
@@ -99,7 +99,7 @@ class Chatterbox(Family):
                merged: Mapping[str, torch.Tensor] | None, front_end: FrontEnd) -> tuple[ExportFile, ...]:
         return model_folder.write_export(base, folder, tensors, merged)
 
-    def _t3_config(self, folder: Path) -> SpeechLMConfig:
+    def _t3_config(self, folder: Path) -> T3Config:
         path = model_folder.find_language_model(folder)
         return t3.config_from_shapes(weights.shapes(path), str(path))
 

@@ -34,9 +34,9 @@ from models.base import Features, PositionScheme, TensorLayout, Voice
 from models.decoder import DecoderConfig, KVCache
 from models.gpt2 import GPT2, LayerNorm, transpose_matrices
 from models.indextts2.conditioning import Conformer, ConformerConfig, PerceiverConfig, PositionTable, VoicePerceiver
-from models.language_model import LanguageModel
+from models.language_model import TransformerLanguageModel
 from models.matmul_backends import Linear
-from models.speech_lm import LearnedPositions
+from models.speech_network import LearnedPositions
 
 _HEAD_SIZE = 64
 _PLACEHOLDER = 1  # stands for every position before the codes where the published loop counts repetitions
@@ -50,7 +50,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class UnifiedVoiceConfig:
-    """Sizes and special speech ids, as far as decoding and training know them in `models.speech_lm.SpeechLMConfig`."""
+    """Sizes and special speech ids, as far as decoding and training know them in `models.speech_network.T3Config`."""
 
     decoder: DecoderConfig
     text_rows: int
@@ -368,8 +368,8 @@ _PROBED_CODES = 150
 
 
 @dataclass
-class IndexTTS2LanguageModel(LanguageModel):
-    """A `LanguageModel` of IndexTTS2, without classifier-free guidance.
+class IndexTTS2LanguageModel(TransformerLanguageModel):
+    """A `TransformerLanguageModel` of IndexTTS2, without classifier-free guidance.
 
     Its conditioning is `speaker_latents` (latents, width), or `style` (192,) in 2.5, and `emotion_vector` (width,), in
     float16 or float32. In training the speaker comes from the prompt, the emotion vector mostly from the target clip:
@@ -391,13 +391,13 @@ class IndexTTS2LanguageModel(LanguageModel):
         return {**prompt, "emotion_vector": emotion["emotion_vector"]}
 
     def speaker_vector(self, conditioning: Mapping[str, np.ndarray]) -> np.ndarray:
-        """See `models.base.SpeechModel`; the mean of the latents, or the style, at length 1."""
+        """See `models.base.LanguageModel`; the mean of the latents, or the style, at length 1."""
         speaker = conditioning["speaker_latents" if self.module.config.speaker else "style"].astype(np.float32)
         mean = speaker.reshape(-1, speaker.shape[-1]).mean(0)
         return mean / max(float(np.linalg.norm(mean)), 1e-12)
 
     def probe_features(self, voice: Voice | None) -> Features:
-        """See `models.base.SpeechModel`; the codes are generated from a fixed seed, and so is a missing voice."""
+        """See `models.base.LanguageModel`; the codes are generated from a fixed seed, and so is a missing voice."""
         config, noise = self.module.config, np.random.default_rng(0)
         codes = noise.integers(0, config.start_speech, _PROBED_CODES).astype(np.uint16)
         if voice is not None:
@@ -406,7 +406,7 @@ class IndexTTS2LanguageModel(LanguageModel):
                                 for name, shape in config.conditioning_shapes.items()})
 
     def parameter_group(self, name: str) -> tuple[str, int]:
-        """See `models.base.SpeechModel`; the voice conditioner is `unused`, since its results are cached."""
+        """See `models.base.LanguageModel`; the voice conditioner is `unused`, since its results are cached."""
         layers = len(self.module.gpt.h)
         if name.startswith("gpt.h."):
             return "layers", layers - int(name.split(".")[2])
@@ -415,7 +415,7 @@ class IndexTTS2LanguageModel(LanguageModel):
         return ("unused" if name.startswith(_VOICE_CONDITIONER) else "embeddings"), layers + 1
 
     def assign_languages(self, tags: Sequence[int]) -> None:
-        """See `models.base.SpeechModel`; their rows of the table of languages come after the base's."""
+        """See `models.base.LanguageModel`; their rows of the table of languages come after the base's."""
         if self.language_table:
             self.module.assign_languages(dict(zip(tags, count(len(self.module.lang_embedding.weight)), strict=False)))
 

@@ -19,8 +19,8 @@ from data.acoustics import audio
 from data.front_end import FrontEnd
 from models.base import Emotion, ExportFile, Family, Features, RecognitionScore, Sampling, VocoderOptions, Voice
 from models.decoder import DecoderConfig
-from models.language_model import TENSOR_LAYOUT, LanguageModel
-from models.speech_lm import SpeechLM, SpeechLMConfig
+from models.language_model import TENSOR_LAYOUT, TransformerLanguageModel
+from models.speech_network import T3, T3Config
 from models.tiny import model_folder
 from models.tiny.codec import Codec, CodecConfig
 from models.tiny.model_folder import load_config, load_module
@@ -126,12 +126,13 @@ class Tiny(Family):
             )
         return front_end
 
-    def load_speech_model(self, folder: Path, device: torch.device) -> LanguageModel:  # type: ignore[override]
+    def load_language_model(self, folder: Path, device: torch.device) -> TransformerLanguageModel:  # type: ignore[override]
         """The base language model, frozen, in evaluation mode."""
         config = _language_model_config(folder)
-        module = load_module(folder / LANGUAGE_MODEL, SpeechLM(config)).to(device)
+        module = load_module(folder / LANGUAGE_MODEL, T3(config)).to(device)
         module.requires_grad_(False)
-        return LanguageModel(module, config.text_rows, device, MAX_PROMPT_CODES, BASE_CODE_LIMIT, CODES_PER_TOKEN)
+        return TransformerLanguageModel(module, config.text_rows, device, MAX_PROMPT_CODES, BASE_CODE_LIMIT,
+                                        CODES_PER_TOKEN)
 
     def open_weights(self, path: Path) -> LazyWeights:
         return LazyWeights.open(path)
@@ -207,11 +208,11 @@ def _codec(folder: Path, device: torch.device) -> Codec:
     return load_module(folder / CODEC, Codec(load_config(folder / CODEC, CodecConfig))).to(device)
 
 
-def _language_model_config(folder: Path) -> SpeechLMConfig:
-    config = load_config(folder / LANGUAGE_MODEL, SpeechLMConfig)
+def _language_model_config(folder: Path) -> T3Config:
+    config = load_config(folder / LANGUAGE_MODEL, T3Config)
     if isinstance(config.decoder, DecoderConfig):
         return config
     settings = dict(vars(config))  # the header stores the nested config as a plain object
     settings["decoder"] = DecoderConfig(**settings["decoder"])
     settings["aligned_heads"] = tuple((layer, head) for layer, head in settings["aligned_heads"])
-    return SpeechLMConfig(**settings)
+    return T3Config(**settings)

@@ -20,7 +20,7 @@ from torch import nn
 from config.errors import UserError
 from models import weights
 from models.base import ExportFile
-from models.speech_lm import SpeechLMConfig
+from models.speech_network import T3Config
 
 MERGED = "t3-merged.safetensors"
 _COPIED = {
@@ -61,7 +61,7 @@ def load_module(path: Path, module: Module) -> Module:
     return module.eval()
 
 
-def write_export(base: Path, folder: Path, language_model: str, config: SpeechLMConfig,
+def write_export(base: Path, folder: Path, language_model: str, config: T3Config,
                  tensors: Mapping[str, torch.Tensor],
                  merged: Mapping[str, torch.Tensor] | None) -> tuple[ExportFile, ...]:
     """Write the export's model files into `folder`; returns their names and purposes."""
@@ -83,7 +83,7 @@ def write_export(base: Path, folder: Path, language_model: str, config: SpeechLM
     return tuple(files)
 
 
-def _save(path: Path, config: SpeechLMConfig, tensors: Mapping[str, torch.Tensor],
+def _save(path: Path, config: T3Config, tensors: Mapping[str, torch.Tensor],
           types: Mapping[str, torch.dtype]) -> None:
     rows = len(tensors["text_emb.weight"])
     header = {"config": json.dumps(asdict(replace(config, text_rows=rows)))}

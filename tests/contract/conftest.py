@@ -19,7 +19,7 @@ from core.training import dataloader, replay, setup
 from core.training.trainer import Trainer
 from core.workspace import Workspace
 from data import manifest
-from models.base import SpeechModel, Voice
+from models.base import LanguageModel, Voice
 from tests.contract.families import FAMILIES, Case
 from tests.worlds import DEVICE, train_options
 
@@ -56,7 +56,7 @@ class World:
     def extension(self) -> TTSModel:
         return single_start(load_extension(self.workspace, "tiny-am", DEVICE))
 
-    def trainer(self, dtype: torch.dtype = torch.float32, wrap: Callable[[SpeechModel], SpeechModel] | None = None,
+    def trainer(self, dtype: torch.dtype = torch.float32, wrap: Callable[[LanguageModel], LanguageModel] | None = None,
                 warn: Callable[[str], None] = lambda message: None, **changes: object) -> Trainer:
         """A trainer that has not taken a step; `wrap` may put something around its model."""
         options: TrainOptions = train_options(**changes)

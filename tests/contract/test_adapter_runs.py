@@ -20,7 +20,7 @@ from core.library import certificate
 from core.model.loading import TTSModel, load, load_checkpoint
 from core.training import checkpoint
 from core.workspace import Workspace
-from models.speech_lm import SpeechLM
+from models.speech_network import T3
 from models.tiny.family import _language_model_config
 from models.tiny.model_folder import load_module
 from tests.contract.test_export import probes
@@ -91,9 +91,9 @@ def _exported(world: Workspace, run: Path, kind: str) -> None:
     with checkpointed.adapters_for("en"):
         assert not torch.allclose(checkpointed.lm.probe(new.sample).speech_logits, wanted)
     config, tiny = _language_model_config(place), load(world, "base:tiny", DEVICE).lm
-    merged = replace(tiny, module=load_module(place / "t3-merged.safetensors", SpeechLM(config)).to(DEVICE))
+    merged = replace(tiny, module=load_module(place / "t3-merged.safetensors", T3(config)).to(DEVICE))
     torch.testing.assert_close(merged.probe(new.sample).speech_logits, wanted, atol=1e-4, rtol=1e-4)
-    plain = load_module(place / "t3.safetensors", SpeechLM(config)).to(DEVICE)
+    plain = load_module(place / "t3.safetensors", T3(config)).to(DEVICE)
     wrapped = PeftModel.from_pretrained(plain, str(place / "adapter"))
     by_peft = replace(tiny, module=wrapped.base_model.model)
     torch.testing.assert_close(by_peft.probe(new.sample).speech_logits, wanted, atol=1e-4, rtol=1e-4)

@@ -35,7 +35,7 @@ from core.training import replay
 from core.workspace import Workspace
 from data.acoustics import audio
 from data.durable_files import hash_tree
-from models.speech_lm import SpeechLM
+from models.speech_network import T3
 from models.tiny import model_folder as tiny_folder
 from models.tiny.family import _language_model_config
 from models.tiny.model_folder import load_module
@@ -77,7 +77,7 @@ def test_the_weights_load_strictly_at_the_new_size(world: Workspace, exported: P
     model = load(world, f"run:{RUN}", CPU)
     config = _language_model_config(exported)
     assert config.text_rows == model.front_end.size > model.front_end.prefix_size
-    plain = load_module(exported / "t3.safetensors", SpeechLM(config))
+    plain = load_module(exported / "t3.safetensors", T3(config))
     assert set(plain.state_dict()) == set(load(world, "base:tiny", CPU).lm.module.state_dict())
     item = probes(model)[0]
     tiny = replace(load(world, "base:tiny", CPU).lm, module=plain)
@@ -95,7 +95,7 @@ def test_old_rows_keep_the_bytes_of_the_base_file(world: Workspace, exported: Pa
 
 def test_the_merged_weights_speak_like_the_adapters_and_change_the_base(world: Workspace, exported: Path) -> None:
     model = load(world, f"run:{RUN}", CPU)
-    merged = load_module(exported / "t3-merged.safetensors", SpeechLM(_language_model_config(exported)))
+    merged = load_module(exported / "t3-merged.safetensors", T3(_language_model_config(exported)))
     tiny = replace(load(world, "base:tiny", CPU).lm, module=merged)
     english, amharic = probes(model)[0], probes(model)[-1]
     with model.adapters_for("am"):
@@ -109,7 +109,7 @@ def test_the_merged_weights_speak_like_the_adapters_and_change_the_base(world: W
 
 def test_peft_loads_the_adapters_itself(world: Workspace, exported: Path) -> None:
     model = load(world, f"run:{RUN}", CPU)
-    plain = load_module(exported / "t3.safetensors", SpeechLM(_language_model_config(exported)))
+    plain = load_module(exported / "t3.safetensors", T3(_language_model_config(exported)))
     wrapped = PeftModel.from_pretrained(plain, str(exported / "adapter"))
     tiny = replace(load(world, "base:tiny", CPU).lm, module=wrapped.base_model.model)
     item = probes(model)[-1]

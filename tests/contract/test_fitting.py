@@ -16,7 +16,7 @@ from core.training import checkpoint, memory_plan, run_plan
 from core.training.memory_plan import MicrobatchPlan
 from core.training.trainer import Trainer
 from data.batches import TargetPromptPair
-from models.base import Losses, LossOptions, Sample, SpeechModel
+from models.base import LanguageModel, Losses, LossOptions, Sample
 from tests.contract.conftest import World
 from tests.worlds import DEVICE
 
@@ -29,7 +29,7 @@ NOISY = {"adapter_dropout": 0.3, "text_dropout": 0.3, "gradient_accumulation": 2
 class Cramped:
     """A model on a device with room for a few samples, and for others where activations are recomputed."""
 
-    def __init__(self, model: SpeechModel, room: int, room_recomputing: int = 0) -> None:
+    def __init__(self, model: LanguageModel, room: int, room_recomputing: int = 0) -> None:
         self._model, self._rooms, self._recomputing = model, (room, max(room, room_recomputing)), False
         self.asked: list[int] = []
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from core.training.trainer import Diverged
-from models.base import Losses, SpeechModel
+from models.base import LanguageModel, Losses
 from tests.contract.conftest import World
 
 
 class Broken:
     """A model whose losses are numbers and whose gradients are none, while `broken` says so."""
 
-    def __init__(self, model: SpeechModel) -> None:
+    def __init__(self, model: LanguageModel) -> None:
         self._model, self.broken, self.passes = model, False, 0
 
     def __getattr__(self, name: str) -> object:
@@ -32,7 +32,7 @@ class Broken:
 def test_a_batch_without_gradients_leaves_the_scale_as_it_was(world: World) -> None:
     held: list[Broken] = []
 
-    def wrap(model: SpeechModel) -> SpeechModel:
+    def wrap(model: LanguageModel) -> LanguageModel:
         held.append(Broken(model))
         return held[0]  # type: ignore[return-value]
 

@@ -18,7 +18,7 @@ from models.cuda_graph_decode import CUDAGraphStepper
 from models.decoder import DecoderConfig
 from models.generate import Stepper, cache_capacity, generate, prepare_voice
 from models.indextts2.family import IndexTTS2
-from models.speech_lm import SpeechLM, SpeechLMConfig
+from models.speech_network import T3, T3Config
 from models.teacher_forcing import GuidedAttention
 from models.tiny.family import Tiny
 from tests.emulated_cuda import CUDA, emulated_cuda
@@ -26,7 +26,7 @@ from tests.emulated_cuda import CUDA, emulated_cuda
 CPU = torch.device("cpu")
 RECORDED = load_file(str(Path(__file__).parents[1] / "reference" / "chatterbox" / "alignment.safetensors"))
 STOP = 7
-CONFIG = SpeechLMConfig(DecoderConfig(width=32, layers=3, heads=2, mlp_width=48), 30, 60, 58, 59, 64, 300, 8,
+CONFIG = T3Config(DecoderConfig(width=32, layers=3, heads=2, mlp_width=48), 30, 60, 58, 59, 64, 300, 8,
                         prompt_queries=2, doubled_start=True, aligned_heads=((2, 1), (0, 0)))
 GUARDED = Sampling(temperature=1.0, alignment_guard=True)
 
@@ -57,9 +57,9 @@ def test_a_text_does_not_depend_on_its_batch() -> None:
 
 
 @pytest.fixture(scope="module")
-def model() -> SpeechLM:
+def model() -> T3:
     torch.manual_seed(0)
-    return SpeechLM(CONFIG).eval().requires_grad_(False)
+    return T3(CONFIG).eval().requires_grad_(False)
 
 
 def voice() -> Voice:
@@ -69,7 +69,7 @@ def voice() -> Voice:
 
 
 def test_it_sees_the_attention_of_a_forward_pass_over_the_whole_row(
-        model: SpeechLM, monkeypatch: pytest.MonkeyPatch) -> None:
+        model: T3, monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts of two lengths in one batch, against the attention that the training loss computes."""
     seen: list[torch.Tensor] = []
     observe = AlignmentGuard.observe
@@ -97,7 +97,7 @@ def test_it_sees_the_attention_of_a_forward_pass_over_the_whole_row(
     assert len(seen) == count + 1
 
 
-def test_captured_steps_are_guarded_as_plain_ones_and_the_stop_is_held_back(model: SpeechLM) -> None:
+def test_captured_steps_are_guarded_as_plain_ones_and_the_stop_is_held_back(model: T3) -> None:
     texts, most = [np.arange(3, 20), np.arange(1, 9)], 110
     plain = generate(model, texts, [voice()] * 2, GUARDED, [most] * 2, CPU)
     free = generate(model, texts, [voice()] * 2, replace(GUARDED, alignment_guard=False), [most] * 2, CPU)

@@ -72,7 +72,7 @@ def read_all(folder: Path) -> None:
     family = Chatterbox()
     family.load_front_end(folder)
     family.load_extractor(folder, CPU)
-    family.load_speech_model(folder, CPU)
+    family.load_language_model(folder, CPU)
     family.load_vocoder(folder, CPU)
     family.load_voices(folder)
 
@@ -163,7 +163,7 @@ def test_the_english_model_is_known_by_its_shapes(folder: Path) -> None:
     (folder / TOKENIZER).unlink()
     front_end = Chatterbox().load_front_end(folder)
     assert front_end.languages == ("en",)
-    assert front_end.size == Chatterbox().load_speech_model(folder, CPU).prefix_size
+    assert front_end.size == Chatterbox().load_language_model(folder, CPU).prefix_size
 
 
 def test_a_file_that_is_no_t3_is_named(folder: Path) -> None:

@@ -13,11 +13,11 @@ from models.base import Sampling, Voice
 from models.cuda_graph_decode import CUDAGraphStepper, span_for
 from models.decoder import DecoderConfig
 from models.generate import Stepper, cache_capacity, generate, prepare_voice, repetition
-from models.speech_lm import SpeechLM, SpeechLMConfig
+from models.speech_network import T3, T3Config
 from tests.emulated_cuda import CUDA, REAL, emulated_cuda
 
 CPU = torch.device("cpu")
-CONFIG = SpeechLMConfig(DecoderConfig(width=32, layers=2, heads=2, mlp_width=48), 30, 60, 58, 59, 64, 300, 8,
+CONFIG = T3Config(DecoderConfig(width=32, layers=2, heads=2, mlp_width=48), 30, 60, 58, 59, 64, 300, 8,
                         prompt_queries=2)
 
 
@@ -39,9 +39,9 @@ class Replayed(CUDAGraphStepper):
 
 
 @pytest.fixture(scope="module")
-def model() -> SpeechLM:
+def model() -> T3:
     torch.manual_seed(0)
-    return SpeechLM(CONFIG).eval()
+    return T3(CONFIG).eval()
 
 
 def voice() -> Voice:
@@ -52,7 +52,7 @@ def voice() -> Voice:
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=1.0, guidance=0.5), Sampling(temperature=1.0, guidance=0.0),
                                       Sampling(temperature=1.0, top_p=0.8, repetition_penalty=1.5)])
-def test_it_speaks_what_the_plain_step_speaks_over_every_span(model: SpeechLM, sampling: Sampling) -> None:
+def test_it_speaks_what_the_plain_step_speaks_over_every_span(model: T3, sampling: Sampling) -> None:
     texts, cap = [np.arange(3, 20), np.arange(1, 9)], 250
     stepper = Replayed(model, 2, cache_capacity(CONFIG, 17, cap), cap, CPU)
     for seed in (1, 2):
@@ -64,7 +64,7 @@ def test_it_speaks_what_the_plain_step_speaks_over_every_span(model: SpeechLM, s
     assert stepper.captures <= 2  # of 128 and 256 positions, kept for the second text
 
 
-def test_new_controls_need_no_new_graph_and_other_rows_do(model: SpeechLM) -> None:
+def test_new_controls_need_no_new_graph_and_other_rows_do(model: T3) -> None:
     text, cap = [np.arange(3, 20)], 16
     stepper = Replayed(model, 1, cache_capacity(CONFIG, 17, cap), cap, CPU)
     said = []
@@ -75,7 +75,7 @@ def test_new_controls_need_no_new_graph_and_other_rows_do(model: SpeechLM) -> No
     assert said[0] == said[2] != said[1]
 
 
-def steps(model: SpeechLM, kind: type[Stepper], device: torch.device, codes: int) -> list[int]:
+def steps(model: T3, kind: type[Stepper], device: torch.device, codes: int) -> list[int]:
     """The codes of a text, one after another, without a look at stops."""
     stepper = kind(model, 1, cache_capacity(CONFIG, 17, codes), codes, device)
     with torch.inference_mode():
@@ -86,7 +86,7 @@ def steps(model: SpeechLM, kind: type[Stepper], device: torch.device, codes: int
     return stepper.codes[0].tolist()
 
 
-def test_a_graph_is_captured_at_the_last_code_that_the_buffers_hold(model: SpeechLM) -> None:
+def test_a_graph_is_captured_at_the_last_code_that_the_buffers_hold(model: T3) -> None:
     """The warm-up must not go on from there: 22 positions and 107 codes end at position 129, in a new span."""
     wanted = steps(model, Stepper, CPU, 107)
     with emulated_cuda() as state:
@@ -94,10 +94,10 @@ def test_a_graph_is_captured_at_the_last_code_that_the_buffers_hold(model: Speec
         assert REAL or state.captures == 2
 
 
-def test_a_code_takes_no_walk_over_the_modules(model: SpeechLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_code_takes_no_walk_over_the_modules(model: T3, monkeypatch: pytest.MonkeyPatch) -> None:
     walks: list[int] = []
-    plain = SpeechLM.modules
-    monkeypatch.setattr(SpeechLM, "modules", lambda module, **options: walks.append(1) or plain(module, **options))
+    plain = T3.modules
+    monkeypatch.setattr(T3, "modules", lambda module, **options: walks.append(1) or plain(module, **options))
     stepper = Replayed(model, 1, cache_capacity(CONFIG, 17, 20), 20, CPU)
     with torch.inference_mode():
         stepper.prefill([torch.arange(3, 20)], [prepare_voice(model, voice(), CPU)], Sampling())

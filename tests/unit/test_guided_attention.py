@@ -11,10 +11,10 @@ import torch
 
 from models.base import LossOptions, Sample
 from models.decoder import DecoderConfig
-from models.speech_lm import SpeechLM, SpeechLMConfig
-from models.teacher_forcing import GuidedAttention, SpeechLMBatch, collate, losses
+from models.speech_network import T3, T3Config
+from models.teacher_forcing import GuidedAttention, TeacherForcingBatch, collate, losses
 
-CONFIG = SpeechLMConfig(
+CONFIG = T3Config(
     DecoderConfig(width=32, layers=2, heads=2, mlp_width=48), text_rows=30, speech_rows=22, start_speech=20,
     stop_speech=21, text_positions=40, speech_positions=40, speaker_size=4, prompt_queries=2,
     aligned_heads=((0, 1), (1, 0)),
@@ -27,12 +27,12 @@ def _sample(text: int, codes: int, seed: int) -> Sample:
         "speaker_embedding": noise.standard_normal(4).astype(np.float32), "prompt_codes": noise.integers(0, 20, 5)})
 
 
-def _model() -> SpeechLM:
+def _model() -> T3:
     torch.manual_seed(0)
-    return SpeechLM(CONFIG).eval()
+    return T3(CONFIG).eval()
 
 
-def _batch(*samples: Sample) -> SpeechLMBatch:
+def _batch(*samples: Sample) -> TeacherForcingBatch:
     return collate(samples, CONFIG, torch.device("cpu"))
 
 
@@ -70,7 +70,7 @@ def test_without_the_option_nothing_is_measured_and_no_hook_stays():
 
 
 def test_a_family_without_aligned_heads_skips_it():
-    model = SpeechLM(dataclasses.replace(CONFIG, aligned_heads=()))
+    model = T3(dataclasses.replace(CONFIG, aligned_heads=()))
     assert losses(model, _batch(_sample(6, 9, 1)), LossOptions(attention=True)).attention_sum is None
 
 

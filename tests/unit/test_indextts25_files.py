@@ -118,7 +118,7 @@ def test_a_saved_front_end_is_read_back(front_end: FrontEnd, tmp_path: Path) -> 
 
 
 def test_a_language_starts_from_its_own_row_or_from_those_that_are_spoken(made: Path, front_end: FrontEnd) -> None:
-    base, model = IndexTTS2().load_front_end(made), IndexTTS2().load_speech_model(made, CPU)
+    base, model = IndexTTS2().load_front_end(made), IndexTTS2().load_language_model(made, CPU)
     table = model.module.get_parameter(LANGUAGE_TABLE).data
     text = model.module.get_parameter(TABLES[0]).data
     rows = initial_rows({"lang_embedding": table, "text_embedding": text}, base, front_end, "romanised", 0,
@@ -236,7 +236,7 @@ def test_a_wanted_duration_is_that_of_the_sound(tmp_path: Path) -> None:
     for wanted_s, frames in ((0.0, 68), (0.5, 43)):
         made = vocoder.decode(codes, voice, VocoderOptions(flow_steps=2, duration_s=wanted_s))
         assert len(made) == 256 * frames
-    model = family.load_speech_model(tmp_path / "model", CPU)
+    model = family.load_language_model(tmp_path / "model", CPU)
     plain, timed = (model.prepare(replace(voice, duration_s=wanted_s)).keys_and_values for wanted_s in (0.0, 0.5))
     assert torch.equal(plain, timed)
 

@@ -21,7 +21,7 @@ from core.training.run_plan import Estimate
 from core.workspace import Workspace
 from data import manifest
 from models.base import Generated
-from models.language_model import LanguageModel
+from models.language_model import TransformerLanguageModel
 from models.tiny.family import Tiny
 from tests.worlds import Listener, train_options, write_dataset
 
@@ -75,7 +75,7 @@ def base_that_speaks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return [Generated(np.arange(8) % 27, "limit") for _ in ids]
 
     monkeypatch.setattr(Tiny, "load_replay_clips", lambda self, folder: [])
-    monkeypatch.setattr(LanguageModel, "generate", generate)
+    monkeypatch.setattr(TransformerLanguageModel, "generate", generate)
     return asked
 
 

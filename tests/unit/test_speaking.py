@@ -34,7 +34,7 @@ from data import manifest
 from data.acoustics import audio
 from data.importers import import_source
 from models.base import Generated, RecognitionScore
-from models.language_model import LanguageModel
+from models.language_model import TransformerLanguageModel
 from tests.trained import RUN, trained_world
 from tests.worlds import RATE, CodesAsSound, Listener, tone
 
@@ -287,7 +287,7 @@ def test_what_both_models_read_alike_is_computed_in_batches_of_the_same_shape(
     """Half precision rounds by the shape of a batch: what stands in one with it could undo the equality to the bit."""
     texts = (("en", "the cat"), ("am", "ሀለመ"), ("fr", "le chat"), ("am", "ሰረቀ ሀለ"))
     batches: list[list[list[int]]] = []
-    monkeypatch.setattr(LanguageModel, "generate", watched(batches, LanguageModel.generate))
+    monkeypatch.setattr(TransformerLanguageModel, "generate", watched(batches, TransformerLanguageModel.generate))
     compare.run(CompareOptions(finetuned=f"run:{RUN}", texts=texts, device="cpu"), world, listener)
     base_old, finetuned_old, base_new, finetuned_new = batches
     assert base_old == finetuned_old

@@ -112,7 +112,7 @@ def test_the_speaker_vector_is_that_of_the_package(held_out: list[tuple[torch.Te
 
 def test_another_speaker_lowers_the_similarity(held_out: list[tuple[torch.Tensor, str, str]]) -> None:
     tiny = family("tiny")
-    extractor, model = tiny.load_extractor(PACK, CPU), tiny.load_speech_model(PACK, CPU)
+    extractor, model = tiny.load_extractor(PACK, CPU), tiny.load_language_model(PACK, CPU)
     for vector in (lambda one: measures.speaker_vector(one, RATE),
                    lambda one: model.speaker_vector(extractor.extract(one).conditioning)):
         vectors = [(vector(waveform), speaker) for waveform, _, speaker in held_out[:8]]

@@ -8,10 +8,10 @@ import torch
 
 from models.base import LossOptions, Sample
 from models.decoder import DecoderConfig
-from models.speech_lm import SpeechLM, SpeechLMConfig
+from models.speech_network import T3, T3Config
 from models.teacher_forcing import collate, embed_rows, losses
 
-CONFIG = SpeechLMConfig(
+CONFIG = T3Config(
     DecoderConfig(width=32, layers=2, heads=2, mlp_width=48), text_rows=30, speech_rows=22, start_speech=20,
     stop_speech=21, text_positions=40, speech_positions=40, speaker_size=4, prompt_queries=2,
 )
@@ -29,12 +29,12 @@ SAMPLES = [sample(6, 9, 1), sample(14, 30, 2), sample(3, 2, 3)]
 
 
 @pytest.fixture(scope="module")
-def model() -> SpeechLM:
+def model() -> T3:
     torch.manual_seed(0)
-    return SpeechLM(CONFIG).eval()
+    return T3(CONFIG).eval()
 
 
-def test_a_row_is_conditioning_text_and_speech_without_a_gap(model: SpeechLM) -> None:
+def test_a_row_is_conditioning_text_and_speech_without_a_gap(model: T3) -> None:
     batch = collate(SAMPLES, CONFIG, CPU, DROPOUT, [1, 2, 3])
     assert batch.drop is not None
     rows, text_at, codes_at = embed_rows(model, batch)
@@ -70,7 +70,7 @@ def test_hiding_has_the_shares_that_are_asked_for() -> None:
     assert collate(many, CONFIG, CPU, LossOptions()).drop is None
 
 
-def test_losses_are_over_real_positions_alone(model: SpeechLM) -> None:
+def test_losses_are_over_real_positions_alone(model: T3) -> None:
     found = losses(model, collate(SAMPLES, CONFIG, CPU), LossOptions())
     assert found.text_count == sum(item.text_targets for item in SAMPLES)
     assert found.speech_count == sum(item.speech_targets for item in SAMPLES)

@@ -12,7 +12,7 @@ from core.model.adapters import Adapters, plan_adapters
 from core.model.precision import Precision
 from models.cuda_graph_decode import CUDAGraphStepper
 from models.generate import Stepper
-from models.language_model import LanguageModel
+from models.language_model import TransformerLanguageModel
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.results import BenchmarkRow, Bound
 from scripts.dev.benchmark.timing import Measure, MeasurementStats, measure_interleaved
@@ -21,7 +21,7 @@ TEXTS = (1, 8, 32)
 _KINDS: dict[str, type[Stepper]] = {"graphs": CUDAGraphStepper, "no graphs": Stepper}
 
 
-def add_adapters(lm: LanguageModel, device: torch.device) -> None:
+def add_adapters(lm: TransformerLanguageModel, device: torch.device) -> None:
     """The adapters that a run has by default, switched on, in the precision of the model's first matrix."""
     dtype = next(value.dtype for value in lm.module.parameters() if value.ndim == 2)
     adapters = Adapters.fresh(lm.module, plan_adapters(TrainOptions(), lm.adapter_targets), seed=0)

@@ -22,7 +22,7 @@ from models.indextts2.s2mel import S2MelConfig
 from models.indextts2.semantic_codec import SemanticCodecConfig
 from models.indextts2.unified_voice import UnifiedVoiceConfig
 from models.indextts2.w2v_bert import W2vBertConfig
-from models.speech_lm import SpeechLMConfig
+from models.speech_network import T3Config
 
 TEXT_ROWS, SPEECH_ROWS = 2454, 8194
 _LAYERS = 30  # as published
@@ -48,7 +48,7 @@ _GPT = UnifiedVoiceConfig(
 class BenchmarkSizes:
     """Model sizes and numbers of measurements. Lengths of speech in codes, 25 per second."""
 
-    language: SpeechLMConfig
+    language: T3Config
     sound: S3GenConfig
     s2mel: S2MelConfig = field(default_factory=S2MelConfig)
     bigvgan: BigVGANConfig = field(default_factory=BigVGANConfig)
@@ -75,10 +75,10 @@ class BenchmarkSizes:
     extractor: ExtractorSizes = ExtractorSizes()
 
 
-def language_model(layers: int = _LAYERS, width: int = 1024) -> SpeechLMConfig:
+def language_model(layers: int = _LAYERS, width: int = 1024) -> T3Config:
     """T3 at its published size, or with fewer layers, or narrower."""
     decoder = DecoderConfig(width, layers, width // 64, 4 * width, rotary_scaling=RotaryScaling())
-    return SpeechLMConfig(decoder, TEXT_ROWS, SPEECH_ROWS, t3.START_SPEECH, t3.STOP_SPEECH, 2050, 4100, 256,
+    return T3Config(decoder, TEXT_ROWS, SPEECH_ROWS, t3.START_SPEECH, t3.STOP_SPEECH, 2050, 4100, 256,
                           unused_tokens=8, doubled_start=True)
 
 

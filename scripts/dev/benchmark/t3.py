@@ -21,9 +21,9 @@ from models.chatterbox import codec, t3
 from models.chatterbox.family import BASE_CODE_LIMIT, CODES_PER_TOKEN
 from models.cuda_graph_decode import CUDAGraphStepper
 from models.generate import Stepper, prepare_voice
-from models.language_model import LanguageModel
+from models.language_model import TransformerLanguageModel
 from models.quantize import quantize_
-from models.speech_lm import SpeechLM
+from models.speech_network import T3
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.gpu_decode import add_adapters, decode_rows
 from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound, Cost
@@ -34,7 +34,7 @@ PART = "T3"
 _TIMES = {"float32": 1.0, "bfloat16": 1.8, "int8": 5.0}  # the package's speed, aimed at on two cores
 _MS_A_CODE, _CODES_A_SECOND = Bound(1.0), Bound(15_000.0)  # on one H100, in bfloat16
 _GUIDANCE = 0.5
-Models = Mapping[str, SpeechLM]
+Models = Mapping[str, T3]
 
 
 def measure(bench: Bench) -> BenchmarkResults:
@@ -56,12 +56,12 @@ def measure(bench: Bench) -> BenchmarkResults:
     return BenchmarkResults(tuple(rows), tuple(costs))
 
 
-def _adapt(bench: Bench, model: SpeechLM) -> None:
-    add_adapters(LanguageModel(model, TEXT_ROWS, bench.device, codec.MAX_PROMPT_CODES, BASE_CODE_LIMIT,
+def _adapt(bench: Bench, model: T3) -> None:
+    add_adapters(TransformerLanguageModel(model, TEXT_ROWS, bench.device, codec.MAX_PROMPT_CODES, BASE_CODE_LIMIT,
                                CODES_PER_TOKEN), bench.device)
 
 
-def make(bench: Bench) -> dict[str, SpeechLM]:
+def make(bench: Bench) -> dict[str, T3]:
     """The same random weights in every precision that the device has."""
     config, device = bench.sizes.language, bench.device
     whole = t3.empty(config).to_empty(device="cpu")
@@ -100,7 +100,7 @@ def _codes(bench: Bench, models: Models, context: int, guided: bool) -> list[Ben
     ]
 
 
-def _decoding(bench: Bench, model: SpeechLM, text: int, texts: int, guidance: float,
+def _decoding(bench: Bench, model: T3, text: int, texts: int, guidance: float,
               kind: type[Stepper] | None = None) -> Measure:
     """Decodes some codes after texts of `text` ids, continuing at each call; milliseconds for one code of each."""
     sizes, device = bench.sizes, bench.device
@@ -119,7 +119,7 @@ def _decoding(bench: Bench, model: SpeechLM, text: int, texts: int, guidance: fl
 
 
 @torch.inference_mode()
-def begin(stepper: Stepper, model: SpeechLM, text: int, guidance: float, device: torch.device) -> None:
+def begin(stepper: Stepper, model: T3, text: int, guidance: float, device: torch.device) -> None:
     """Prefill random texts of `text` ids, all in one voice."""
     random = np.random.default_rng(0)
     ids = [torch.from_numpy(random.integers(1, 250, text)).to(device) for _ in range(stepper.texts)]
@@ -127,7 +127,7 @@ def begin(stepper: Stepper, model: SpeechLM, text: int, guidance: float, device:
     stepper.prefill(ids, [_voice(model, device)] * stepper.texts, sampling)
 
 
-def _voice(model: SpeechLM, device: torch.device) -> PreparedVoice:
+def _voice(model: T3, device: torch.device) -> PreparedVoice:
     random = np.random.default_rng(1)
     speaker = random.standard_normal(model.config.speaker_size).astype(np.float32)
     conditioning = {"speaker_embedding": speaker / np.linalg.norm(speaker),
@@ -163,7 +163,7 @@ def _prefills(bench: Bench, models: Models) -> list[BenchmarkRow]:
     return rows
 
 
-def _prefill(bench: Bench, model: SpeechLM, text: int) -> Measure:
+def _prefill(bench: Bench, model: T3, text: int) -> Measure:
     stepper = Stepper(model, 1, text + model.config.conditioning_length + 3, 1, bench.device)
     random = torch.Generator().manual_seed(0)
     ids = torch.randint(1, 250, (text,), generator=random).to(bench.device)
@@ -209,13 +209,13 @@ def _costs(bench: Bench, models: Models) -> list[Cost]:
 
 
 @torch.inference_mode()
-def logits(model: SpeechLM, sample: Sample, device: torch.device) -> torch.Tensor:
+def logits(model: T3, sample: Sample, device: torch.device) -> torch.Tensor:
     """Teacher-forced speech logits with guidance (U + 1, codes), in float32."""
     rows = [_speech_logits(model, sample, device, dropout) for dropout in (0.0, 1.0)]
     return rows[0] + _GUIDANCE * (rows[0] - rows[1])
 
 
-def _speech_logits(model: SpeechLM, sample: Sample, device: torch.device, text_dropout: float) -> torch.Tensor:
+def _speech_logits(model: T3, sample: Sample, device: torch.device, text_dropout: float) -> torch.Tensor:
     batch = teacher_forcing.collate([sample], model.config, device, LossOptions(text_dropout), [0])
     rows, _, codes_at = teacher_forcing.embed_rows(model, batch)
     hidden = model.tfmr(rows.to(model.speech_emb.weight.dtype))[0]

@@ -30,7 +30,7 @@ from data.front_end import FrontEnd
 from models.chatterbox import codec, t3
 from models.chatterbox.family import BASE_CODE_LIMIT, CODES_PER_TOKEN
 from models.indextts2.unified_voice import IndexTTS2LanguageModel
-from models.language_model import LanguageModel
+from models.language_model import TransformerLanguageModel
 from models.registry import family
 from scripts.dev.benchmark import gpt
 from scripts.dev.benchmark.bench import Bench, release_memory
@@ -164,7 +164,8 @@ def _chatterbox(bench: Bench) -> Any:
     module.tfmr.compute_frequencies()
     fill_randomly(module)
     module.requires_grad_(False).eval().to(bench.device)
-    return LanguageModel(module, TEXT_ROWS, bench.device, codec.MAX_PROMPT_CODES, BASE_CODE_LIMIT, CODES_PER_TOKEN)
+    return TransformerLanguageModel(module, TEXT_ROWS, bench.device, codec.MAX_PROMPT_CODES, BASE_CODE_LIMIT,
+                                    CODES_PER_TOKEN)
 
 
 def _indextts2(bench: Bench) -> Any:

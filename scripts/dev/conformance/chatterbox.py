@@ -25,7 +25,7 @@ from models.chatterbox.speech_tokenizer import SpeechTokenizer
 from models.decoder import DecoderConfig, RotaryScaling
 from models.generate import Stepper, prepare_voice
 from models.sampling import Sampler
-from models.speech_lm import Conditioning, SpeechLM, SpeechLMConfig
+from models.speech_network import T3, Conditioning, T3Config
 from scripts.dev.conformance.comparison import ConformanceRow, Table, Vectors, compare_keys
 from scripts.dev.random_weights import fill
 
@@ -59,7 +59,7 @@ def _t3_keys(path: Path) -> list[ConformanceRow]:
 
 def _t3(path: Path) -> list[ConformanceRow]:
     vectors = Vectors.read(path)
-    model = SpeechLM(_config(int(vectors.metadata["layers"]))).eval()
+    model = T3(_config(int(vectors.metadata["layers"]))).eval()
     fill(model, vectors.seed)
     table = Table(f"T3, {vectors.metadata['layers']} layers", vectors, [])
     text, speech = vectors["text_tokens"], vectors["speech_tokens"]
@@ -82,7 +82,7 @@ def _t3(path: Path) -> list[ConformanceRow]:
     return table.complete(("text_tokens", "speech_tokens", "prompt_speech_tokens", "speaker_emb", "emotion_adv"))
 
 
-def _greedy(model: SpeechLM, text: torch.Tensor, voice: Voice, length: int) -> torch.Tensor:
+def _greedy(model: T3, text: torch.Tensor, voice: Voice, length: int) -> torch.Tensor:
     """The published loop's codes (1, length): it lets every id be chosen, which ours does not."""
     stepper = Stepper(model, 1, model.config.conditioning_length + len(text) + 2 + length, length, _CPU)
     stepper.sampler = Sampler(1, torch.ones(model.config.speech_rows, dtype=torch.bool), model.config.stop_speech)
@@ -97,10 +97,10 @@ def _next_token_loss(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits[0, :-1], ids[0, 1:])[None]
 
 
-def _config(layers: int) -> SpeechLMConfig:
+def _config(layers: int) -> T3Config:
     """The published sizes, with `layers` of the thirty."""
     decoder = DecoderConfig(1024, layers, 16, 4096, rotary_scaling=RotaryScaling())
-    return SpeechLMConfig(decoder, 2454, 8194, t3.START_SPEECH, t3.STOP_SPEECH, 2050, 4100, 256,
+    return T3Config(decoder, 2454, 8194, t3.START_SPEECH, t3.STOP_SPEECH, 2050, 4100, 256,
                           unused_tokens=8, doubled_start=True)
 
 

@@ -31,7 +31,7 @@ from core.training.dataloader import TrainingData
 from core.workspace import Workspace
 from data.batches import LengthBucketedBatchSampler
 from data.durable_files import atomic_directory
-from models.base import LossOptions, SpeechModel
+from models.base import LanguageModel, LossOptions
 from scripts.dev.experiments import plan
 
 _CPU = torch.device("cpu")
@@ -66,18 +66,18 @@ def run(workspace: Workspace, name: str, options: TrainOptions, sentences: int =
         loading.write_sums(folder)
 
 
-def plainly(tts: TTSModel, scratch: Path) -> SpeechModel:
+def plainly(tts: TTSModel, scratch: Path) -> LanguageModel:
     """`tts` as a model whose tables hold old rows and new ones as one, as others extend a checkpoint."""
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     try:
         tts.family.export(tts.base_folder, scratch, plain_tensors(tts), None, tts.front_end)
-        return tts.family.load_speech_model(scratch, _CPU)
+        return tts.family.load_language_model(scratch, _CPU)
     finally:
         shutil.rmtree(scratch)
 
 
-def learn(model: SpeechModel, old_rows: int, data: TrainingData, options: TrainOptions) -> None:
+def learn(model: LanguageModel, old_rows: int, data: TrainingData, options: TrainOptions) -> None:
     """The recipe: `layer_lr` is the one rate, and `weight_decay` that of every tensor."""
     module = model.module.requires_grad_(True).train()
     for table in model.text_tables:

@@ -137,7 +137,7 @@ def measure(corpora: dict[str, Corpus]) -> list[PackScore]:
     """Originals, codec round trip with the vocoder, and the language model, each as a person hears it."""
     family, cpu = Tiny(), torch.device("cpu")
     recogniser, extractor = family.load_recogniser(PACK).recogniser, family.load_extractor(PACK, cpu)
-    vocoder, model = family.load_vocoder(PACK, cpu), family.load_speech_model(PACK, cpu)
+    vocoder, model = family.load_vocoder(PACK, cpu), family.load_language_model(PACK, cpu)
     front_end, voices = family.load_front_end(PACK), family.load_voices(PACK)
     scores = []
 

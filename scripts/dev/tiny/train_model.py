@@ -22,7 +22,7 @@ from data.front_end import FrontEnd
 from models.base import LossOptions, Sample, Sampling, Voice
 from models.decoder import DecoderAttention, DecoderConfig, DecoderLayer
 from models.generate import generate
-from models.speech_lm import SpeechLM, SpeechLMConfig
+from models.speech_network import T3, T3Config
 from models.teacher_forcing import GuidedAttention, collate, losses, segment_index
 from models.tiny.codec import Codec, CodecConfig
 from models.tiny.model_folder import load_config, load_module, save_module
@@ -53,10 +53,10 @@ def base_front_end() -> FrontEnd:
     return FrontEnd.base({"en": "latin", "fr": "latin"}, CHARACTERS)
 
 
-def configure(codec: CodecConfig, front_end: FrontEnd) -> SpeechLMConfig:
+def configure(codec: CodecConfig, front_end: FrontEnd) -> T3Config:
     """About six million parameters, a quarter of them code tables."""
     size = codec.codebook_size
-    return SpeechLMConfig(
+    return T3Config(
         DecoderConfig(width=256, layers=6, heads=4, mlp_width=512),
         text_rows=front_end.size, speech_rows=size + 2, start_speech=size, stop_speech=size + 1,
         text_positions=128, speech_positions=256, speaker_size=codec.speaker_size, prompt_queries=4,
@@ -84,7 +84,7 @@ class Levels(nn.Module):
         return own + self.digits @ self.rows
 
 
-def initialise(model: SpeechLM, levels: tuple[int, ...], characters_per_code: float) -> None:
+def initialise(model: T3, levels: tuple[int, ...], characters_per_code: float) -> None:
     """Small normal weights, aligned sinusoidal positions, equal queries and keys where attention is guided."""
     config = model.config
     for name, parameter in model.named_parameters():
@@ -106,7 +106,7 @@ def initialise(model: SpeechLM, levels: tuple[int, ...], characters_per_code: fl
         parametrize.register_parametrization(table, "weight", Levels(levels, config.speech_rows, width, scale))
 
 
-def _attention(model: SpeechLM, layer: int) -> DecoderAttention:
+def _attention(model: T3, layer: int) -> DecoderAttention:
     block = model.tfmr.layers[layer]
     assert isinstance(block, DecoderLayer)
     return block.self_attn
@@ -161,7 +161,7 @@ def prepare(folder: Path, codec: Codec, front_end: FrontEnd) -> list[EncodedClip
     return spoken
 
 
-def optimizers(model: SpeechLM) -> list[torch.optim.Optimizer]:
+def optimizers(model: T3) -> list[torch.optim.Optimizer]:
     """Muon (Jordan et al. 2024) for the matrices of the layers, AdamW for the rest."""
     matrices = [p for n, p in model.tfmr.named_parameters() if p.ndim == 2]
     chosen = set(map(id, matrices))
@@ -173,10 +173,10 @@ def optimizers(model: SpeechLM) -> list[torch.optim.Optimizer]:
 
 
 def train(spoken: list[EncodedClip], codec: CodecConfig, front_end: FrontEnd, count: int, seed: int, every: int = 0,
-          report=None) -> SpeechLM:
+          report=None) -> T3:
     """Train for `count` steps; `report(model, step)` every `every` steps. Prints a line every 100."""
     torch.manual_seed(seed)
-    model = SpeechLM(configure(codec, front_end)).train()
+    model = T3(configure(codec, front_end)).train()
     rate = sum(len(s.clip.text) for s in spoken) / sum(len(s.sample.speech_codes) for s in spoken)
     initialise(model, codec.levels, rate)
     parts = optimizers(model)
@@ -214,18 +214,18 @@ def train(spoken: list[EncodedClip], codec: CodecConfig, front_end: FrontEnd, co
     return folded(model).eval()
 
 
-def folded(model: SpeechLM) -> SpeechLM:
+def folded(model: T3) -> T3:
     """A copy of `model` with each code table written out, as it ships."""
     tensors = {key: value for key, value in model.state_dict().items() if ".parametrizations." not in key}
     for name in ("speech_emb", "speech_head"):
         tensors[f"{name}.weight"] = model.get_submodule(name).weight
-    plain = SpeechLM(model.config)
+    plain = T3(model.config)
     plain.load_state_dict(tensors)
     return plain
 
 
 @torch.inference_mode()
-def recognition_error(model: SpeechLM, codec: Codec, recogniser: RecogniserNetwork, front_end: FrontEnd,
+def recognition_error(model: T3, codec: Codec, recogniser: RecogniserNetwork, front_end: FrontEnd,
                       clips: list[CorpusClip],
            voices: list[Voice], temperature: float) -> tuple[float, float]:
     """Letter and phoneme error of `clips`' texts spoken by the model, straight from the decoded mel."""
@@ -251,7 +251,7 @@ def build(folder: Path, seed: int) -> None:
     held_out = {(lang, split): Corpus(folder / "corpus" / lang).split(split)
                 for lang in ("en", "fr") for split in ("combinations", "running")}
 
-    def report(model: SpeechLM, step: int) -> None:
+    def report(model: T3, step: int) -> None:
         save_module(folder / f"t3-{step}.safetensors", folded(model), model.config)
         for (language, split), clips in held_out.items():
             letters, phonemes = recognition_error(model, codec, recogniser, front_end, clips[:20], voices, 0.5)

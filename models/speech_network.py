@@ -1,4 +1,7 @@
-"""The speech language model: a causal transformer over conditioning, text and speech, with a table and a head each.
+"""The network of a language model: the protocol `SpeechNetwork`, and `T3`, which implements it.
+
+T3 is a causal transformer over conditioning, text and speech codes, with an embedding and a head for each of the two.
+A row of its input:
 
     [ speaker (1) | prompt through the perceiver (P) | emotion (1) ]
     [ start text ... stop ]      text_emb + text_pos_emb
@@ -56,7 +59,7 @@ class SpeechNetworkConfig(Protocol):
 
 
 class SpeechNetwork(Protocol):
-    """A network of conditioning, text and speech, as decoding and teacher forcing know it; see `SpeechLM`."""
+    """What decoding and teacher forcing use of a network over conditioning, text and speech; `T3` implements it."""
 
     guided: bool  # whether it was trained with dropped texts, for classifier-free guidance
     keeps_hidden_states: bool  # whether its vocoder wants the states that predicted the codes
@@ -94,7 +97,7 @@ class SpeechNetwork(Protocol):
 
 
 @dataclass(frozen=True)
-class SpeechLMConfig:
+class T3Config:
     """Sizes and special speech ids; special text ids belong to the tokenizer."""
 
     decoder: DecoderConfig
@@ -190,7 +193,7 @@ class Perceiver(nn.Module):
 class ConditioningEncoder(nn.Module):
     """Speaker, prompt and emotion to the first positions of a row."""
 
-    def __init__(self, config: SpeechLMConfig) -> None:
+    def __init__(self, config: T3Config) -> None:
         super().__init__()
         width = config.decoder.width
         self.spkr_enc = nn.Linear(config.speaker_size, width)
@@ -220,13 +223,13 @@ class LearnedPositions(nn.Module):
         return self.emb.weight[:length]
 
 
-class SpeechLM(nn.Module):
-    """See the docstring of the module for the layout of a row."""
+class T3(nn.Module):
+    """Chatterbox's T3; the layout of a row of its input is in the module's docstring."""
 
     guided = True
     keeps_hidden_states = False
 
-    def __init__(self, config: SpeechLMConfig) -> None:
+    def __init__(self, config: T3Config) -> None:
         super().__init__()
         self.config = config
         width = config.decoder.width
