@@ -2,7 +2,7 @@
 
 Features are extracted again from the recordings, two steps are taken at the full learning rate, and the
 checkpoint is saved and reloaded, and synthesizes a sentence. A part that fails is named, with what to do about it, and
-what cannot be tried in a minute is named in the result (`untried`). Nothing that the training needs is
+what cannot be tried in a minute is named in the result (`untried_parts`). Nothing that the training needs is
 changed, and only the synthesized sentence is kept.
 """
 
@@ -46,7 +46,7 @@ _FAULTS = (RuntimeError, ValueError, OSError, ArithmeticError, LookupError, Asse
 def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Try every part of the training that `options` describe; what it took, and what the training will take."""
     start = time.monotonic()
-    not_tried, reporter = untried(options), WarningCounter(reporter)
+    not_tried, reporter = untried_parts(options), WarningCounter(reporter)
     with _part(reporter, "setup", "Prepare the dataset and make the extension again, then try once more."):
         schema.check_sharding(options, schema.number_of_processes(options.processes))
         check_devices(options.processes, compute.setup_device(options.device))
@@ -107,7 +107,7 @@ def _expected(estimate: Estimate, options: TrainOptions) -> str:
 
 
 def trial(options: TrainOptions) -> TrainOptions:
-    """The training itself, but two steps long and at its full rate from the first one on; see `untried`."""
+    """The training itself, but two steps long and at its full rate from the first one on; see `untried_parts`."""
     values = {name: getattr(options, name) for name in TrainOptions.model_fields}
     short = {"steps": STEPS, "checkpoint_every": STEPS, "warmup": 0, "max_minutes": 0.0, "max_epochs": 0.0,
              "validate_every": 0, "patience": 0,
@@ -117,7 +117,7 @@ def trial(options: TrainOptions) -> TrainOptions:
     return TrainOptions(**{**values, **short})
 
 
-def untried(options: TrainOptions) -> list[str]:
+def untried_parts(options: TrainOptions) -> list[str]:
     """The parts of the training that the trial leaves out, each with the reason, in a sentence."""
     not_tried = []
     if options.compile == "on":
@@ -167,7 +167,7 @@ def _compare(training_run: TrainingRun, tts: TTSModel) -> None:
     """Raise `UserError` unless the reloaded weights are bit for bit the trained ones."""
     trained = training_run.trainer.tts
     reloaded = dict(tts.lm.module.named_parameters())
-    with training_run.trainer.ema_weights():
+    with training_run.trainer.evaluation_weights():
         for name, value in training_run.trainer.trainables.named.items():
             if name not in reloaded or not torch.equal(value.detach().cpu(), reloaded[name].detach().cpu()):
                 raise UserError(f"The checkpoint does not read back as it was saved: {name} differs.",

@@ -1,8 +1,9 @@
-"""Train the new rows, and adapters beside them, of an extended model: the story of one run, top to bottom.
+"""The verb `train`: one run from setup to its last checkpoint, top to bottom.
 
-The same function starts a run and resumes it, as `checkpoints/` says. Every rank runs the same loop; rank 0 also emits
-events, writes checkpoints and evaluates them. The others are started by rank 0 as `python -m core.train WORKSPACE`, or
-by torchrun (`scripts.train`).
+What is trained are the new rows of an extended model, adapters or the base itself, as the option `scope` says. The same
+function starts a run and resumes it; it resumes if the run's folder has a checkpoint. Every rank runs the same loop;
+rank 0 also emits events, writes checkpoints and evaluates them. Rank 0 starts the other ranks as
+`python -m core.train WORKSPACE`, unless torchrun started all of them (`scripts.train`).
 """
 
 from __future__ import annotations
@@ -32,19 +33,20 @@ from core.jobs.reporter import Reporter, check_stop, stage
 from core.library import certificate
 from core.training import checkpoint, distributed, memory_plan, parameter_groups, run_plan, trackers
 from core.training.checkpoint_evaluation import TrainingRun
-from core.training.distributed import ONE_PROCESS, AbortedByRank0, Ranks
+from core.training.distributed import ONE_PROCESS, AbortedByRank0, ProcessGroup
 from core.training.run_plan import Estimate
 from core.training.setup import setup_run
 from core.training.trainer import Diverged, StepLosses, Trainer
 from core.workspace import Workspace
 
 _PACKAGES = ("torch", "torchaudio", "numpy", "peft", "safetensors", "tokenizers")
-_MAX_STEP_EVENTS = 5000  # a longer run emits every second step, every third ...
-_RISEN, _FALLEN = 1.5, 0.99  # times the lowest loss, and the first one
+_MAX_STEP_EVENTS = 5000  # a run of more steps emits an event for every second step, every third ...
+_RISE_FACTOR = 1.5  # to the lowest loss: from here on it is a warning
+_FALL_FACTOR = 0.99  # to the first loss: a loss above that has not fallen
 
 
 def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    """Train to the last step or the time limit; the certificate is a job of its own (`core.certify`)."""
+    """Train to the last step or the time limit. A separate job computes the certificate (`core.certify`)."""
     schema.check_sharding(options, schema.number_of_processes(options.processes))
     device = compute.setup_device(options.device)
     with trackers.tracked(reporter, options.tracker, options.model_dump(mode="json")) as tracked:
@@ -56,13 +58,13 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
 
 
 def run_other_rank(workspace: Workspace) -> None:
-    """The run of rank 0, in a rank that writes nothing."""
-    if "LISAN_WORKER" in os.environ:  # not with torchrun, which ends its processes itself
+    """The same run in a rank other than 0, which writes nothing."""
+    if "LISAN_WORKER" in os.environ:  # unset under torchrun, which ends its processes itself
         exit_with(int(os.environ["LISAN_WORKER"]))
     device = compute.setup_device(os.environ.get("LISAN_DEVICE", "auto"))
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     distributed.init_process_group("env://", rank, size, device)
-    group = Ranks(rank, size)
+    group = ProcessGroup(rank, size)
     try:
         name, values = group.broadcast(None)
         run, _ = prepare_run(TrainOptions(**values), workspace, SilentReporter(workspace.runs / name), group)
@@ -73,11 +75,11 @@ def run_other_rank(workspace: Workspace) -> None:
         group.close()
 
 
-def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, group: Ranks = ONE_PROCESS,
+def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, group: ProcessGroup = ONE_PROCESS,
                 max_clips: int | None = None) -> tuple[TrainingRun, Estimate]:
-    """Setup and memory plan: load everything, find what fits, and announce it; `max_clips` of the data, for a trial.
+    """Load everything, find the memory plan that fits, and emit the run's plan and warnings.
 
-    A run whose steps are all done needs no plan.
+    `max_clips`: use only so many clips, for a trial run. A run whose steps are all done needs no memory plan.
     """
     device = compute.setup_device(options.device)
     with stage(reporter, "load"), group.rank0_first():
@@ -95,7 +97,7 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
             estimate = group.run_on_rank0(lambda: run_plan.estimate(trainer))
             trainer.set_microbatch_plan(estimate.microbatch_plan)
         if trainer.step == 0:
-            trainer.fit_steps(sum(estimate.seconds_a_step) / 2)
+            trainer.fit_steps_to_time_limit(sum(estimate.seconds_a_step) / 2)
 
     def announce() -> None:
         reporter.emit(run_plan.plan_event(trainer, estimate))
@@ -109,14 +111,14 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
 
 
 def train_loop(run: TrainingRun) -> None:
-    """Take all steps; evaluate checkpoints on the way; end early on a stop request, out of patience or time."""
+    """Take all steps and evaluate checkpoints; end early on a stop request, early stopping or the time limit."""
     trainer, reporter, options = run.trainer, run.reporter, run.options
     group = trainer.group
-    finished = _finished(trainer)  # a resumed run may be
+    finished = _finished(trainer)  # true from the start if a finished run is resumed
     plan = trainer.step_plan
     watch = LossWatch(options.model_copy(update={"steps": plan.steps, "warmup": plan.warmup}))
     if group.rank == 0:
-        watch.read(reporter.directory, trainer.step)
+        watch.read_journal(reporter.directory, trainer.step)
     if trainer.step == 0:
         run.evaluate_base()
     else:
@@ -125,12 +127,11 @@ def train_loop(run: TrainingRun) -> None:
     while not finished and not run.should_stop():
         try:
             losses = trainer.train_step()
-        except Diverged as fault:
+        except Diverged as error:
             saved = checkpoint_steps(reporter.directory)
-            resume_hint = (f"The run stopped on its last good checkpoint, of step {saved[-1]}: it can resume "
-                           "from there."
+            resume_hint = (f"The run can resume from its last checkpoint, of step {saved[-1]}."
                            if saved else "No checkpoint was saved yet.")
-            raise UserError(f"{fault.message} {resume_hint}", fault.hint) from fault
+            raise UserError(f"{error.message} {resume_hint}", error.hint) from error
         finished = _finished(trainer)
         checkpoint_due = finished or trainer.step % options.checkpoint_every == 0
         if group.rank == 0 and (checkpoint_due or trainer.step % max(1, plan.steps // _MAX_STEP_EVENTS) == 0):
@@ -139,7 +140,7 @@ def train_loop(run: TrainingRun) -> None:
             if warning := watch.observe(event):
                 reporter.emit(WarningRaised(warning))
 
-        # Rank 0 decides for all: by its clock, and by a stop request, which it alone sees.
+        # Rank 0 decides for all ranks: only its clock counts, and only it sees a stop request.
         finished, checkpoint_due, stop = group.broadcast((finished, checkpoint_due, reporter.stop_requested()))
         if checkpoint_due or stop:
             run.save()
@@ -160,28 +161,28 @@ def train_loop(run: TrainingRun) -> None:
         reporter.emit(WarningRaised(
             f"The time limit of {options.max_minutes:g} minutes ended the training at step {trainer.step} of "
             f"{trainer.step_plan.steps}, before the end of the learning-rate schedule."))
-    elif trainer.step < trainer.most_steps:
+    elif trainer.step < trainer.max_steps:
         reporter.emit(WarningRaised(
-            f"{trainer.step} of {trainer.most_steps} steps fitted into the time limit of {options.max_minutes:g} "
-            "minutes; the learning-rate schedule ended with them."))
+            f"{trainer.step} of {trainer.max_steps} steps fitted into the time limit of {options.max_minutes:g} "
+            "minutes; the learning-rate schedule was shortened to them."))
 
 
 class LossWatch:
-    """Warns of a training loss that rises by half, and of one that has not fallen after a tenth of the steps.
+    """Warns once if the speech loss rises by half, and once if it has not fallen after a tenth of the steps.
 
-    It compares means of the speech loss over so many of the reported steps as to smooth out the batches: a fiftieth,
-    at least ten. Either warning is given once; the run goes on.
+    It compares means over a window of reported steps, because the loss differs from batch to batch. The window is a
+    fiftieth of the steps, at least ten.
     """
 
     def __init__(self, options: TrainOptions) -> None:
         self.window = max(10, min(options.steps, _MAX_STEP_EVENTS) // 50)
-        self._learnt_by = max(options.steps / 10, 2 * options.warmup)  # the rates of a warmup are low
+        self._fall_due = max(options.steps / 10, 2 * options.warmup)  # step; learning rates are low during warmup
         self._losses: deque[float] = deque(maxlen=self.window)
         self._count, self._first, self._lowest = 0, math.nan, math.inf
-        self._has_risen = self._was_asked = False
+        self._rise_warned = self._fall_checked = False
 
-    def read(self, run: Path, step: int) -> None:
-        """Take up the steps until `step` from the journal of a resumed run; what it said then is not said again."""
+    def read_journal(self, run: Path, step: int) -> None:
+        """Observe the steps up to `step` in the journal of a resumed run, so that no warning is repeated."""
         steps = {event.step: event for event in read_events(run / "events.jsonl")[0] if isinstance(event, Step)}
         for number in sorted(number for number in steps if number <= step):
             self.observe(steps[number])
@@ -196,22 +197,22 @@ class LossWatch:
         if self._count == self.window:
             self._first = mean
         lowest, self._lowest = self._lowest, min(self._lowest, mean)
-        if mean >= _RISEN * lowest and not self._has_risen:
-            self._has_risen = True
+        if mean >= _RISE_FACTOR * lowest and not self._rise_warned:
+            self._rise_warned = True
             return (f"The speech loss has risen by half: {mean:.3f} over the last {self.window} steps shown, after "
                     f"{lowest:.3f}. Stop the run and start one with a lower learning rate; earlier checkpoints are "
-                    "not harmed.")
-        if self._count >= 2 * self.window and event.step >= self._learnt_by and not self._was_asked:
-            self._was_asked = True
-            if mean > _FALLEN * self._first:
-                return (f"Nothing was learnt in {event.step} of {event.total_steps} steps: the speech loss was "
-                        f"{self._first:.3f} at first and is {mean:.3f}. Listen to some clips beside their texts, and "
-                        "look at the learning rate.")
+                    "not affected.")
+        if self._count >= 2 * self.window and event.step >= self._fall_due and not self._fall_checked:
+            self._fall_checked = True
+            if mean > _FALL_FACTOR * self._first:
+                return (f"The speech loss has not fallen in {event.step} of {event.total_steps} steps: it was "
+                        f"{self._first:.3f} at first and is {mean:.3f}. Check the learning rate, and check by ear "
+                        "that clips and texts belong together.")
         return ""
 
 
 def run_result(trainer: Trainer, reporter: Reporter) -> Result:
-    """What a finished training says of itself; what its certificate says is not known yet."""
+    """The result of a finished training. Its certificate is computed by a later job."""
     run_dir = reporter.directory
     best = checkpoint.best_intact(run_dir, lambda message: reporter.emit(WarningRaised(message)))
     ranking = checkpoint.read_ranking(run_dir)
@@ -236,11 +237,11 @@ def _step_event(trainer: Trainer, losses: StepLosses) -> Step:
     return Step(trainer.step, steps, losses.speech, losses.text, trainer.learning_rate, losses.gradient_norm,
                 round(losses.tokens / trainer.step_seconds, 1), round(trainer.seconds, 3), round(seconds_left, 1),
                 *memory_plan.peak_since_last_call(trainer.tts.device),
-                parameter_groups.learning_rates(trainer.groups, trainer.optimizer))
+                parameter_groups.learning_rates(trainer.parameter_groups, trainer.optimizer))
 
 
 def _write_environment(run_dir: Path, device: torch.device, precision: str) -> None:
-    """Write the versions, the platform and the precision that the results of this run depend on."""
+    """Write `environment.json`: versions, platform and precision, on which the results of this run depend."""
     try:
         command = ["git", "-C", str(Path(__file__).resolve().parent.parent), "rev-parse", "HEAD"]
         commit = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
@@ -261,15 +262,15 @@ class SilentReporter:
     directory: Path
 
     def emit(self, event: Event) -> None:
-        """Nothing: rank 0 emits it."""
+        """Do nothing: rank 0 emits the event."""
 
     def stop_requested(self) -> bool:
         return False
 
 
 def main(arguments: list[str]) -> int:
-    """A rank beside rank 0: `python -m core.train WORKSPACE`, with torchrun's environment."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for rank 0, which ends the others
+    """Run a rank other than 0: `python -m core.train WORKSPACE`, with torchrun's environment variables."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # rank 0 handles them and ends the other ranks
         signal.signal(number, signal.SIG_IGN)
     try:
         run_other_rank(Workspace(Path(arguments[0]).absolute()))

@@ -1,9 +1,9 @@
-"""Checkpoints of a run: written beside, flushed, renamed; safetensors and JSON, no pickles.
+"""Checkpoints of a run: folders of safetensors and JSON, no pickles.
 
-A folder `step-000100` is either complete or not there, and holds the hashes of its files. Free
-space is checked before one is written, and a new one is on the disk before an older one is
-deleted. It knows tensors and numbers; what they mean is the trainer's business. `best.json` beside
-the checkpoints ranks them.
+A checkpoint is written to a temporary folder, flushed and renamed, so `step-000100` is either complete or not there. It
+holds the hashes of its files. Free space is checked before one is written, and a new one is on the disk before an older
+one is deleted. This module stores tensors and numbers; the trainer gives them meaning. `best.json` beside the
+checkpoints holds their ranking.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OTHER_FILES = 16_000_000  # bytes beside the tensors: front-end, journal, sampl
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """Validations since the best value; a checkpoint holds it, so that a resumed run ends where the whole one does."""
+    """Validations since the best value. A checkpoint holds it, so a resumed run stops at the same step."""
 
     step: int = 0  # of the last validation that counted
     best_step: int = 0
@@ -51,10 +51,10 @@ class EarlyStopping:
     reference: float = math.inf  # the last value that counted as an improvement
 
     def after(self, step: int, value: float, min_improvement: float = 0.0) -> EarlyStopping:
-        """This after `step` was worth `value` (lower is better); a step counts once.
+        """The state after the metric was `value` at `step` (lower is better); a step counts once.
 
-        A value counts as an improvement where it is below the last one that did by more than `min_improvement`, so
-        many small steps add up. The best value is the lowest, however little better it is.
+        A value counts as an improvement if it is lower by more than `min_improvement` than the last value that counted.
+        So small improvements add up. The best value is always the lowest.
         """
         if step <= self.step:
             return self
@@ -64,13 +64,13 @@ class EarlyStopping:
                              value if improved else self.reference)
 
     def should_stop(self, patience: int) -> bool:
-        """Whether `patience` validations in a row brought no improvement; a patience of 0 never stops."""
+        """Whether `patience` validations in a row brought no improvement; never with a patience of 0."""
         return 0 < patience <= self.validations_without_improvement
 
 
 @dataclass(frozen=True)
 class TrainerState:
-    """What a run needs to resume as if it had never stopped."""
+    """What a run needs, beside its weights, to resume as if it had never stopped."""
 
     step: int  # optimizer steps done
     seconds: float  # of training, over all attempts
@@ -79,15 +79,15 @@ class TrainerState:
     data_fingerprint: str
     tensors: Mapping[str, torch.Tensor]  # optimizer moments, generator states and the scale of the loss
     microbatch_plan: MicrobatchPlan
-    processes: int  # that shared the steps
-    precision: str  # that its steps were computed in
-    numeric_environment: str  # on which their last bits depend, see `core.compute.numeric_environment`
+    processes: int  # number of ranks
+    precision: str  # in which the steps were computed
+    numeric_environment: str  # on which the last bits of results depend, see `core.compute.numeric_environment`
     content_hash: str  # of the clips as the model sees them
     early_stopping: EarlyStopping = EarlyStopping()
 
 
 def folder_of(run_dir: Path, step: int) -> Path:
-    """Where the checkpoint of `step` stands."""
+    """The folder of the checkpoint of `step`."""
     return run_dir / FOLDER / f"step-{step:06d}"
 
 
@@ -99,7 +99,7 @@ def recover_interrupted_save(run_dir: Path) -> None:
 
 
 def _restore_replaced(run_dir: Path) -> None:
-    """Restore a checkpoint that was to be replaced, unless the new one is there."""
+    """Rename a checkpoint back that was being replaced, unless the new one is complete."""
     for replaced in (run_dir / FOLDER).glob(f"{_REPLACED}*"):
         target = replaced.with_name(replaced.name.removeprefix(_REPLACED))
         shutil.rmtree(replaced) if target.exists() else replaced.rename(target)
@@ -129,7 +129,7 @@ def quarantine_damaged(run_dir: Path, warn: Callable[[str], None]) -> int | None
 
 
 def check_free_space(run_dir: Path, tts: TTSModel, state: TrainerState) -> None:
-    """Raise `UserError` with both numbers when the disk will not hold the next checkpoint."""
+    """Raise `UserError` if the disk has too little space for the next checkpoint."""
     wanted, free = _wanted_bytes(run_dir, tts, state), shutil.disk_usage(run_dir).free
     if free < wanted:
         raise UserError(
@@ -158,7 +158,7 @@ def save(run_dir: Path, record: CheckpointRecord, tts: TTSModel, options: TrainO
         records.write_record(writing / records.CHECKPOINT, replace(record, files=hash_tree(writing)))
         fsync_tree(writing)
         replaced = target.with_name(f"{_REPLACED}{target.name}")
-        if target.exists():  # a step that is measured again, where the run was killed before it could be ranked
+        if target.exists():  # the run was killed before it ranked this step, and measures it again
             shutil.rmtree(replaced, ignore_errors=True)
             target.rename(replaced)
         writing.rename(target)
@@ -185,7 +185,7 @@ def load_state(run_dir: Path, step: int) -> TrainerState:
 
 
 def processes(run_dir: Path, step: int) -> int:
-    """How many processes shared the steps up to this checkpoint."""
+    """The number of ranks that the run had when this checkpoint was saved."""
     return int(foreign.read_json(folder_of(run_dir, step) / _NUMBERS)["processes"])
 
 
@@ -197,7 +197,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dic
 
 
 def _flat_tensors(entry: Mapping[str, object]) -> dict[str, torch.Tensor]:
-    """Tensors alone: bitsandbytes counts steps in an int, and holds what is in 8 bits in a separate mapping."""
+    """The state as tensors only: bitsandbytes counts steps in an int and nests its 8-bit state in a mapping."""
     tensors: dict[str, torch.Tensor] = {}
     for key, value in entry.items():
         if isinstance(value, Mapping):
@@ -209,7 +209,7 @@ def _flat_tensors(entry: Mapping[str, object]) -> dict[str, torch.Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Put back what `optimizer_tensors` gave, whole; where the parameters are in parts, this process's part of it."""
+    """Load the full tensors of `optimizer_tensors`; if the parameters are sharded, each rank takes its shard."""
     state: dict[int, dict[str, object]] = {}
     parameters = [value for group in optimizer.param_groups for value in group["params"]]
     for path, value in tensors.items():
@@ -236,7 +236,7 @@ def _write_model(folder: Path, tts: TTSModel) -> None:
 
 
 def _wanted_bytes(run_dir: Path, tts: TTSModel, state: TrainerState) -> int:
-    """Bytes that the next checkpoint takes, and some for the journal and the samples beside it."""
+    """Bytes that the next checkpoint takes, with a margin for journal and samples."""
     trained = [value for value in tts.lm.module.parameters() if value.requires_grad]
     tensors = sum(value.nbytes for value in (*state.tensors.values(), *trained))
     tensors += sum(len(content) for one in tts.taught for content in one.files.values())
@@ -263,23 +263,23 @@ def _save_error(run_dir: Path, tts: TTSModel, state: TrainerState, error: OSErro
 
 @dataclass(frozen=True)
 class Ranking:
-    """The values of the evaluated checkpoints by step, and the best of them by `metric` (lower is better)."""
+    """The values of `metric` at the evaluated checkpoints, by step, and the best step (lower is better)."""
 
     metric: str = ""
     best: int | None = None
     values: dict[int, float] = field(default_factory=dict)
 
     def with_value(self, step: int, value: float) -> Ranking:
-        """This ranking after `step` was measured; of equal ones the later is better."""
+        """The ranking with the value of `step` added; of equal values the later step is better."""
         return replace(self, values={**self.values, step: value})._with_best()
 
     def up_to(self, step: int) -> Ranking:
-        """This ranking without what was measured after `step`, for a run that resumes from it."""
+        """The ranking without the values after `step`, for a run that resumes from it."""
         values = {earlier: value for earlier, value in self.values.items() if earlier <= step}
         return replace(self, values=values)._with_best()
 
     def with_best_of(self, steps: list[int]) -> Ranking:
-        """This ranking with the best of `steps` alone."""
+        """The same values, and the best step among `steps`."""
         values = {step: value for step, value in self.values.items() if step in steps}
         return replace(replace(self, values=values)._with_best(), values=self.values)
 
@@ -303,7 +303,7 @@ def read_ranking(run_dir: Path) -> Ranking:
 
 
 def best_intact(run_dir: Path, warn: Callable[[str], None]) -> int:
-    """The step of the best checkpoint whose files are whole; `warn` gets it said where that is not the best of all."""
+    """The step of the best checkpoint whose files are intact; warns if a better one is damaged."""
     ranking, steps = read_ranking(run_dir), checkpoint_names.checkpoint_steps(run_dir)
     damage = {step: fault for step in steps if (fault := records.find_damage(folder_of(run_dir, step))) is not None}
     intact = [step for step in steps if step not in damage]
@@ -329,9 +329,9 @@ def write_ranking(run_dir: Path, ranking: Ranking) -> None:
 
 
 def prune_checkpoints(run_dir: Path, last: int, best: int | None) -> None:
-    """Delete all checkpoints but the `last` ones, the best, and those that have a name.
+    """Delete all checkpoints except the `last` ones, the best and the pinned ones.
 
-    A folder loses its own name first, so that no half of one is ever left.
+    A folder is renamed before it is deleted, so a kill never leaves an incomplete checkpoint.
     """
     with checkpoint_names.checkpoint_lock(run_dir):
         steps = checkpoint_names.checkpoint_steps(run_dir)

@@ -1,7 +1,7 @@
-"""A training run around its trainer: save, validate, evaluate, rank and prune checkpoints, and stop early.
+"""`TrainingRun`: a trainer with its checkpoints. It saves, validates, evaluates, ranks and prunes, and stops early.
 
-A checkpoint is saved before it is evaluated, so that a kill in between loses nothing; a resumed run
-evaluates a checkpoint that was saved and not yet evaluated. Rank 0 evaluates, while the others wait.
+A checkpoint is saved before it is evaluated, so a kill in between loses nothing: the resumed run evaluates it. Rank 0
+evaluates, while the other ranks wait.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from data.measures import clipped_share
 from models.base import LossOptions, Sample
 
 SAMPLES = "samples"
-CER, SPEECH_LOSS = "character error rate", "validation speech loss"  # the metrics that rank checkpoints by themselves
+CER, SPEECH_LOSS = "character error rate", "validation speech loss"  # see `TrainingRun.metric`
 FROM_TRANSCRIPT = ("wer", "deletions", "repetition")
 WITHOUT_TRANSCRIPT = ("similarity", "naturalness", "mcd", "missing_stop", "long_silence", "clipping")
-_BEST = {"similarity": 1.0, "naturalness": 5.0}  # of metrics of which higher is better: what is ranked is the distance
-_MAX_RECORDINGS = 40  # whose mean is the speaker
-_OWN_SENTENCES = "evaluation_texts.tsv"  # in the run's folder
-_BASE_LANGUAGES = 2  # that are synthesized in `full`, a sentence of each
+_IDEAL = {"similarity": 1.0, "naturalness": 5.0}  # if higher is better: checkpoints are ranked by the distance to it
+_MAX_RECORDINGS = 40  # over which a speaker's mean vector is computed
+_CUSTOM_SENTENCES = "evaluation_texts.tsv"  # in the run's folder
+_BASE_LANGUAGES = 2  # of which `full` synthesizes a sentence at each checkpoint
 _DRIFT_HINT = ("Use an earlier checkpoint (run:ID@STEP), or train again with lower rates, more replay, distillation, "
                "or fewer changes to the base (full_trainable, or the scope `gated`, which cannot drift).")
 
@@ -61,9 +61,9 @@ class TrainingRun:
     record: CheckpointRecord
     reporter: Reporter
     early_stopping: EarlyStopping = EarlyStopping()
-    own_sentences: Mapping[str, tuple[HeldOutSentence, ...]] = field(default_factory=dict)  # of `evaluation_texts`
+    custom_sentences: Mapping[str, tuple[HeldOutSentence, ...]] = field(default_factory=dict)  # of `evaluation_texts`
     _samples: dict[str, list[Sample]] = field(default_factory=dict)
-    _centres: dict[str, np.ndarray] = field(default_factory=dict)
+    _mean_speakers: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def directory(self) -> Path:
@@ -77,22 +77,22 @@ class TrainingRun:
 
     @property
     def metric(self) -> str:
-        """What ranks the checkpoints: as `select_best_by` says, or the error rate where it can be measured."""
+        """The metric that ranks the checkpoints: that of `select_best_by`; for `auto` the CER if it can be measured."""
         chosen = self.options.select_best_by
         if chosen in (*FROM_TRANSCRIPT, *WITHOUT_TRANSCRIPT):
             title = METRICS[chosen].title
-            return f"{_BEST[chosen]:g} minus {title}" if chosen in _BEST else title
+            return f"{_IDEAL[chosen]:g} minus {title}" if chosen in _IDEAL else title
         scored = self.options.evaluation_sentences > 0 and not self._unscored()
         return CER if scored and chosen != "speech_loss" else SPEECH_LOSS
 
     def _unscored(self) -> list[str]:
-        """The languages that are taught and that no recogniser knows; an unavailable one ranked before."""
+        """The new languages that no recogniser knows, except those whose recogniser is only unavailable now."""
         evaluator = self.speech_evaluator
         return [code for code in self.trainer.data.languages
                 if not evaluator.can_score(code) and not unmeasured_reason(evaluator.recogniser, code)]
 
     def check_metric(self) -> None:
-        """Warn where speech cannot be scored; `UserError` where it is to rank the checkpoints nevertheless."""
+        """Warn if speech cannot be scored; `UserError` if checkpoints are to be ranked by such a score."""
         evaluator, unscored = self.speech_evaluator, ", ".join(map(repr, self._unscored()))
         unavailable = any(unmeasured_reason(evaluator.recogniser, code) for code in self.trainer.data.languages)
         if self.options.select_best_by == "cer" and self.metric != CER:
@@ -103,22 +103,22 @@ class TrainingRun:
         chosen = self.options.select_best_by
         missing = ("evaluation_sentences is 0" if self.options.evaluation_sentences == 0 else
                    f"no recogniser for {unscored}" if chosen in FROM_TRANSCRIPT and unscored else
-                   "evaluation_texts have no recordings" if chosen == "mcd" and self.own_sentences else "")
+                   "evaluation_texts have no recordings" if chosen == "mcd" and self.custom_sentences else "")
         if missing and chosen in (*FROM_TRANSCRIPT, *WITHOUT_TRANSCRIPT):
             raise UserError(f"The best checkpoint cannot be selected by {METRICS[chosen].title.lower()}: {missing}.",
                             "Select it by speech_loss, or set what is missing.")
-        if unscored and self.options.evaluation_sentences > 0 and not unavailable:  # of which setup has warned
+        if unscored and self.options.evaluation_sentences > 0 and not unavailable:  # else setup has warned already
             self.reporter.emit(WarningRaised(
                 f"No recogniser for {unscored}: samples are not scored, and the best checkpoint is selected by the "
                 "validation speech loss, which can fall while the speech gets worse. Listen to the samples, or choose "
                 "a recogniser that knows the language."))
 
     def save(self) -> None:
-        """Save the present step; older checkpoints that are neither best, nor last, nor named are deleted."""
+        """Save a checkpoint of this step, and delete checkpoints that are neither best, nor last, nor pinned."""
         state = replace(self.trainer.state_dict(), early_stopping=self.early_stopping)
 
         def write() -> None:
-            by_loss = self.metric == SPEECH_LOSS  # which is that of every held-out clip
+            by_loss = self.metric == SPEECH_LOSS  # over every held-out clip
             scored = tuple(sentence.text for code in self.trainer.data.languages for sentence in (
                 self.trainer.data.sentences_in(code) if by_loss else self._sentences(code)))
             record = replace(self.record, step=state.step, scored=scored,
@@ -127,22 +127,22 @@ class TrainingRun:
             best = checkpoint.read_ranking(self.directory).best
             checkpoint.prune_checkpoints(self.directory, self.options.keep_last, best)
 
-        with self.trainer.ema_weights():
+        with self.trainer.evaluation_weights():
             self.trainer.group.run_on_rank0(write)
 
     def check_stop(self) -> None:
-        """Raise `StopRequested` where a stop was requested; the present step is saved."""
+        """Raise `StopRequested` if a stop was requested; the caller has saved this step."""
         if self.reporter.stop_requested():
-            self.reporter.emit(CheckpointSaved(self.trainer.step, self._path(), best=False))
+            self.reporter.emit(CheckpointSaved(self.trainer.step, self._checkpoint_path(), best=False))
             raise StopRequested(f"Stopped after step {self.trainer.step} of {self.options.steps}, which is saved; "
                                 "the run can resume from there.")
 
     def should_stop(self) -> bool:
-        """Whether the last validations brought no improvement, so that the training ends here."""
+        """Whether early stopping ends the training here."""
         return self.early_stopping.should_stop(self.options.patience)
 
     def evaluate_base(self) -> None:
-        """Before the first step in `full`: measure and synthesize what later steps are compared with."""
+        """Before the first step in `full`: measure losses and synthesize samples, to compare later steps with."""
         def measure() -> None:
             self.reporter.emit(_evaluated_event(0, self.trainer.data.languages, self._validation_losses(), {}))
             with self._fork_rng(), self._base_weights() as tts:
@@ -152,9 +152,9 @@ class TrainingRun:
             self.trainer.group.run_on_rank0(measure)
 
     def finish_pending_evaluation(self, *, checkpoint_due: bool) -> None:
-        """In a resumed run, evaluate or rank the step that it resumes from, if it was ended before it could.
+        """In a resumed run, evaluate or rank the step that it resumes from, if the run ended before it did so.
 
-        `checkpoint_due`: this step is one at which a checkpoint is evaluated.
+        `checkpoint_due`: a checkpoint is evaluated at this step.
         """
         step, group = self.trainer.step, self.trainer.group
         values: dict[int, float] = group.run_on_rank0(lambda: checkpoint.read_ranking(self.directory).values)
@@ -165,16 +165,16 @@ class TrainingRun:
         elif self.validation_due():
             if self.early_stopping.step < step:
                 self.validate_losses()
-            elif self.early_stopping.best_step == step:  # saved for its value, and killed before it was ranked
+            elif self.early_stopping.best_step == step:  # saved as the best, and killed before it was ranked
                 group.run_on_rank0(lambda: self._rank(self.early_stopping.best))
 
     def validation_due(self) -> bool:
-        """Whether the present step is validated without samples."""
+        """Whether this step is validated by its losses alone."""
         every = self.options.validate_every
         return every > 0 and self.trainer.step % every == 0
 
     def validate_losses(self) -> None:
-        """Measure the losses of the present step. It is saved only where it is the best by loss, or the last."""
+        """Validate this step by its losses. It is saved only if it is the best by loss, or early stopping ends here."""
         group, step = self.trainer.group, self.trainer.step
 
         def measure() -> float | None:
@@ -182,7 +182,7 @@ class TrainingRun:
             self.reporter.emit(event)
             return event.speech_loss if self.metric == SPEECH_LOSS else None
 
-        with self.trainer.ema_weights():
+        with self.trainer.evaluation_weights():
             value: float | None = group.run_on_rank0(measure)
         if value is None:
             return
@@ -192,7 +192,7 @@ class TrainingRun:
             group.run_on_rank0(lambda: self._rank(value))
 
     def evaluate_checkpoint(self) -> None:
-        """Validate the present step, which is saved, synthesize its samples and rank it."""
+        """Validate this step, which is saved, synthesize its samples and rank it."""
         step, codes = self.trainer.step, self.trainer.data.languages
 
         def measure() -> float:
@@ -203,21 +203,21 @@ class TrainingRun:
             self.reporter.emit(event)
             value = _mean(errors.values()) if errors and self.metric == CER else event.speech_loss
             if (chosen := self.options.select_best_by) in metrics:
-                value = abs(_BEST.get(chosen, 0.0) - metrics[chosen])
+                value = abs(_IDEAL.get(chosen, 0.0) - metrics[chosen])
             self._rank(value)
             return value
 
-        with self._fork_rng(), self.trainer.ema_weights():
+        with self._fork_rng(), self.trainer.evaluation_weights():
             value: float = self.trainer.group.run_on_rank0(measure)
         self.early_stopping = self.early_stopping.after(step, value, self.options.min_improvement)
 
     def _fork_rng(self) -> AbstractContextManager[None]:
-        """Context that leaves the random numbers of training as they are; even to load a model draws some."""
+        """Context that restores torch's random state: even loading a model would change it."""
         device = self.trainer.tts.device
         return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
     def _validation_losses(self) -> dict[str, ValidationLosses]:
-        """The losses of the present step by language; warns where base languages drift, or ends the run."""
+        """The losses of this step by language. If base languages drift, warn or raise, as `drift_action` says."""
         trainer = self.trainer
         with self._fork_rng():
             if not self._samples:
@@ -226,7 +226,7 @@ class TrainingRun:
             measured = measure_losses(trainer.tts, self._samples, size, trainer.precision)
             if trainer.step == 0:
                 before = measured
-                if self.options.init_from:  # whose weights may have drifted already
+                if self.options.init_from:  # its weights may have drifted already; drift is measured from the base
                     with self._base_weights() as base:
                         before = measure_losses(base, {language: some for language, some in self._samples.items()
                                                        if not base.front_end.is_new(language)}, size, trainer.precision)
@@ -243,20 +243,20 @@ class TrainingRun:
                 if not self.trainer.tts.front_end.is_new(language)}
 
     def _base_weights(self) -> AbstractContextManager[TTSModel]:
-        """Context in which the model has the weights of the base before any training; that model."""
+        """Context in which the model has the weights of the base, before any training; yields that model."""
         return self.trainer.base_weights() if self.options.init_from else nullcontext(self.trainer.tts)
 
     def _rank(self, value: float) -> None:
-        """Rank the present step, which is saved; checkpoints that are no longer needed are deleted."""
+        """Rank this step, which is saved, and delete checkpoints that are no longer needed."""
         step = self.trainer.step
         ranking = replace(checkpoint.read_ranking(self.directory), metric=self.metric).with_value(step, value)
         checkpoint.write_ranking(self.directory, ranking)
-        self.reporter.emit(CheckpointSaved(step, self._path(), best=ranking.best == step))
+        self.reporter.emit(CheckpointSaved(step, self._checkpoint_path(), best=ranking.best == step))
         checkpoint.prune_checkpoints(self.directory, self.options.keep_last, ranking.best)
 
     def _synthesize(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Synthesize the sample sentences; the CER of each language that a recogniser knows, and other metrics."""
-        options, errors, spoken = self.options, dict[str, float](), list[EvaluatedSentence]()
+        """Synthesize the sample sentences; the CER by language, if a recogniser knows it, and the other metrics."""
+        options, errors, synthesized = self.options, dict[str, float](), list[EvaluatedSentence]()
         if options.evaluation_sentences == 0:
             return {}, {}
         sampling = replace(self.trainer.tts.sampling, seed=options.seed)
@@ -265,16 +265,16 @@ class TrainingRun:
                                                             self._sentences(language), sampling, self._on_progress)
             for index, item in enumerate(sentences):
                 self._save_sample(index, item)
-            spoken += sentences
+            synthesized += sentences
             if self.speech_evaluator.can_score(language):
                 if score.sentences == 0:
                     raise UserError(f"None of the held-out sentences in {language_name(language)} can be read by the "
                                     "model.", "Prepare the dataset again.")
                 errors[language] = score.error
-        return errors, self._measure(spoken)
+        return errors, self._measure_samples(synthesized)
 
-    def _measure(self, sentences: Sequence[EvaluatedSentence]) -> dict[str, float]:
-        """What an evaluation measures, of the samples of a checkpoint: all, or the metric that selects the best."""
+    def _measure_samples(self, sentences: Sequence[EvaluatedSentence]) -> dict[str, float]:
+        """The metrics of an evaluation over the samples: all, or only the one that selects the best checkpoint."""
         wanted: tuple[str, ...] = (*FROM_TRANSCRIPT, *WITHOUT_TRANSCRIPT)
         if not self.options.evaluation_metrics:
             wanted = tuple(name for name in wanted if name == self.options.select_best_by)
@@ -293,32 +293,35 @@ class TrainingRun:
                 sums[name][0] += numerator
                 sums[name][1] += denominator
             self.check_stop()
-        return {name: above / below for name, (above, below) in sums.items() if below}
+        return {name: numerator / denominator for name, (numerator, denominator) in sums.items() if denominator}
 
     def _speakers(self) -> dict[str, np.ndarray]:
-        """The mean vector (D,) of the held-out recordings that are most like each voice, as in an evaluation."""
-        if not self._centres:
+        """By voice the mean speaker vector (D,) of the held-out recordings that are most similar to it."""
+        if not self._mean_speakers:
             lm, data = self.trainer.tts.lm, self.trainer.data
-            own = {name: lm.speaker_vector(voice.conditioning) for name, voice in self.speech_evaluator.voices.items()}
-            of_voice: dict[str, list[np.ndarray]] = {}
+            of_voices = {name: lm.speaker_vector(voice.conditioning)
+                         for name, voice in self.speech_evaluator.voices.items()}
+            recordings: dict[str, list[np.ndarray]] = {}
             pairs = evaluation.spread_evenly(list(zip(data.held_out, data.sentences, strict=True)), _MAX_RECORDINGS)
             for clip, sentence in pairs:
                 vector = lm.speaker_vector(clip.conditioning)
-                voice = max(sorted(own), key=lambda name: measures.cosine(own[name], vector))
-                with suppress(UserError):  # silent or too short: it has no speaker
+                voice = max(sorted(of_voices), key=lambda name: measures.cosine(of_voices[name], vector))
+                with suppress(UserError):  # a silent or very short recording has no speaker vector
                     if sentence.original is not None:
                         found = measures.speaker_vector(*audio.read(sentence.original))
-                        of_voice.setdefault(voice, []).append(found / np.linalg.norm(found))
-            if not of_voice:
+                        recordings.setdefault(voice, []).append(found / np.linalg.norm(found))
+            if not recordings:
                 return {}
-            everyone = np.mean([one for some in of_voice.values() for one in some], axis=0)
-            self._centres = {name: np.mean(of_voice[name], axis=0) if name in of_voice else everyone for name in own}
-        return self._centres
+            overall = np.mean([one for some in recordings.values() for one in some], axis=0)
+            self._mean_speakers = {name: np.mean(recordings[name], axis=0) if name in recordings else overall
+                                   for name in of_voices}
+        return self._mean_speakers
 
     def _synthesize_base(self, tts: TTSModel, progress: ProgressCallback) -> None:
-        """In `full`, synthesize a held-out sentence of a few base languages, to make drift audible; it ranks nothing.
+        """In `full`, synthesize a sentence of a few base languages, so that drift can be heard. They rank nothing.
 
-        They are at most half as many as are scored, so none in a trial. In the other scopes the base cannot change.
+        They are at most half as many as the scored sentences, so none in a trial run. In the other scopes base
+        languages cannot change.
         """
         most = min(_BASE_LANGUAGES, self.options.evaluation_sentences // 2) if self.options.scope == "full" else 0
         chosen: dict[str, list[HeldOutSentence]] = {}
@@ -332,7 +335,7 @@ class TrainingRun:
                 self._save_sample(index, item)
 
     def _on_progress(self, progress: Progress) -> None:
-        """Report a sentence. A stop ends the run here too: the step is saved, and is evaluated on resume."""
+        """Report progress. A stop request ends the run here: the step is saved, and is evaluated on resume."""
         self.reporter.emit(progress)
         self.check_stop()
 
@@ -350,18 +353,17 @@ class TrainingRun:
         self.reporter.emit(SampleGenerated(step, item.language, item.text, path.as_posix(), error_value))
 
     def _sentences(self, language: str) -> list[HeldOutSentence]:
-        """The sentences of a language by which checkpoints are ranked: one's own, else held-out ones."""
-        own = self.own_sentences.get(language)
-        return evaluation.spread_evenly(own or self.trainer.data.sentences_in(language),
-                                        self.options.evaluation_sentences)
+        """The sentences of a language by which checkpoints are ranked: custom ones, else held-out ones."""
+        return evaluation.spread_evenly(self.custom_sentences.get(language)
+                                        or self.trainer.data.sentences_in(language), self.options.evaluation_sentences)
 
-    def _path(self) -> str:
+    def _checkpoint_path(self) -> str:
         return checkpoint.folder_of(Path(), self.trainer.step).as_posix()
 
 
 def measure_sample(item: EvaluatedSentence, recogniser: Recogniser | None, original: Path | None,
                    speaker: np.ndarray | None, wanted: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Numerator and denominator of the `wanted` metrics, as an evaluation has them; a silent sample is like nobody."""
+    """Numerator and denominator of the `wanted` metrics, as in an evaluation; a silent sample has similarity 0."""
     samples, rate = audio.to_numpy(item.waveform), item.sample_rate
     values: dict[str, tuple[float, float]] = {}
     if item.score is not None and recogniser is not None:
@@ -385,32 +387,32 @@ def measure_sample(item: EvaluatedSentence, recogniser: Recogniser | None, origi
     return {name: values[name] for name in wanted if name in values}
 
 
-def own_sentences(options: TrainOptions, tts: TTSModel, codes: Sequence[str],
-                  run_dir: Path) -> dict[str, tuple[HeldOutSentence, ...]]:
-    """The sentences of `evaluation_texts` by language; the run keeps a copy, so that a resumed run speaks the same."""
+def load_custom_sentences(options: TrainOptions, tts: TTSModel, codes: Sequence[str],
+                          run_dir: Path) -> dict[str, tuple[HeldOutSentence, ...]]:
+    """The sentences of `evaluation_texts` by language. The run stores a copy, so a resumed run uses the same."""
     if not options.evaluation_texts:
         return {}
-    kept = run_dir / _OWN_SENTENCES
-    pairs = evaluation.read_sentences(kept if kept.is_file() else Path(options.evaluation_texts))
+    copy = run_dir / _CUSTOM_SENTENCES
+    pairs = evaluation.read_sentences(copy if copy.is_file() else Path(options.evaluation_texts))
     texts = [(code, text) for code, text in dict.fromkeys(pairs) if code in codes]
     if missing := [code for code in codes if code not in dict(texts)]:
         raise UserError(f"{options.evaluation_texts} has no sentence in {language_name(missing[0])}.",
                         f"Write lines such as `{missing[0]}`, a tab, and a sentence.")
-    if not kept.is_file():
-        write_text(kept, "".join(f"{code}\t{text}\n" for code, text in texts))
+    if not copy.is_file():
+        write_text(copy, "".join(f"{code}\t{text}\n" for code, text in texts))
     return {language: tuple(HeldOutSentence(tts.front_end.verbalize(text, language), None)
                             for code, text in texts if code == language) for language in codes}
 
 
 def _mean(values: Iterable[float]) -> float:
-    """The mean; of a single value that value to the bit."""
+    """The mean; for a single value exactly that value."""
     first, *others = values
     return sum(others, first) / (1 + len(others))
 
 
 def _evaluated_event(step: int, codes: Sequence[str], losses: Mapping[str, ValidationLosses],
                      errors: Mapping[str, float]) -> Evaluated:
-    """What was measured at a step; of several languages that are taught the means."""
+    """What was measured at a step; over several new languages the mean."""
     targets = [losses[code] for code in codes]
     return Evaluated(step, _mean(one.speech_loss for one in targets), dict(errors),
                      _mean(one.text_loss for one in targets), _mean(one.accuracy for one in targets),
@@ -419,7 +421,7 @@ def _evaluated_event(step: int, codes: Sequence[str], losses: Mapping[str, Valid
 
 @dataclass(frozen=True)
 class ValidationLosses:
-    """Means over the held-out clips of a language: nats a token, and the share of codes that were the most likely."""
+    """Means over the held-out clips of a language: losses in nats a token, and the top-1 accuracy of the codes."""
 
     clips: int
     speech_loss: float
@@ -429,9 +431,9 @@ class ValidationLosses:
 
 def validation_samples(tts: TTSModel, data: TrainingData, drift_clips: Sequence[Utterance]
                        ) -> dict[str, list[Sample]]:
-    """What is validated on, by language, the new ones first; `drift_clips` of base languages in `full`.
+    """Validation samples by language: held-out clips of the new languages first, and in `full` the `drift_clips`.
 
-    In the other scopes the base languages cannot change.
+    In the other scopes base languages cannot change.
     """
     samples = {code: dataloader.validation_pairs([item for item in data.held_out if item.language == code],
                                                  data.train, tts.lm) for code in data.languages}
@@ -444,7 +446,7 @@ def validation_samples(tts: TTSModel, data: TrainingData, drift_clips: Sequence[
 @torch.no_grad()
 def measure_losses(tts: TTSModel, samples: Mapping[str, Sequence[Sample]], batch_size: int,
                    precision: Precision) -> dict[str, ValidationLosses]:
-    """The losses by language, each with its adapters as texts of it need them, without input dropout."""
+    """The losses by language, each with the adapters of that language and without input dropout."""
     losses_by_language = {}
     for language, some in samples.items():
         sums = torch.zeros(3, device=tts.device)
@@ -462,16 +464,16 @@ def measure_losses(tts: TTSModel, samples: Mapping[str, Sequence[Sample]], batch
 
 
 def drift_warning(before: Mapping[str, float], now: Mapping[str, float], drift_bound: float, step: int) -> str:
-    """Which base languages lost more than `drift_bound`; empty where none did.
+    """A message that names the base languages whose loss rose by more than `drift_bound`; empty if none did.
 
-    Losses in nats a code by language, at step 0 and now.
+    `before` and `now`: losses in nats a code by language, before the first step and at `step`.
     """
     rises = {language: now[language] - before[language] for language in before if language in now}
-    past = {language: rise if rise > drift_bound else math.inf for language, rise in rises.items()
-            if not rise <= drift_bound}  # a NaN is past every bound
-    if not past:
+    drifted = {language: rise if rise > drift_bound else math.inf for language, rise in rises.items()
+               if not rise <= drift_bound}  # NaN counts as drift
+    if not drifted:
         return ""
     worst = ", ".join(f"{language} {before[language]:.3f} to {now[language]:.3f} ({rises[language]:+.3f})"
-                      for language in sorted(past, key=lambda language: (-past[language], language)))
+                      for language in sorted(drifted, key=lambda language: (-drifted[language], language)))
     return (f"At step {step} the loss of base languages is more than {drift_bound:g} nats a code above that "
             f"before the training: {worst}.")

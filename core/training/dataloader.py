@@ -1,8 +1,7 @@
 """Training data and its loader: cached features with the ids of their texts, and the batches of each step.
 
-No audio file is opened: features come from the cache that `prepare` filled, and all of them are held in
-memory (100 hours of speech are 9 million codes of two bytes). A clip that cannot be used is counted and
-named. The loader knows no model.
+No audio file is opened: features come from the cache that `prepare` filled, and all of them are held in memory (100
+hours of speech are 9 million codes of two bytes). A clip that cannot be used is counted and named in a note.
 """
 
 from __future__ import annotations
@@ -45,24 +44,24 @@ class Utterance:
     conditioning: Mapping[str, np.ndarray]  # of this clip, see `models.base.Features`
 
     @property
-    def order_clip(self) -> BatchClip:
-        """What the order of training needs of the clip."""
+    def batch_clip(self) -> BatchClip:
+        """Length and speaker, by which the batch sampler orders the clips."""
         return BatchClip(len(self.text_ids) + len(self.speech_codes), self.speaker)
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Clips by use; `notes` name what was left out."""
+    """The clips of a dataset as a model sees them."""
 
-    languages: tuple[str, ...]  # that are taught
+    languages: tuple[str, ...]  # the new languages
     fingerprint: str  # of the dataset
     train: tuple[Utterance, ...]
     held_out: tuple[Utterance, ...]
-    sentences: tuple[HeldOutSentence, ...]
-    notes: tuple[str, ...]
+    sentences: tuple[HeldOutSentence, ...]  # of `held_out`, in the same order
+    notes: tuple[str, ...]  # why clips were left out
     train_speech_s: float = 0.0  # speech in the training clips
-    variants: Mapping[str, tuple[Utterance, ...]] = field(default_factory=dict)  # of training clips, by their ids
-    full_data: TrainingData | None = None  # where this is a subset for a trial
+    variants: Mapping[str, tuple[Utterance, ...]] = field(default_factory=dict)  # augmented, by id of the training clip
+    full_data: TrainingData | None = None  # the whole data, if this is a subset for a trial run
 
     def sentences_in(self, language: str) -> tuple[HeldOutSentence, ...]:
         """The held-out sentences of a language."""
@@ -83,11 +82,10 @@ class TrainingData:
 
 def load_training_data(workspace: Workspace, name: str, tts: TTSModel, disjoint_by: str = "source", *,
                        augmented: bool = False) -> TrainingData:
-    """The dataset `name` as `tts` sees it; `UserError` when nothing is left to train or to measure on.
+    """The dataset `name` as `tts` sees it; `UserError` if no clip is left to train or to validate on.
 
-    No held-out clip shares its source, nor its speaker where `disjoint_by` is `speaker`, with a training clip; one
-    that does is left out.
-    `augmented`: with the variants of the training clips, which the dataset must have been prepared with.
+    A held-out clip that shares its source with a training clip is left out, and with `disjoint_by` `speaker` also one
+    that shares its speaker. `augmented`: load the augmented variants too, with which the dataset must be prepared.
     """
     dataset = manifest.load(workspace.dataset(name))
     codes = dataset.card.languages
@@ -112,7 +110,7 @@ def load_training_data(workspace: Workspace, name: str, tts: TTSModel, disjoint_
                         _HINTS[_SHARED] if why else "Prepare it with a held-out share above 0.")
     variants = reader.variants(dataset, train, augmentation.require(dataset.folder)) if augmented else {}
     paths = {clip.id: dataset.audio_path(clip) for clip in dataset.clips}
-    verbalize = tts.front_end.verbalize  # a recogniser writes words, no digits
+    verbalize = tts.front_end.verbalize  # recognisers write numbers as words
     sentences = tuple(HeldOutSentence(verbalize(item.text, item.language), paths[item.id]) for item in held_out)
     seconds = {clip.id: clip.duration_s for clip in dataset.clips}
     return TrainingData(codes, dataset.card.fingerprint, train, held_out, sentences, reader.notes(),
@@ -120,7 +118,7 @@ def load_training_data(workspace: Workspace, name: str, tts: TTSModel, disjoint_
 
 
 def make_sample(target: Utterance, prompt: Utterance, lm: LanguageModel, seed: str = "") -> Sample:
-    """`target` to learn in the voice of another clip; `seed` and the clip decide what is random about the sample."""
+    """A training sample of `target`, conditioned on the clip `prompt`. Random choices depend on `seed` and the clip."""
     conditioning = lm.sample_conditioning(target.conditioning, prompt.conditioning,
                                           random.Random(f"{seed}/{target.id}"))
     return Sample(target.text_ids, target.speech_codes.astype(np.int64), conditioning)
@@ -128,12 +126,12 @@ def make_sample(target: Utterance, prompt: Utterance, lm: LanguageModel, seed: s
 
 def make_samples(pairs: Sequence[TargetPromptPair], clips: Sequence[Utterance], lm: LanguageModel,
                  seed: str = "") -> list[Sample]:
-    """The samples of a batch, of clips as they were recorded."""
+    """The samples of a batch, without augmentation."""
     return [make_sample(clips[pair.target], clips[pair.prompt], lm, seed) for pair in pairs]
 
 
 def validation_pairs(held_out: Sequence[Utterance], train: Sequence[Utterance], lm: LanguageModel) -> list[Sample]:
-    """Held-out samples, each prompted by the first training clip of its speaker, or of the nearest one."""
+    """Held-out samples, each prompted by the first training clip of its speaker, or of the most similar speaker."""
     of_speaker: dict[str, Utterance] = {}
     for item in train:
         of_speaker.setdefault(item.speaker, item)
@@ -142,7 +140,7 @@ def validation_pairs(held_out: Sequence[Utterance], train: Sequence[Utterance], 
 
 
 def nearest_speaker(item: Utterance, others: Sequence[Utterance], lm: LanguageModel) -> Utterance:
-    """The clip of `others` whose speaker sounds most like that of `item`."""
+    """The clip of `others` whose speaker is most similar to that of `item`."""
     own = lm.speaker_vector(item.conditioning)
     return max(others, key=lambda other: float(own @ lm.speaker_vector(other.conditioning)))
 
@@ -172,7 +170,7 @@ _HINTS = {
 
 
 class _UtteranceReader:
-    """Makes utterances of clips, and counts those left out."""
+    """Makes utterances of clips, and records which clips are left out, and why."""
 
     def __init__(self, tts: TTSModel, cache: FeatureCache, pack: FeaturePack) -> None:
         self._front_end, self._lm, self._cache, self._pack = tts.front_end, tts.lm, cache, pack
@@ -180,17 +178,19 @@ class _UtteranceReader:
         self._unknown = Counter[str]()
 
     def utterances(self, clips: Sequence[manifest.ManifestClip]) -> tuple[Utterance, ...]:
+        """Those of the clips that can be used."""
         utterances = [self._utterance(clip) for clip in clips]
         return tuple(item for item in utterances if item is not None)
 
     def in_language(self, clip: manifest.ManifestClip, codes: Sequence[str]) -> bool:
+        """Whether the clip is in one of the languages `codes`."""
         if clip.language not in codes:
             self._leave_out(f"{_LANGUAGE}: not {','.join(codes)!r}", clip.id)
         return clip.language in codes
 
     def disjoint(self, held_out: Sequence[manifest.ManifestClip], train: Sequence[manifest.ManifestClip],
                  disjoint_by: str) -> list[manifest.ManifestClip]:
-        """Held-out clips that share no source (where it is known) with a training clip, nor its `disjoint_by`."""
+        """Held-out clips that share no known source with a training clip, and with `speaker` no speaker either."""
         sources = {clip.source for clip in train if clip.source}
         speakers = {clip.speaker for clip in train} if disjoint_by == "speaker" else set()
         disjoint = []
@@ -202,7 +202,7 @@ class _UtteranceReader:
         return disjoint
 
     def with_prompt_clips(self, clips: tuple[Utterance, ...]) -> tuple[Utterance, ...]:
-        """Only clips whose speaker has another one: the prompt must not be the target."""
+        """The clips whose speaker has another clip, because the prompt must not be the target."""
         count: dict[str, int] = {}
         for item in clips:
             count[item.speaker] = count.get(item.speaker, 0) + 1
@@ -213,7 +213,7 @@ class _UtteranceReader:
 
     def variants(self, dataset: PreparedDataset, train: Sequence[Utterance],
                  recipe: AugmentationRecipe) -> dict[str, tuple[Utterance, ...]]:
-        """The variants of the clips that are trained on, as far as they have features and fit."""
+        """The augmented variants of the training clips, by clip id, if they have features and are not too long."""
         clips = {clip.id: clip for clip in dataset.clips}
         wanted = [(item, key) for item in train for key, _ in recipe.of(clips[item.id].sha256)]
         variants: dict[str, tuple[Utterance, ...]] = {}
@@ -233,7 +233,7 @@ class _UtteranceReader:
         return variants
 
     def notes(self) -> tuple[str, ...]:
-        """One line a reason, with the first names."""
+        """One line per reason, with the first few clips."""
         return tuple(
             (f"{len(ids)} variants are not used, because they {_VARIANTS[reason]}, of " if reason in _VARIANTS else
              f"{pluralize(len(ids), 'clip')} left out ({reason}): ")
@@ -246,7 +246,7 @@ class _UtteranceReader:
         return f" The characters, and how many texts have them: {characters}."
 
     def hint(self) -> str:
-        """What would let the clips of the most frequent reason be used."""
+        """What to do about the most frequent reason."""
         if not self._left_out:
             return "Prepare it with a smaller held-out share, or mark some clips as train in the source."
         return _HINTS[max(self._left_out, key=lambda reason: len(self._left_out[reason])).partition(":")[0]]
@@ -285,8 +285,11 @@ def _fits(item: Utterance, lm: LanguageModel) -> bool:
 
 
 def subset(data: TrainingData, most: int) -> TrainingData:
-    """At most `most` training clips, the longest among them, each with another of its speaker; and two held out."""
-    longest_first = sorted(data.train, key=lambda item: -item.order_clip.length)
+    """A part of the data for a trial run: at most `most` training clips, the longest first, and a few held-out clips.
+
+    Each training clip comes with another clip of its speaker, to prompt it.
+    """
+    longest_first = sorted(data.train, key=lambda item: -item.batch_clip.length)
     chosen: list[Utterance] = []
     for item in longest_first:
         if len(chosen) >= most:
@@ -295,20 +298,20 @@ def subset(data: TrainingData, most: int) -> TrainingData:
         alone = not any(other.speaker == item.speaker for other in chosen)
         if all(item is not other for other in chosen) and len(chosen) + 1 + alone <= most:
             chosen += [item, others[0]] if alone else [item]
-    places = [index for index, item in enumerate(data.held_out)
-              if index < 2 or item.language not in [other.language for other in data.held_out[:index]]]
-    return replace(data, train=tuple(chosen), held_out=tuple(data.held_out[index] for index in places),
-                   sentences=tuple(data.sentences[index] for index in places), full_data=data)
+    held_out = [index for index, item in enumerate(data.held_out)  # the first two, and the first of each language
+                if index < 2 or item.language not in [other.language for other in data.held_out[:index]]]
+    return replace(data, train=tuple(chosen), held_out=tuple(data.held_out[index] for index in held_out),
+                   sentences=tuple(data.sentences[index] for index in held_out), full_data=data)
 
 
 @dataclass(frozen=True)
 class TrainBatch:
-    """Samples with the names of their clips, and a seed each for their input dropout."""
+    """The samples of a batch, over all ranks."""
 
     samples: list[Sample]
-    clips: list[str]
-    replayed: bool = False  # of base languages
-    seeds: Sequence[int] = ()
+    clips: list[str]  # their ids
+    replayed: bool = False  # clips of base languages
+    seeds: Sequence[int] = ()  # one per sample, for its input dropout
 
 
 @dataclass(frozen=True)
@@ -318,14 +321,13 @@ class MicroBatch:
     samples: list[Sample]
     seeds: Sequence[int]
     replayed: bool = False
-    weight: float = 1.0  # of its losses: 0 where a sharded rank takes part in a pass without a clip
+    weight: float = 1.0  # of its losses; 0 if a sharded rank has no clip of its own for a pass that all ranks take
 
 
 class TrainLoader:
-    """Endless batches for `processes` ranks that share each, from the training clips and in `full` the replayed ones.
+    """Endless batches of training clips, and in `full` of replayed clips; `processes` ranks share each batch.
 
-    Which variant of a clip is used follows from the seed, the epoch and the clip, so that the two positions say all
-    of where it stands.
+    Seed, epoch and clip decide which variant of a clip is used, so `positions` are the whole state of the loader.
     """
 
     def __init__(self, options: TrainOptions, data: TrainingData, replayed: Sequence[Utterance], lm: LanguageModel,
@@ -333,27 +335,27 @@ class TrainLoader:
         self._options, self._data, self._replayed, self._lm = options, data, replayed, lm
         size = options.batch_size * processes
         replayed_size = min(round(options.replay * size), size - 1) if replayed and options.scope == "full" else 0
-        self._order = LengthBucketedBatchSampler([item.order_clip for item in data.train], size - replayed_size,
+        self._order = LengthBucketedBatchSampler([item.batch_clip for item in data.train], size - replayed_size,
                                                  options.seed)
         if self._order.smallest < processes:
             raise UserError(f"A batch of {self._order.smallest} clips cannot be shared by {processes} processes.",
                             "Use larger batches or fewer processes, or add recordings.")
-        self._replay_order = LengthBucketedBatchSampler([item.order_clip for item in replayed], replayed_size,
+        self._replay_order = LengthBucketedBatchSampler([item.batch_clip for item in replayed], replayed_size,
                                    options.seed) if replayed_size else None
 
     @property
     def positions(self) -> tuple[SamplerState, SamplerState]:
-        """Where the order of the new language's clips and that of the replayed ones stand."""
+        """The states of the two samplers: of the training clips, and of the replayed clips."""
         return self._order.position, self._replay_order.position if self._replay_order else SamplerState()
 
     def move_to(self, order: SamplerState, replay: SamplerState) -> None:
-        """Continue from `positions` of before."""
+        """Continue from earlier `positions`."""
         self._order.move_to(order)
         if self._replay_order:
             self._replay_order.move_to(replay)
 
     def next_batches(self) -> list[TrainBatch]:
-        """The next batch; in `full` a second one of replayed clips, because their lengths differ."""
+        """The next batch; in `full` a second one of replayed clips, as a batch holds clips of similar length."""
         pairs = self._order.next()
         targets = [choose_variant(self._data, pair.target, self._options, self._order.position.epoch)
                    for pair in pairs]
@@ -370,15 +372,15 @@ class TrainLoader:
         return batches
 
     def by_length(self) -> list[TargetPromptPair]:
-        """The training clips from the shortest to the longest, each as its own prompt; for trial passes.
+        """The training clips from the shortest to the longest, each as its own prompt, to measure memory and time.
 
-        They are those of the whole dataset, also in a trial run of a few of them: its estimates are for the training.
+        They are the clips of the whole dataset, also in a trial run: it estimates the whole training.
         """
-        lengths = [self._longest_variant(index).order_clip.length for index in range(len(self._full_data.train))]
+        lengths = [self._longest_variant(index).batch_clip.length for index in range(len(self._full_data.train))]
         return [TargetPromptPair(index, index) for index in sorted(range(len(lengths)), key=lengths.__getitem__)]
 
     def trial_samples(self, pairs: Sequence[TargetPromptPair]) -> list[Sample]:
-        """Samples of these clips, each in its longest variant."""
+        """Samples of these clips, each of its longest variant."""
         return [make_sample(self._longest_variant(pair.target), self._full_data.train[pair.prompt], self._lm)
                 for pair in pairs]
 
@@ -388,15 +390,15 @@ class TrainLoader:
 
     def _longest_variant(self, index: int) -> Utterance:
         item = self._full_data.train[index]
-        return max((item, *self._full_data.variants.get(item.id, ())), key=lambda one: one.order_clip.length)
+        return max((item, *self._full_data.variants.get(item.id, ())), key=lambda one: one.batch_clip.length)
 
 
 def split_microbatches(batches: Sequence[TrainBatch], clips: int, rank: int = 0, size: int = 1, *,
                        same_count: bool = False) -> list[MicroBatch]:
-    """The share of `rank` of `size` ranks of the batches, in micro-batches of at most `clips`.
+    """The samples of `rank` among `size` ranks, in micro-batches of at most `clips`.
 
-    `same_count`: every rank gets as many micro-batches as the one with the largest share. What a rank lacks is filled
-    with a separate clip at weight 0.
+    `same_count`: every rank gets the same number of micro-batches, as FSDP requires. A rank with fewer samples gets
+    micro-batches of one clip at weight 0.
     """
     micro_batches = []
     for batch in batches:

@@ -1,9 +1,8 @@
-"""The ranks of a run: how they are started, and their collectives.
+"""The process group of a run: how its ranks are started, and their collectives.
 
-Every rank runs the same loop (`core.train`) on its own share of each batch, so that P ranks with
-batches of B clips take the steps of one process with P x B. On one machine rank 0 starts the
-others (option `processes`); over several machines torchrun starts all of them. Objects and flags
-go by gloo, gradients by NCCL on CUDA.
+Every rank runs the same loop (`core.train`) on its share of each batch: P ranks with batches of B clips take the steps
+of one process with batches of P x B. On one machine rank 0 starts the others (option `processes`); over several
+machines torchrun starts all of them. Objects and flags use gloo, gradients on CUDA use NCCL.
 """
 
 from __future__ import annotations
@@ -37,22 +36,22 @@ Result = TypeVar("Result")
 
 
 class AbortedByRank0(Exception):
-    """Raised on the other ranks when rank 0 failed or was stopped; rank 0 reports why."""
+    """Raised on the other ranks if rank 0 failed or was stopped; rank 0 reports the reason."""
 
 
-class Ranks:
-    """The ranks of a run. In a run of one process every method returns at once, without a collective.
+class ProcessGroup:
+    """The ranks of a run. With one process every method returns at once, without a collective.
 
-    Each method but `for_rank` is called by all ranks, in the same order. When another rank died it raises `UserError`.
+    All ranks call each method (except `for_rank`), in the same order. It raises `UserError` if another rank died.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, started: Sequence[subprocess.Popen[bytes]] = ()) -> None:
-        """`started`: the other ranks, as rank 0 started them; torchrun's are not known here."""
+        """`started`: the processes of the other ranks, in rank 0; empty under torchrun."""
         self.rank, self.size, self._started = rank, size, started
         self._step_group = dist.new_group(timeout=_STEP_TIMEOUT) if dist.is_initialized() else None
 
     def broadcast(self, value: Any) -> Any:
-        """The value of rank 0, which can be pickled."""
+        """The value of rank 0 on every rank; it must be picklable."""
         if self.size == 1:
             return value
         holder = [value]
@@ -61,7 +60,7 @@ class Ranks:
         return holder[0]
 
     def run_on_rank0(self, work: Callable[[], Result]) -> Result:
-        """Let rank 0 do `work` while the others wait; its result on every rank.
+        """Call `work` on rank 0 while the others wait; its result on every rank.
 
         A stop or a `UserError` is raised on rank 0, which reports it, and as `AbortedByRank0` on the others.
         """
@@ -80,7 +79,7 @@ class Ranks:
 
     @contextmanager
     def rank0_first(self) -> Iterator[None]:
-        """Context whose body rank 0 runs before the others, for what writes files that they read."""
+        """Context whose body rank 0 runs before the others, because it writes files that they read."""
         if self.rank:
             if (message := self.broadcast(None)) is not None:
                 raise AbortedByRank0(message)
@@ -107,10 +106,10 @@ class Ranks:
         return summed
 
     def all_reduce_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Sum the gradients over the ranks, in place. What has a gradient on no rank has none afterwards either.
+        """Sum the gradients over the ranks, in place. A parameter without a gradient on any rank keeps none.
 
-        It is called after the backward passes, once no rank ran out of memory: an all-reduce within a backward pass,
-        as of DistributedDataParallel, would wait for a rank that had to give up its pass.
+        Call it after the backward passes, when no rank ran out of memory. An all-reduce inside the backward pass, as in
+        DistributedDataParallel, would wait forever for a rank that gave up its pass.
         """
         if self.size == 1:
             return
@@ -132,7 +131,7 @@ class Ranks:
                 value.copy_(summed.view_as(value))
 
     def gather(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """On rank 0 the tensors of the others, under `rank-N/`; on the others nothing."""
+        """On rank 0 the tensors of the other ranks, under `rank-N/`; on the others an empty dictionary."""
         if self.size == 1:
             return {}
         gathered: list[Any] | None = [None] * self.size if self.rank == 0 else None
@@ -142,21 +141,20 @@ class Ranks:
                 if rank for name, value in tensors_of_rank.items()}
 
     def for_rank(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Of the tensors that `gather` gave, those of this rank."""
+        """The tensors of this rank among those that `gather` returned."""
         prefix = f"{_RANK}{self.rank}/"
         return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
     def mesh(self, device: torch.device) -> DeviceMesh:
-        """All ranks in one dimension, for sharding."""
+        """A one-dimensional mesh of all ranks, for FSDP."""
         assert self._step_group is not None
         return DeviceMesh.from_group(self._step_group, device.type)
 
     def close(self) -> None:
-        """Leave the group; the others may be gone.
+        """Leave the group; the other ranks may have ended.
 
-        The step group is let go here, which joins its threads. Where the end of the interpreter does that, a thread
-        that still waits for the interpreter's lock is ended there, and the whole process with it ("terminate called
-        without an active exception").
+        The step group is released here, which joins its threads. If the interpreter did it at its exit, a thread that
+        waits for the GIL would be killed there, and abort the process ("terminate called without an active exception").
         """
         self._step_group = None
         with suppress(RuntimeError):
@@ -164,12 +162,12 @@ class Ranks:
 
     @contextmanager
     def reporting_dead_ranks(self) -> Iterator[None]:
-        """Context that turns a collective's error into a `UserError` when another rank died."""
+        """Context that turns an error of a collective into a `UserError` if another rank died."""
         try:
             yield
         except RuntimeError as error:
             dead = [process.poll() for process in self._started if process.poll() is not None]
-            # gloo and NCCL report a closed connection in various spellings ("Connection closed by peer").
+            # gloo and NCCL word a closed connection differently ("Connection closed by peer").
             if not dead and "connection" not in str(error).lower():
                 raise
             code = f" (exit code {dead[0]})" if dead else ""
@@ -185,12 +183,12 @@ class Ranks:
         return highest
 
 
-ONE_PROCESS = Ranks()
+ONE_PROCESS = ProcessGroup()
 
 
 @contextmanager
-def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iterator[Ranks]:
-    """The process group of rank 0. It starts the other ranks with `command`, unless torchrun started all of them."""
+def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iterator[ProcessGroup]:
+    """The process group, in rank 0. Starts the other ranks with `command`, unless torchrun started all of them."""
     size = number_of_processes(processes)
     if size == 1:
         yield ONE_PROCESS
@@ -199,7 +197,7 @@ def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iter
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         started, address = _start_ranks(processes, device, command)
     init_process_group(address, 0, size, device)
-    group = Ranks(0, size, started)
+    group = ProcessGroup(0, size, started)
     try:
         with watch_processes(started):
             yield group
@@ -214,7 +212,7 @@ def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iter
 
 
 def init_process_group(address: str, rank: int, size: int, device: torch.device) -> None:
-    """Join the other ranks; on CUDA each rank of a machine has a separate device."""
+    """Join the other ranks; on CUDA each rank of a machine gets a separate device."""
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -222,7 +220,7 @@ def init_process_group(address: str, rank: int, size: int, device: torch.device)
 
 
 def check_devices(processes: int, device: torch.device) -> None:
-    """Raise `UserError` where a rank of this machine would have no device of its own."""
+    """Raise `UserError` if this machine has fewer CUDA devices than processes."""
     if device.type == "cuda" and torch.cuda.device_count() < processes:
         raise UserError(f"{processes} processes need {processes} CUDA devices, and this machine has "
                         f"{torch.cuda.device_count()}.", "Set `processes` to the number of devices, or use the CPU.")
@@ -230,7 +228,7 @@ def check_devices(processes: int, device: torch.device) -> None:
 
 def _start_ranks(processes: int, device: torch.device,
                  command: Sequence[str]) -> tuple[list[subprocess.Popen[bytes]], str]:
-    """Start ranks 1 and up on this machine; the processes, and the address at which they meet."""
+    """Start ranks 1 and up on this machine; their processes, and the address of the rendezvous."""
     check_devices(processes, device)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -1,10 +1,9 @@
-"""Sharding: each rank holds its part of what scope `full` trains, by torch's FSDP2.
+"""Sharding of what scope `full` trains, by torch's FSDP2.
 
-Weights that are trained, their gradients and the optimizer's moments are sharded. A pass gathers the
-weights of one block after the other and frees them (Zhao et al. 2023, arXiv:2304.11277), so all ranks
-take each pass, or none does. Rank 0 evaluates and saves with a whole model of its own, into which the
-trained weights are gathered before. Files hold whole tensors: a checkpoint is the one that a single
-process would write.
+Trained weights, their gradients and the optimizer's moments are sharded over the ranks. A pass gathers the weights of
+one block after the other and frees them (Zhao et al. 2023, arXiv:2304.11277), so all ranks take each pass together.
+Rank 0 also has a full copy of the model, into which the trained weights are gathered before it evaluates or saves. A
+checkpoint holds full tensors, like one that a single process writes.
 """
 
 from __future__ import annotations
@@ -46,10 +45,9 @@ class ShardedModel(nn.Module):
 
 def shard_model(tts: TTSModel, mesh: DeviceMesh, *, guided: bool,
                 keep_whole: bool) -> tuple[TTSModel, ShardedModel]:
-    """`tts` sharded over `mesh`, and the passes over it; `guided`: with the loss on attention.
+    """`tts` sharded over `mesh`, and its forward passes; `guided`: with the guided attention loss.
 
-    What is trained is sharded, the rest stays whole. `keep_whole`: `tts` stays as it is, and a copy is sharded, which
-    shares what is frozen.
+    Only trained parameters are sharded. `keep_whole`: shard a copy, which shares the frozen tensors with `tts`.
     """
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method  # it takes seconds to load
 

@@ -1,7 +1,7 @@
-"""Memory: what a computation takes at its peak, and how a step is split so that it fits.
+"""Memory: the peak of a computation, and the plan by which a training step fits into memory.
 
-On CUDA the allocator counts. On a processor every tensor that an operation makes is counted
-while it lives; what an operation needs inside is not.
+On CUDA the allocator counts. On a CPU every tensor that an operation returns is counted while it is alive; what an
+operation allocates internally is not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def format_bytes(size: float) -> str:
 
 
 def peak_bytes(device: torch.device, work: Callable[[], object]) -> int:
-    """Bytes that `work` takes at its peak beyond those that are taken before it."""
+    """Bytes that `work` allocates at its peak, beyond those that were allocated before."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -42,9 +42,9 @@ def peak_bytes(device: torch.device, work: Callable[[], object]) -> int:
 
 
 def peak_since_last_call(device: torch.device) -> tuple[int | None, str]:
-    """Bytes at the peak, and of what: tensors on the `gpu` since the last call, or the `process` since its start.
+    """Peak memory in bytes, and what it counts: `gpu` (tensors since the last call) or `process` (since its start).
 
-    The process's is its resident memory (VmHWM on Linux), with the libraries and the model in it.
+    That of the process is its resident memory (VmHWM on Linux), including libraries and model.
     """
     if device.type != "cuda":
         return _process_peak(), "process"
@@ -54,7 +54,7 @@ def peak_since_last_call(device: torch.device) -> tuple[int | None, str]:
 
 
 class _LiveTensors(TorchDispatchMode):
-    """Counts the bytes of tensors made inside it that are alive."""
+    """Counts the bytes of the tensors that are made inside it and alive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class _LiveTensors(TorchDispatchMode):
 
 
 def _process_peak() -> int | None:
-    """None where the system does not tell it. getrusage's would hold the peak of whoever started this process."""
+    """Peak resident bytes; None if the system does not report them. getrusage would include the parent's peak."""
     if not _STATUS.is_file():
         return None
     lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines() if ":" in line)
@@ -93,24 +93,24 @@ def _process_peak() -> int | None:
 
 @dataclass(frozen=True)
 class MicrobatchPlan:
-    """How a step is computed; neither its samples nor, but for rounding, its result depend on it."""
+    """How a step is computed. Its samples do not depend on it, and its result only by rounding."""
 
     splits: int = 1  # micro-batches that each batch is split into
     activation_checkpointing: bool = False  # activations are recomputed in the backward pass
 
     def size(self, batch_size: int) -> int:
-        """Clips in a micro-batch."""
+        """Clips in a micro-batch, at most."""
         return -(-batch_size // self.splits)
 
     def halved(self, batch_size: int) -> MicrobatchPlan | None:
-        """Micro-batches of half the size; None when they have a single clip already."""
+        """The plan with micro-batches of half the size; None if they have a single clip already."""
         return replace(self, splits=self.splits * 2) if self.size(batch_size) > 1 else None
 
 
 def first_plan(options: TrainOptions, *, sharded: bool, before: MicrobatchPlan = MicrobatchPlan()) -> MicrobatchPlan:
-    """The plan that a run begins with, or resumes with after `before`; a sharded run has the same throughout.
+    """The plan that a run begins with, or resumes with after `before`. A sharded run never changes its plan.
 
-    Whoever shards is short of memory, so `auto` is on there.
+    `activation_checkpointing` `auto` means on in a sharded run, because sharding is chosen when memory is short.
     """
     auto = options.activation_checkpointing == "auto" and (sharded or before.activation_checkpointing)
     return MicrobatchPlan(1 if sharded else before.splits, options.activation_checkpointing == "on" or auto)
@@ -118,17 +118,17 @@ def first_plan(options: TrainOptions, *, sharded: bool, before: MicrobatchPlan =
 
 def plan_after_out_of_memory(plan: MicrobatchPlan, options: TrainOptions, step: int, *,
                              sharded: bool) -> tuple[MicrobatchPlan, str]:
-    """After `step` ran out of memory: micro-batches of half the size; with single clips, activation checkpointing.
+    """The plan after `step` ran out of memory, and a warning; `UserError` if there is no smaller plan.
 
-    The order is not that of the first plan. There the peak is measured, and checkpointing, which changes no rounding,
-    is tried first. Here a batch of unusually long clips may be the reason: smaller micro-batches cost less time than
-    recomputing the activations of every later step.
-    The plan and the warning; `UserError` where there is no smaller plan.
+    Micro-batches are halved first, and activation checkpointing is switched on when they have a single clip. Before the
+    first step (`run_plan.estimate`) the order is the reverse, because checkpointing changes no rounding. Here a batch
+    of unusually long clips may be the reason, and smaller micro-batches cost less time than recomputing the activations
+    of every later step.
     """
     if sharded:
         raise UserError(
-            f"Out of memory at step {step}. A sharded run cannot make its micro-batches smaller on the way: all ranks "
-            "take each of them.",
+            f"Out of memory at step {step}. A sharded run cannot change the size of its micro-batches, because all "
+            "ranks compute each of them together.",
             "Start a run with half the batch_size and twice the gradient_accumulation, which takes the same steps.")
     smaller = plan.halved(options.batch_size)
     if smaller is None and not plan.activation_checkpointing and options.activation_checkpointing == "auto":
@@ -139,5 +139,5 @@ def plan_after_out_of_memory(plan: MicrobatchPlan, options: TrainOptions, step: 
             "Close what else uses the device, leave out the longest clips, or train where there is more memory.")
     change = "activation checkpointing" if smaller.splits == plan.splits else (
         f"micro-batches of {smaller.size(options.batch_size)} clips instead of {plan.size(options.batch_size)}")
-    return smaller, (f"Out of memory at step {step}: {change} from here on. The step is taken again with the same "
+    return smaller, (f"Out of memory at step {step}: {change} from here on. The step is repeated with the same "
                      "samples.")

@@ -1,9 +1,8 @@
-"""What a run trains, by name, and at which rate: rows, adapters, and in `full` the base itself.
+"""The parameters that a run trains, by name, and their learning rates: rows, adapters, and in `full` the base itself.
 
-Rows are not decayed, or the letters that a clip does not have would fade. Tensors of the
-base are not decayed either: zero is not where they came from; `l2_sp` and `ewc` pull them
-back to where they were (`core.training.weight_regularization`). Nor are DoRA's magnitudes, which begin at
-the norms of the base's own weights.
+Weight decay applies to adapter factors alone. It would shrink the rows of characters that are rare in the clips. It
+would pull tensors of the base towards zero, while `l2_sp` and `ewc` pull them towards their initial values
+(`core.training.weight_regularization`); the same holds for DoRA's magnitudes, which start at the norms of the base.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ from core.model.prefix import is_of_base, is_taught, parameter_name, whole_table
 from models.base import LanguageModel
 
 ROWS, ADAPTERS, MAGNITUDES, EMBEDDINGS, HEADS = "rows", "adapters", "magnitudes", "embeddings", "heads"
-_FACTORS = (".lora_A.", ".lora_B.", ".lora_E")  # that are about zero when they begin
+_FACTORS = (".lora_A.", ".lora_B.", ".lora_E")  # in the names of adapter factors, which start near zero
 PARTS = (EMBEDDINGS, "layers", HEADS)  # of the base
-_CHANGED: Mapping[str, tuple[str, ...]] = {"everything": PARTS, "layers": PARTS[1:], "heads": PARTS[2:]}
+_PARTS_OF_OPTION: Mapping[str, tuple[str, ...]] = {  # `full_trainable`
+    "everything": PARTS, "layers": PARTS[1:], "heads": PARTS[2:]}
 
 
 @dataclass(frozen=True)
 class Trainables:
-    """Every parameter that may change, by name; `base` are the base's own."""
+    """Every trainable parameter by name; `base` are those of the base model."""
 
     rows: dict[str, nn.Parameter]
     adapters: dict[str, nn.Parameter]
@@ -35,13 +35,13 @@ class Trainables:
 
     @property
     def named(self) -> dict[str, nn.Parameter]:
-        """Rows, then adapters, then the base's."""
+        """All of them: rows, then adapters, then those of the base."""
         return {**self.rows, **self.adapters, **self.base}
 
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters that are trained at one peak rate."""
+    """Parameters with the same peak learning rate and weight decay."""
 
     name: str
     parameters: Mapping[str, nn.Parameter]
@@ -50,7 +50,7 @@ class ParameterGroup:
 
     @property
     def size(self) -> int:
-        """Numbers in it."""
+        """The number of scalar parameters."""
         return sum(value.numel() for value in self.parameters.values())
 
     def __str__(self) -> str:
@@ -65,11 +65,11 @@ def has_adapters(options: TrainOptions) -> bool:
 
 def changed_parts(options: TrainOptions) -> tuple[str, ...]:
     """The parts of the base that a run with these options trains."""
-    return _CHANGED.get(options.full_trainable, ()) if options.scope == "full" else ()
+    return _PARTS_OF_OPTION.get(options.full_trainable, ()) if options.scope == "full" else ()
 
 
 def unfreeze_trainables(tts: TTSModel, options: TrainOptions) -> Trainables:
-    """Set `requires_grad` on the parameters that the scope trains; the others of the module stay frozen."""
+    """Set `requires_grad` on the parameters that the scope trains; all others stay frozen."""
     module = tts.lm.module
     rows = {name: module.get_parameter(name) for name in map(parameter_name, tts.lm.text_tables)}
     trained_parts = changed_parts(options)
@@ -78,13 +78,13 @@ def unfreeze_trainables(tts: TTSModel, options: TrainOptions) -> Trainables:
     trainables = Trainables(rows, tts.adapters.parameters() if tts.adapters else {}, base)
     for parameter in trainables.named.values():
         parameter.requires_grad_(True)
-    open_names = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-    assert open_names == set(trainables.named), open_names ^ set(trainables.named)
+    unfrozen = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    assert unfrozen == set(trainables.named), unfrozen ^ set(trainables.named)
     return trainables
 
 
 def make_parameter_groups(trainables: Trainables, options: TrainOptions, lm: LanguageModel) -> list[ParameterGroup]:
-    """The parameters in the optimizer's order, each group with its peak rate; the base's from the output down."""
+    """The parameter groups in the optimizer's order; those of the base from the output to the input."""
     groups = [ParameterGroup(ROWS, trainables.rows, options.row_lr)]
     factors = {name: value for name, value in trainables.adapters.items() if any(mark in name for mark in _FACTORS)}
     if factors:
@@ -103,10 +103,10 @@ def make_parameter_groups(trainables: Trainables, options: TrainOptions, lm: Lan
 
 
 def learning_rates(groups: Sequence[ParameterGroup], optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """The rates of the last step by group; of layers whose rates differ, the highest and the lowest."""
+    """The learning rates of the last step by group; if those of the layers differ, only the highest and the lowest."""
     now = [(group.name, float(param_group["lr"]))
            for group, param_group in zip(groups, optimizer.param_groups, strict=True)
-           if group.name != MAGNITUDES]  # theirs is that of the adapters
+           if group.name != MAGNITUDES]  # the same rate as the adapters
     layers = [rate for name, rate in now if name.startswith("layer")]
     rates = {name: rate for name, rate in now if not name.startswith("layer")}
     if layers:
@@ -116,7 +116,7 @@ def learning_rates(groups: Sequence[ParameterGroup], optimizer: torch.optim.Opti
 
 
 def describe_groups(groups: list[ParameterGroup]) -> tuple[str, ...]:
-    """A line a group; layers that share a rate, as without layer decay, are one line."""
+    """One line per group; neighbouring layers with the same rate share a line."""
     lines: list[ParameterGroup] = []
     for group in groups:
         last = lines[-1] if lines else None
@@ -130,18 +130,18 @@ def describe_groups(groups: list[ParameterGroup]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """What trains and what does not; sizes are those of the tensors."""
+    """How much is trained and how much is frozen; `*_parameters` count scalars."""
 
     new_rows: int
     old_rows: int
     row_parameters: int
     adapter_parameters: int
-    base_parameters: int  # that stay as they are
-    changed_parameters: int = 0  # of the base, in `full`
+    frozen_parameters: int  # of the base
+    changed_parameters: int = 0  # of the base, trained in scope `full`
 
 
 def count_parameters(tts: TTSModel, trainables: Trainables) -> ParameterCounts:
-    """The plan in numbers."""
+    """Count the parameters of `tts` and those of `trainables`."""
     module, tables = tts.lm.module, tts.lm.text_tables
     rows, adapters, base = (sum(value.numel() for value in part.values())
                             for part in (trainables.rows, trainables.adapters, trainables.base))

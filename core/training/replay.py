@@ -1,10 +1,9 @@
-"""Clips of the base languages: drift clips, on which drift is measured, and clips that `full` replays.
+"""Clips of the base languages: drift clips, on which drift is measured, and clips that scope `full` replays.
 
-They are recordings that a person prepared, clips that come with the model, or sentences that the base
-synthesizes before the first step; these are kept in the run's folder, because a resumed run has another
-model. Of the last two, every second clip is a drift clip and is never trained on, so that drift is not measured
-on what was replayed. A model that has no clips is probed with sentences of its languages over
-`LanguageModel.probe_features`.
+They are prepared recordings, clips that come with the model, or sentences that the base synthesizes before the first
+step. The last are stored in the run's folder, because a resumed run no longer has the base's weights. Of the last two
+kinds every second clip is a drift clip and is never trained on, so drift is not measured on replayed clips. A model
+without clips is probed with sentences of its languages over `LanguageModel.probe_features`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from data.front_end import probe_sentences
 from data.manifest import HELD_OUT, ManifestClip, PreparedDataset
 from models.base import Features, LanguageModel, Sample, Voice
 
-SPOKEN_CLIPS = "spoken"  # .json and .safetensors, in the run's folder
+SPOKEN_CLIPS = "spoken"  # name of two files in the run's folder, .json and .safetensors
 _BATCH = 16  # sentences synthesized together
 _PROBES = 16  # sentences over generated features, shared by the base languages
 
@@ -58,7 +57,7 @@ class ProbeSample:
 
 
 def load(tts: TTSModel, voices: Mapping[str, Voice]) -> Replay:
-    """The clips that came with the base of `tts`; the speaker of a clip is the nearest of the model's voices."""
+    """The clips that come with the base of `tts`; the speaker of a clip is the most similar voice of the model."""
     clips: list[Utterance] = []
     for index, (language, text, features) in enumerate(tts.family.load_replay_clips(tts.base_folder)):
         if language in tts.front_end.base_languages:
@@ -68,7 +67,7 @@ def load(tts: TTSModel, voices: Mapping[str, Voice]) -> Replay:
 
 
 def split_clips(clips: Sequence[Utterance]) -> Replay:
-    """Every second clip of a language to measure drift on, the others to replay."""
+    """Every second clip of a language becomes a drift clip, the others are replayed."""
     drift_clips: list[Utterance] = []
     replayed: list[Utterance] = []
     for language in dict.fromkeys(item.language for item in clips):
@@ -79,7 +78,7 @@ def split_clips(clips: Sequence[Utterance]) -> Replay:
 
 
 def probes(clips: Sequence[Utterance], lm: LanguageModel) -> list[ProbeSample]:
-    """The sample of each drift clip, prompted by the clip of its language with the nearest voice."""
+    """A sample of each drift clip, prompted by the clip of its language with the most similar voice."""
     samples = []
     for item in clips:
         others = [other for other in clips if other is not item and other.language == item.language]
@@ -89,9 +88,9 @@ def probes(clips: Sequence[Utterance], lm: LanguageModel) -> list[ProbeSample]:
 
 
 def _probe_clips(tts: TTSModel, voices: Mapping[str, Voice]) -> tuple[Utterance, ...]:
-    """Sentences of each base language over the same features; one that cannot be read, or is too long, is left out.
+    """Sentences of each base language over the same features; those that cannot be read or are too long are left out.
 
-    A model of many languages gets one of each, a model of few gets several.
+    A model of many languages gets one sentence of each, a model of few languages several.
     """
     features = tts.lm.probe_features(next(iter(voices.values()), None))
     base_languages, clips = tts.front_end.base_languages, list[Utterance]()
@@ -113,7 +112,7 @@ def _nearest_voice(features: Features, voices: Mapping[str, Voice], lm: Language
 
 
 def with_prompt_clips(clips: Sequence[Utterance]) -> tuple[Utterance, ...]:
-    """Those whose speaker has another clip, which prompts them."""
+    """The clips whose speaker has another clip, to prompt them."""
     speakers = [item.speaker for item in clips]
     return tuple(item for item in clips if speakers.count(item.speaker) > 1)
 
@@ -121,10 +120,10 @@ def with_prompt_clips(clips: Sequence[Utterance]) -> tuple[Utterance, ...]:
 def gather_replay_clips(options: TrainOptions, workspace: Workspace, tts: TTSModel, voices: Mapping[str, Voice],
                         run_dir: Path, warn: Callable[[str], None], progress: ProgressCallback = no_progress,
                         most: int | None = None) -> Replay:
-    """The clips to replay and to measure drift on; none outside of `full`. `progress` may end the synthesis.
+    """The clips to replay and to measure drift on; none outside of scope `full`. `progress` may stop the synthesis.
 
-    Datasets that were given win over texts, texts over clips that come with the model. `most`: so many sentences are
-    synthesized at most, for a trial, and used whether or not they end.
+    The first available source counts: `replay_datasets`, `replay_texts`, clips that come with the model. `most`: for a
+    trial run, synthesize at most so many sentences, and use them even if they do not reach a stop token.
     """
     if options.scope != "full":
         return Replay((), ())
@@ -135,7 +134,7 @@ def gather_replay_clips(options: TrainOptions, workspace: Workspace, tts: TTSMod
     elif voices:
         replay_clips = split_clips(_synthesized_clips(options, tts, voices, run_dir, warn, progress, most))
     else:
-        warn("The base model has neither clips nor a voice to speak them with: nothing is replayed.")
+        warn("The base model has neither clips nor a voice to synthesize them with: nothing is replayed.")
         return Replay((), ())
     if options.replay > 0 and not replay_clips.replayed:
         warn("There are no clips of base languages to replay: replay is off, expect more drift.")
@@ -223,7 +222,7 @@ def _synthesized_clips(options: TrainOptions, tts: TTSModel, voices: Mapping[str
     if not texts.is_file():
         if tts.changed:
             raise UserError(f"{texts} is missing: what the base spoke before this run began.",
-                            f"Put it back, or start a new run on its weights: --init-from run:{run_dir.name}.")
+                            f"Put it back, or start a new run from its weights: --init-from run:{run_dir.name}.")
         synthesized = _synthesize(options, tts, voices, warn, progress, most)
         tensor_files.write(codes, {str(index): torch.from_numpy(item.astype(np.int32))
                                    for index, (*_, item) in enumerate(synthesized)})

@@ -1,9 +1,8 @@
-"""What a run will do and take, found out before its first step: the plan, memory, time, and what to be warned of.
+"""Before the first step of a run: its plan, the memory and time that it will take, and warnings.
 
-Memory and time come from a few real forward and backward passes. They leave nothing behind: random
-generators, gradients and the order of the clips are as they were. Where memory does not suffice,
-activation checkpointing is switched on first, because it changes no result at all, and then the
-micro-batches are made smaller. After an out-of-memory error in a step the order is the other one
+Memory and time are measured by a few real forward and backward passes, which leave random generators, gradients and
+the order of the clips unchanged. If memory is short, activation checkpointing is switched on first, because it changes
+no result, and then micro-batches are made smaller. After an out-of-memory error in a step the order is the reverse
 (`memory_plan.plan_after_out_of_memory`). No warning stops a run.
 """
 
@@ -31,23 +30,23 @@ MAX_LR_RATIO = 5.0  # to the preset's learning rate, and its inverse
 _MIN_8BIT_ELEMENTS, _BLOCK_ELEMENTS, _CODE_BOOK_ELEMENTS = 4096, 256, 256  # of bitsandbytes
 FULL_ONLY = ("full_trainable", "layer_lr", "head_lr", "layer_lr_decay", "distillation", "l2_sp", "ewc", "fisher_clips",
              "drift_bound", "drift_action", "replay", "replay_datasets", "replay_texts")
-"""Options without effect in `rows` and `gated`, which change nothing of the base."""
-_OF_LAYERS = ("layer_lr", "layer_lr_decay")
-_OF_BASE = {"adapters": (*_OF_LAYERS, "head_lr", "l2_sp", "ewc", "fisher_clips"), "heads": _OF_LAYERS}
-"""What does nothing where `full_trainable` narrows what is trained of the base."""
-_USABLE_SHARE = 0.9  # share of the free memory that may be planned with
+"""Options without effect in the scopes `rows` and `gated`, which do not change the base."""
+_LAYER_OPTIONS = ("layer_lr", "layer_lr_decay")
+_UNUSED_BY_PARTS = {"adapters": (*_LAYER_OPTIONS, "head_lr", "l2_sp", "ewc", "fisher_clips"), "heads": _LAYER_OPTIONS}
+"""Options without effect by the value of `full_trainable`."""
+_USABLE_SHARE = 0.9  # of the free memory
 _TRIAL_S, _MAX_TRIALS = 3.0, 3
-_SHORT, _LONG = 0.25, 0.75  # where in the order of lengths the clips stand whose passes are timed
+_SHORT, _LONG = 0.25, 0.75  # quantiles of the clip lengths at which passes are timed
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run will take."""
+    """The memory and time that a run will take."""
 
     microbatch_plan: MicrobatchPlan
-    needed: int | None  # bytes beside the loaded model; None where a trial ran out of memory
-    free: int | None  # bytes; None where it cannot be known
-    seconds_a_step: tuple[float, float] = (0.0, 0.0)  # of short clips and of long ones; 0 where none was taken
+    needed: int | None  # bytes beyond the loaded model; None if a trial ran out of memory
+    free: int | None  # bytes; None if unknown
+    seconds_a_step: tuple[float, float] = (0.0, 0.0)  # with short clips and with long ones; 0 if not measured
 
     @property
     def fits(self) -> bool:
@@ -55,9 +54,9 @@ class Estimate:
 
 
 def estimate(trainer: Trainer) -> Estimate:
-    """Choose the first plan, from the trainer's own on, that fits, and time it; the trainer is left with it.
+    """Find the first plan that fits into memory, beginning with the trainer's, set it in the trainer and time it.
 
-    A sharded run has one plan, and too little memory for the longest clips ends it. All its ranks call this.
+    A sharded run has a single plan and ends if the longest clips do not fit. Then all ranks call this function.
     """
     options, device = trainer.options, trainer.tts.device
     free = compute.free_bytes(device)
@@ -89,11 +88,11 @@ def estimate(trainer: Trainer) -> Estimate:
 
 
 def peak_of_longest(trainer: Trainer, count: int, free: int | None) -> int | None:
-    """Bytes at the peak of a pass over the `count` longest clips; None where fewer of them ran out of memory.
+    """Peak bytes of a pass over the `count` longest clips, perhaps extrapolated; None if a pass ran out of memory.
 
-    A pass of one clip, then one of all, as long as these fit into `free` bytes even should each take as much as the
-    one, or what the last two passes tell. Few clips alone do not tell: while the gradients of the base take more than
-    activations, a second clip takes nothing.
+    The first pass has one clip. Each next pass has as many clips as are sure to fit into `free` bytes, up to `count`.
+    The memory of a further clip is extrapolated from the last two passes, because with few clips the gradients of the
+    base may take more memory than activations, and then a second clip seems to take none.
     """
     longest, sizes, peaks = trainer.loader.by_length(), list[int](), list[int]()
     size = 1
@@ -106,21 +105,21 @@ def peak_of_longest(trainer: Trainer, count: int, free: int | None) -> int | Non
         sizes.append(size)
         if size >= count:
             return peaks[-1]
-        a_clip = peaks[-1] / size
+        bytes_a_clip = peaks[-1] / size
         if len(sizes) > 1:
-            a_clip = (peaks[-1] - peaks[-2]) / (sizes[-1] - sizes[-2])
-        expected = peaks[-1] + (count - size) * a_clip
-        sure = count if free is None or expected <= free else size * free // max(1, peaks[-1])
-        if sure <= size:
+            bytes_a_clip = (peaks[-1] - peaks[-2]) / (sizes[-1] - sizes[-2])
+        expected = peaks[-1] + (count - size) * bytes_a_clip
+        sure_to_fit = count if free is None or expected <= free else size * free // max(1, peaks[-1])
+        if sure_to_fit <= size:
             return round(expected)
-        size = min(count, sure)
+        size = min(count, sure_to_fit)
 
 
 def _time_step(trainer: Trainer) -> tuple[float, float]:
-    """Seconds of a step of short clips, and of long ones, from passes as large as the training's are.
+    """Seconds of a step with short clips and with long ones, from passes of the size that the training uses.
 
-    The first pass of a size is not counted: it allocates memory, chooses kernels or loads what is loaded on first use,
-    which no later one does. Of the others the fastest counts, because other load on the machine only slows them.
+    The first pass is not counted, because it allocates memory and chooses or loads kernels. Of the others the fastest
+    counts, because other load on the machine can only make a pass slower.
     """
     clips, size = trainer.loader.by_length(), trainer.microbatch_plan.size(trainer.options.batch_size)
 
@@ -147,7 +146,7 @@ def _time_step(trainer: Trainer) -> tuple[float, float]:
 
 
 def plan_event(trainer: Trainer, estimate: Estimate) -> Plan:
-    """What is trained and what is frozen, on what data, and what it will take."""
+    """What is trained and what is frozen, the data, and the memory and time that the run will take."""
     counts, options, data = trainer.counts, trainer.options, trainer.data
     total, processes = counts.new_rows + counts.old_rows, trainer.group.size
     if counts.changed_parameters:
@@ -157,31 +156,31 @@ def plan_event(trainer: Trainer, estimate: Estimate) -> Plan:
     else:
         trained = "no adapters"
     lines = [
-        f"Trains {counts.new_rows} new embedding rows and {trained}; {_amount(counts.base_parameters)} parameters "
+        f"Trains {counts.new_rows} new embedding rows and {trained}; {_amount(counts.frozen_parameters)} parameters "
         "frozen.",
         f"{pluralize(len(data.train), 'clip')} in {', '.join(map(repr, data.languages))}, {len(data.held_out)} held "
         f"out; steps {trainer.step} to {trainer.step_plan.steps} of "
         f"{pluralize(options.batch_size * options.gradient_accumulation * processes, 'clip')}"
         f"{f' over {processes} processes' if processes > 1 else ''}; {trainer.precision}.",
     ]
-    if trainer.step_plan.steps < trainer.most_steps:
-        lines.append(f"{trainer.step_plan.steps} of the {trainer.most_steps} steps fit into {options.max_minutes:g} "
+    if trainer.step_plan.steps < trainer.max_steps:
+        lines.append(f"{trainer.step_plan.steps} of the {trainer.max_steps} steps fit into {options.max_minutes:g} "
                      "minutes here; the learning rate ends with them.")
     if data.variants:
         variants = sum(len(data.variants.get(item.id, ())) for item in data.train)
         lines.append(f"{options.augmentation:.0%} of the clips of an epoch are replaced by one of their {variants} "
                      "variants, chosen at random in each epoch; validation and samples never.")
-    lines += [f"Trained: {line}." for line in parameter_groups.describe_groups(trainer.groups)]
+    lines += [f"Trained: {line}." for line in parameter_groups.describe_groups(trainer.parameter_groups)]
     return Plan((*lines, *_memory_and_time(trainer, estimate)), {
         "new_rows": counts.new_rows, "rows": total, "old_rows": counts.old_rows, "old_rows_trained": 0,
         "row_parameters": counts.row_parameters, "adapter_parameters": counts.adapter_parameters,
-        "changed_parameters": counts.changed_parameters, "frozen_parameters": counts.base_parameters,
+        "changed_parameters": counts.changed_parameters, "frozen_parameters": counts.frozen_parameters,
         "clips": len(data.train), "held_out_clips": len(data.held_out), "memory_bytes": estimate.needed or 0,
         "seconds": round(sum(estimate.seconds_a_step) / 2 * (trainer.step_plan.steps - trainer.step))})
 
 
 def _memory_and_time(trainer: Trainer, estimate: Estimate) -> list[str]:
-    """Memory and time, and what was changed so that it fits."""
+    """Lines about memory and time, and about what was changed so that the run fits into memory."""
     options, plan, steps = trainer.options, estimate.microbatch_plan, trainer.step_plan.steps - trainer.step
     free = "" if estimate.free is None else f" of {memory_plan.format_bytes(estimate.free)} free"
     needed = "" if estimate.needed is None else f"about {memory_plan.format_bytes(estimate.needed)}{free}"
@@ -202,7 +201,7 @@ def _memory_and_time(trainer: Trainer, estimate: Estimate) -> list[str]:
 
 
 def duration_range(estimate: Estimate, steps: int) -> str:
-    """How long so many steps take, such as `about 12 min` or `8 min to 15 min`: as their clips are short or long."""
+    """The time of so many steps with short to long clips, such as `about 12 min` or `8 min to 15 min`."""
     least, most = (duration(seconds * steps) for seconds in estimate.seconds_a_step)
     return f"about {least}" if least == most else f"{least} to {most}"
 
@@ -220,23 +219,23 @@ def _amount(parameters: int) -> str:
 
 
 def training_warnings(trainer: Trainer, run: Path, options: TrainOptions | None = None) -> list[str]:
-    """Each as a sentence or two; `options` where the trainer was made with others, for a trial."""
+    """Warnings, a sentence or two each; `options`: those of the training, if the trainer is only a trial of it."""
     wanted = options or trainer.options
     return [*unused(wanted), *_data(trainer, wanted), *_rates(trainer, wanted), *_disk(trainer, run, wanted)]
 
 
 def unused(options: TrainOptions) -> Iterator[str]:
-    """Options that were set and do nothing in the scope, or beside others."""
+    """Warnings about options that were set and have no effect in the scope, or together with others."""
     if options.adapter != "lora" and not parameter_groups.has_adapters(options):
         what = f"that changes {options.full_trainable!r} " if options.scope == "full" else ""
-        yield (f"Adapters of the kind {options.adapter!r} were asked for, but scope {options.scope!r} {what}has none: "
-               "none are trained. Choose scope `gated`, or `full` with `--full-trainable adapters`.")
+        yield (f"Adapter {options.adapter!r} has no effect: scope {options.scope!r} {what}has no adapters. Choose "
+               "scope `gated`, or `full` with `--full-trainable adapters`.")
     if options.scope != "full":
         if named := _changed_options(options, FULL_ONLY):
-            yield (f"Scope {options.scope!r} changes nothing of the base, so these have no effect: {named}. "
-                   "It is for scope `full`.")
+            yield (f"Scope {options.scope!r} does not change the base, so these have no effect: {named}. "
+                   "They are for scope `full`.")
         return
-    if named := _changed_options(options, _OF_BASE.get(options.full_trainable, ())):
+    if named := _changed_options(options, _UNUSED_BY_PARTS.get(options.full_trainable, ())):
         yield f"Scope 'full' that changes {options.full_trainable!r} trains nothing that these apply to: {named}."
     if options.replay == 0 and options.distillation > 0:
         yield f"Distillation {options.distillation:g} has no effect: it needs replayed clips, and replay is 0."
@@ -248,7 +247,7 @@ def unused(options: TrainOptions) -> Iterator[str]:
 
 
 def _changed_options(options: TrainOptions, names: Iterable[str]) -> str:
-    """Those of `names` whose value is not the schema's, with their values."""
+    """Those of the options `names` that differ from their default, with title and value."""
     fields = TrainOptions.model_fields
     return ", ".join(f"{fields[name].title} ({name} {getattr(options, name)})" for name in names
                      if getattr(options, name) != fields[name].default)
@@ -257,7 +256,7 @@ def _changed_options(options: TrainOptions, names: Iterable[str]) -> str:
 def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     data = trainer.data.full_data or trainer.data
     if 0 < data.train_speech_s < model_info.MIN_TRAIN_SPEECH_S:
-        yield (f"There is little to learn from: {duration(data.train_speech_s)} of speech in "
+        yield (f"There is little speech to train on: {duration(data.train_speech_s)} in "
                f"{pluralize(len(data.train), 'clip')}; {duration(model_info.MIN_TRAIN_SPEECH_S)} is the least that has "
                "worked, an hour or more is better.")
     processes = max(trainer.group.size, options.processes)  # a trial has one

@@ -1,4 +1,4 @@
-"""Setup of a run: a new one, one on the weights of another run, or one resumed from its last intact checkpoint."""
+"""Setup of a run: a new run, a new run from the weights of another one (`init_from`), or a resumed run."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from core.speech.evaluation import SpeechEvaluator
 from core.speech.scoring import Recogniser
 from core.training import checkpoint, dataloader, parameter_groups, replay
 from core.training.checkpoint import EarlyStopping, TrainerState
-from core.training.checkpoint_evaluation import WITHOUT_TRANSCRIPT, TrainingRun, own_sentences
+from core.training.checkpoint_evaluation import WITHOUT_TRANSCRIPT, TrainingRun, load_custom_sentences
 from core.training.dataloader import TrainingData
-from core.training.distributed import ONE_PROCESS, Ranks
+from core.training.distributed import ONE_PROCESS, ProcessGroup
 from core.training.trainer import STEP_PLAN, Trainer
 from core.workspace import Workspace
 from data import manifest
 from data.durable_files import write_text
 from data.front_end import FrontEnd
 
-_STARTING_ROWS = "starting_rows"  # in a run's folder: the hash of the new rows that it began with
+_STARTING_ROWS = "starting_rows"  # file in a run's folder: the hash of the new rows before the first step
 
 
 def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, device: torch.device,
-              group: Ranks = ONE_PROCESS, max_clips: int | None = None) -> TrainingRun:
-    """Load everything of a new run, or of one that resumes; `max_clips` of the data, for a trial."""
+              group: ProcessGroup = ONE_PROCESS, max_clips: int | None = None) -> TrainingRun:
+    """Load everything that a new or resumed run needs. `max_clips`: use only so many clips, for a trial run."""
     run_dir = reporter.directory
 
     def warn(message: str) -> None:
         reporter.emit(WarningRaised(message))
 
-    # The model: that of the last intact checkpoint, or the untrained extension, on the weights of another run.
+    # The model: of the last intact checkpoint; else the untrained extension, perhaps with the weights of another run.
     checkpoint.recover_interrupted_save(run_dir)
     saved = checkpoint.quarantine_damaged(run_dir, warn)
     if saved is None:
@@ -79,7 +79,7 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
                                        progress_callback(reporter),
                                        None if max_clips is None else max_clips // 2)
 
-    # The trainer, where its checkpoint left it.
+    # The trainer; in a resumed run with the state of the checkpoint.
     trainer = Trainer(options, tts, data, clips.replayed, precision.decide(options.precision, device), warn, group)
     trainer.drift_clips = clips.drift_clips
     if options.compile == "on":
@@ -103,29 +103,29 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
     record = CheckpointRecord(run_dir.name, 0, options.scope, options.extension, options.dataset, rows_hash, "",
                               tts.origin, options.adapter_rank if tts.adapters else None, options.recogniser,
                               options.recogniser_language, tts.text_library or tts.front_end.text_library)
-    sentences = own_sentences(options, tts, data.languages, run_dir) if group.rank == 0 else {}
+    sentences = load_custom_sentences(options, tts, data.languages, run_dir) if group.rank == 0 else {}
     training_run = TrainingRun(trainer, speech_evaluator, record, reporter, early_stopping, sentences)
-    if group.rank == 0:  # which alone has the recogniser
+    if group.rank == 0:  # only it has the recogniser
         training_run.check_metric()
     return training_run
 
 
 def _check_same_rows(run_dir: Path, extension: str, rows_hash: str) -> None:
-    """Raise `UserError` when a run without a checkpoint yet began with other new rows; else note these."""
+    """Raise `UserError` if the run, which has no checkpoint yet, began with other new rows; else store their hash."""
     path = run_dir / _STARTING_ROWS
     before = path.read_text(encoding="utf-8").strip() if path.is_file() else rows_hash
     if before != rows_hash:
-        raise UserError(f"The extension {extension!r} was made again since this run started: its new rows are others "
+        raise UserError(f"The extension {extension!r} was made again since this run started: its new rows differ "
                         f"({rows_hash[:12]}, wanted {before[:12]}). No checkpoint was saved yet.", "Start a new run.")
     if not path.is_file():
-        write_text(path, f"{rows_hash}\n")  # whole or not at all: half of it would refuse every resume
+        write_text(path, f"{rows_hash}\n")  # atomic: a truncated hash would make every resume fail
 
 
 def _load_recogniser(options: TrainOptions, workspace: Workspace, reporter: Reporter, tts: TTSModel,
                      codes: Sequence[str], state: TrainerState | None) -> Recogniser | None:
-    """The recogniser; `UserError` where one that was chosen cannot be had.
+    """The recogniser; `UserError` if the chosen one cannot be loaded.
 
-    A resumed run whose checkpoints are not ranked by it any more goes on without it.
+    A resumed run continues without it if no checkpoint will be ranked by it any more.
     """
     try:
         scoring.download_recogniser(options, codes, workspace, reporter)
@@ -142,14 +142,14 @@ def _load_recogniser(options: TrainOptions, workspace: Workspace, reporter: Repo
 
 
 def _restore_hint(recogniser: str, hint: str, run_dir: Path, step: int) -> str:
-    """`hint` for a resumed run, whose recogniser and its language cannot be changed."""
+    """`hint`, adapted to a resumed run, in which the recogniser cannot be changed."""
     first = hint.rstrip(".") if recogniser in ("", BUILT_IN) else (
-        "Put the recogniser back as it was (one of the hub is downloaded again where its folder is deleted) and resume")
-    return f"{first}; or start a new run on its weights: {init_from_command(run_dir, step)}."
+        "Restore the recogniser (one of the hub is downloaded again if you delete its folder) and resume")
+    return f"{first}; or start a new run from its weights: {init_from_command(run_dir, step)}."
 
 
 def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run_dir: Path) -> bool:
-    """Whether a checkpoint of the run that resumes from `state` may still be ranked by character error rate."""
+    """Whether the run that resumes from `state` may still rank a checkpoint by character error rate."""
     if options.evaluation_sentences == 0 or options.select_best_by in ("speech_loss", *WITHOUT_TRANSCRIPT):
         return False
     values = checkpoint.read_ranking(run_dir).values
@@ -162,11 +162,11 @@ def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run_dir: Path) 
 
 
 def new_model(options: TrainOptions, workspace: Workspace, device: torch.device) -> TTSModel:
-    """The untrained extension, with fresh adapters where the scope has them."""
+    """The untrained extension, with new adapters if the scope has adapters."""
     tts = load_extension(workspace, options.extension, device)
     if options.scope == "full" and tts.taught:
-        raise UserError(f"The scope 'full' changes the base, and with it {tts.origin.taught_languages[-1]}, which this "
-                        "model was taught before.", "Choose the scope `gated` or `rows`.")
+        raise UserError(f"The scope 'full' changes the base, and with it {tts.origin.taught_languages[-1]}, a language "
+                        "of an earlier training.", "Choose the scope `gated` or `rows`.")
     if not parameter_groups.has_adapters(options):
         return replace(tts, scope=options.scope)
     adapters = Adapters.fresh(tts.lm.module, plan_adapters(options, tts.lm.adapter_targets), options.seed)
@@ -178,10 +178,10 @@ _CHANGEABLE_ON_RESUME = (
     "device", "max_minutes", "checkpoint_every", "keep_last", "activation_checkpointing", "compile", "drift_bound",
     "drift_action", "tracker", "sharding", "wait_for_gpu_gib", "wait_for_idle_gpu", "max_attempts")
 _GLOBAL_BATCH_OPTIONS = ("batch_size", "processes")
-_REASON_ADAPTER_SHAPES = "the adapters in the checkpoint, and their optimizer, are of another kind"
-_REASON_SAMPLE_ORDER = "the order of the clips follows from it"
-_REASON_SCHEDULE = "the learning rate at each step follows from it, and would jump"
-_REASON_PARAMETER_GROUPS = "the optimizer's parameter groups would be others"
+_REASON_ADAPTER_SHAPES = "the checkpoint's adapters and optimizer state have other shapes"
+_REASON_SAMPLE_ORDER = "the order of the clips depends on it"
+_REASON_SCHEDULE = "the learning rate depends on it, and would jump"
+_REASON_PARAMETER_GROUPS = "the optimizer's parameter groups depend on it"
 _REASONS: Mapping[str, str] = {
     "batch_size": _REASON_SAMPLE_ORDER, "gradient_accumulation": _REASON_SAMPLE_ORDER,
     "processes": _REASON_SAMPLE_ORDER, "seed": _REASON_SAMPLE_ORDER,
@@ -190,23 +190,23 @@ _REASONS: Mapping[str, str] = {
     "min_lr_ratio": _REASON_SCHEDULE,
     "scope": _REASON_PARAMETER_GROUPS, "weight_decay": _REASON_PARAMETER_GROUPS,
     "full_trainable": _REASON_PARAMETER_GROUPS, "layer_lr_decay": _REASON_PARAMETER_GROUPS,
-    "optimizer": "the checkpoint holds the state of the other one",
-    "precision": "rounding would be another", "extension": "new rows belong to their vocabulary",
+    "optimizer": "the checkpoint holds the state of the other optimizer",
+    "precision": "rounding depends on it", "extension": "new rows belong to its vocabulary",
 }
-_REASON_OTHER = "the steps to come would be those of another run"
-_SHOWN = 5
+_REASON_OTHER = "the steps after the resume depend on it"
+_SHOWN_TOKENS = 5
 
 
 def check_options(run_dir: Path, step: int, options: TrainOptions, processes: int) -> None:
-    """Raise `UserError` when `options` would make another run of the one whose checkpoint stands in `run`.
+    """Raise `UserError` if `options` differ from those of the checkpoint in a way that changes the steps of the run.
 
-    `processes`: as many as truly share the steps, also where torchrun started them and the options do not say so.
+    `processes`: how many really share the steps; torchrun may have started them, and then the options do not say so.
     """
     path = checkpoint.folder_of(run_dir, step) / records.CONFIG
     saved = parse_options(TrainOptions, foreign.read_yaml(path)["options"])
     saved_processes = checkpoint.processes(run_dir, step)
     same_batches = _same_batches(options, processes, saved, saved_processes)
-    changeable = (*_CHANGEABLE_ON_RESUME, *(  # 0 would rank the checkpoints by another metric
+    changeable = (*_CHANGEABLE_ON_RESUME, *(  # not to or from 0, which changes the metric of the ranking
         ["evaluation_sentences"] if options.evaluation_sentences and saved.evaluation_sentences else []))
     changed = [name for name in TrainOptions.model_fields
                if name not in changeable and getattr(options, name) != getattr(saved, name)
@@ -216,7 +216,7 @@ def check_options(run_dir: Path, step: int, options: TrainOptions, processes: in
                          for name in changed)
         raise UserError(
             f"{run_dir / records.CONFIG} differs from that of the checkpoint of step {step}: {differences}.",
-            f"Put these values back and resume, or start a new run with yours on its weights: "
+            f"Restore these values and resume, or start a new run with yours from its weights: "
             f"{init_from_command(run_dir, step)}."
             " Nothing was changed.",
         )
@@ -225,13 +225,13 @@ def check_options(run_dir: Path, step: int, options: TrainOptions, processes: in
 
 
 def _same_batches(options: TrainOptions, now: int, saved: TrainOptions, then: int) -> bool:
-    """Whether so many processes share the same batches; dropout in adapters is each one's own, so there none may."""
-    alone = parameter_groups.has_adapters(options) and options.adapter_dropout > 0
-    return options.batch_size * now == saved.batch_size * then and (now == then or not alone)
+    """Whether the steps have the same batches. With adapter dropout the number of processes must be the same too."""
+    per_process = parameter_groups.has_adapters(options) and options.adapter_dropout > 0
+    return options.batch_size * now == saved.batch_size * then and (now == then or not per_process)
 
 
 def _process_count_error(run_dir: Path, step: int, options: TrainOptions, now: int, then: int) -> UserError:
-    """The options are the same, but there are not as many processes as `then`: torchrun started them, or does now."""
+    """The error for the same options with another number of processes, as torchrun can start them."""
     by_torchrun = then != options.processes
     start = ("torchrun", "--nproc-per-node", str(then)) if by_torchrun else ("python",)
     workspace = str(run_dir.parent.parent)
@@ -240,11 +240,10 @@ def _process_count_error(run_dir: Path, step: int, options: TrainOptions, now: i
     clips = options.batch_size * options.gradient_accumulation
     over = " (over several machines, with as many on all of them together)" if by_torchrun else ""
     return UserError(
-        f"The run {run_dir.name} {started}, for steps of {clips * then} clips; with {_count_processes(now)} they would "
-        f"be of "
-        f"{clips * now}, and {_REASON_SAMPLE_ORDER}.",
-        f"Start it as before: {command}{over}; or start a new run on its weights: {init_from_command(run_dir, step)}. "
-        "Nothing was changed.")
+        f"The run {run_dir.name} {started}, with {clips * then} clips in a step; with {_count_processes(now)} it would "
+        f"be {clips * now}, and {_REASON_SAMPLE_ORDER}.",
+        f"Start it as before: {command}{over}; or start a new run from its weights: "
+        f"{init_from_command(run_dir, step)}. Nothing was changed.")
 
 
 def _count_processes(processes: int) -> str:
@@ -252,13 +251,13 @@ def _count_processes(processes: int) -> str:
 
 
 def check_vocabulary(run_dir: Path, step: int, workspace: Workspace, extension: str) -> None:
-    """Raise `UserError` when the extension of this name is not the one the run began with (if it is still there)."""
+    """Raise `UserError` if the extension of this name still exists, but is not the one that the run began with."""
     path = workspace.extensions / extension / records.EXTENSION
     if not path.is_file():
         return
     now = records.read_record(path, ExtensionRecord).origin
     then = records.read_record(checkpoint.folder_of(run_dir, step) / records.CHECKPOINT, CheckpointRecord).origin
-    hint = (f"Put the extension that it started with back and resume, or start a new run on its weights: "
+    hint = (f"Restore the extension that it started with and resume, or start a new run from its weights: "
             f"{init_from_command(run_dir, step)}.")
     if now.base_hash != then.base_hash:
         raise UserError(f"The extension {extension!r} was made again for another base model: {now.base_hash[:12]} "
@@ -274,26 +273,26 @@ def check_vocabulary(run_dir: Path, step: int, workspace: Workspace, extension: 
 
 
 def check_data(run_dir: Path, options: TrainOptions, state: TrainerState, data: TrainingData) -> None:
-    """Raise `UserError` when the clips are not the ones that the run began with."""
+    """Raise `UserError` if the clips are not the ones that the run began with."""
     if state.data_fingerprint != data.fingerprint:
         raise UserError(f"The dataset {options.dataset!r} is not the one this run began with: its clips, texts or "
-                        f"splits are others ({data.fingerprint[:12]}, wanted {state.data_fingerprint[:12]}).",
-                        f"Put that dataset back, or start a new run on its weights: "
+                        f"splits differ ({data.fingerprint[:12]}, wanted {state.data_fingerprint[:12]}).",
+                        f"Restore that dataset, or start a new run from its weights: "
                         f"{init_from_command(run_dir, state.step)}.")
     if state.content_hash != data.content_hash:
         raise UserError(
-            f"The dataset {options.dataset!r} is the one this run began with, but the model sees other clips of it: "
-            f"features or ids changed, or some cannot be read any more ({data.content_hash[:12]}, wanted "
+            f"The dataset {options.dataset!r} is the one this run began with, but features or ids of its clips "
+            f"changed, or some clips cannot be read any more ({data.content_hash[:12]}, wanted "
             f"{state.content_hash[:12]}). {' '.join(data.notes)}".rstrip(),
-            "Prepare it again with the model that it was prepared with, then resume; or start a new run on its "
-            f"weights: {init_from_command(run_dir, state.step)}.")
+            "Prepare it again with the same model, then resume; or start a new run from its weights: "
+            f"{init_from_command(run_dir, state.step)}.")
 
 
 def rounding_warning(state: TrainerState, precision: Precision, numeric_environment: str) -> str:
-    """A warning where `auto` chose another precision, or the run resumes on other hardware or versions; else empty."""
+    """A warning if `auto` chose another precision, or the run resumes on other hardware or versions; else empty."""
     if state.precision != precision.name:
         return (f"The run computed in {state.precision} up to step {state.step} and resumes in {precision}, which "
-                f"`precision: auto` chooses here: results may differ in the last bits. To resume as it was, use "
+                f"`precision: auto` chooses here: results may differ in the last bits. For the same results, resume on "
                 f"a machine that computes in {state.precision}.")
     if state.numeric_environment != numeric_environment:
         return (f"The run was computed on {state.numeric_environment} up to step {state.step} and resumes on "
@@ -302,16 +301,17 @@ def rounding_warning(state: TrainerState, precision: Precision, numeric_environm
 
 
 def _describe_difference(now_at: Path, then_at: Path, now: Origin, then: Origin) -> str:
-    """How the vocabulary or the front-end of two extensions differ."""
+    """How the vocabulary or the front-end of two extensions differ, as the end of a sentence."""
     tokens, before = ({(token.text, token.id) for token in FrontEnd.load(folder / records.FRONT_END).added_tokens()}
                       for folder in (now_at, then_at))
     if tokens == before:
-        return (f"its new tokens are the same, but the front-end that makes ids of texts is another "
+        return (f"its new tokens are the same, but its text front-end differs "
                 f"({now.fingerprint[:12]}, wanted {then.fingerprint[:12]})")
-    others = sorted(text for text, _ in tokens ^ before)
-    shown = ", ".join(repr(text) for text in dict.fromkeys(others[:_SHOWN]))
+    differing = sorted(text for text, _ in tokens ^ before)
+    shown = ", ".join(repr(text) for text in dict.fromkeys(differing[:_SHOWN_TOKENS]))
     return (f"it has another vocabulary ({now.size} ids, wanted {then.size}; fingerprint {now.fingerprint[:12]}, "
-            f"wanted {then.fingerprint[:12]}; tokens that differ: {shown}{' ...' if len(others) > _SHOWN else ''})")
+            f"wanted {then.fingerprint[:12]}; tokens that differ: {shown}"
+            f"{' ...' if len(differing) > _SHOWN_TOKENS else ''})")
 
 
 def _reason(name: str) -> str:
@@ -321,22 +321,21 @@ def _reason(name: str) -> str:
 
 
 def init_from_command(run_dir: Path, step: int) -> str:
-    """The command of a new run on the weights of this one."""
+    """The command of a new run from the weights of this one."""
     return f"python -m scripts.train --init-from run:{run_dir.name}@{step}"
 
 
-_SHOWN_TOKENS = 5
 
 
 def init_from(workspace: Workspace, reference: str, tts: TTSModel, warn: Callable[[str], None],
               changing: Sequence[str] = parameter_groups.PARTS) -> TTSModel:
-    """The untrained `tts` with what `reference` (`run:ID` or `run:ID@STEP`) trained, copied into it in place.
+    """Copy what the run `reference` (`run:ID` or `run:ID@STEP`) trained into the untrained `tts`, in place.
 
-    `changing`: the parts of the base that the run is to train. Of a run with an EMA, the averages are copied.
+    `changing`: the parts of the base that the new run is to train. If the source has an EMA, its averages are copied.
     """
     found = catalog.resolve(workspace, reference)
     if found.kind != "run":
-        raise UserError(f"{reference!r} is no checkpoint of a run.", "Give run:ID (its best one) or run:ID@STEP.")
+        raise UserError(f"{reference!r} is no checkpoint of a run.", "Give run:ID or run:ID@STEP.")
     if (fault := records.find_damage(found.folder)) is not None:
         raise UserError(fault, "Initialise from another checkpoint of the run.")
     record = records.read_record(found.folder / records.CHECKPOINT, CheckpointRecord)
@@ -344,39 +343,39 @@ def init_from(workspace: Workspace, reference: str, tts: TTSModel, warn: Callabl
         raise UserError(
             f"{reference} was trained on another base model: {record.origin.model} ({record.origin.base_hash[:12]}), "
             f"this run trains {tts.name} ({tts.base_hash[:12]}).",
-            "Weights can be copied on the same base alone; choose the extension that was made for it.")
+            "Choose an extension of that base model.")
     tts, changes = _copy_changes(found.folder, tts, reference, changing)
     copied = [_copy_rows(found.folder, tts, reference, record.origin.first_new_row),
               _copy_adapters(found.folder, tts, record), changes]
     ema = float(foreign.read_yaml(found.folder / records.CONFIG)["options"]["ema"])
     average = f", the EMA of its training ({ema:g})" if ema else ""
-    warn(f"The run starts from the weights of {found.reference} (step {record.step}){average}, with a fresh optimizer, "
-         f"schedule and order: {' '.join(filter(None, copied))}")
+    warn(f"The run starts from the weights of {found.reference} (step {record.step}){average}, with a new optimizer, "
+         f"schedule and order of clips: {' '.join(filter(None, copied))}")
     return tts
 
 
 def _copy_changes(folder: Path, tts: TTSModel, reference: str,
                   changing: Sequence[str]) -> tuple[TTSModel, str]:
-    """Copy what a run in `full` changed of the base, if this run may change it; what was done."""
+    """Copy what a run in `full` changed of the base, if this run may change it; a sentence about what was done."""
     if not (folder / records.CHANGED).is_file():
         return tts, ""
     if tts.scope != "full":
-        return tts, (f"The tensors of the base that it changed are not copied: scope {tts.scope!r} "
-                     "changes none. Its rows were trained beside them; only `full` takes both.")
+        return tts, (f"The tensors of the base that it changed are not copied: scope {tts.scope!r} changes none. Its "
+                     "rows were trained together with them; only `full` can copy both.")
     tts = load_changed_tensors(tts, folder, keep_base=True)
     parts = {tts.lm.parameter_group(name)[0] for name in tts.changed}
     if untrained := sorted(parts - set(changing)):
         raise UserError(
             f"{reference} changed {', '.join(untrained)} of the base; this run trains "
-            f"{', '.join(changing) or 'none of it'} "
-            "and would keep no trace of the rest.", "Train with full_trainable `everything`, or as that run did.")
-    taken = ", ".join(sorted(parts))
-    return tts, f"The {len(tts.changed)} tensors of the base that it changed are copied ({taken})."
+            f"{', '.join(changing) or 'none of it'} and could not save the rest.",
+            "Train with full_trainable `everything`, or as that run did.")
+    copied = ", ".join(sorted(parts))
+    return tts, f"The {len(tts.changed)} tensors of the base that it changed are copied ({copied})."
 
 
 @torch.no_grad()
 def _copy_rows(folder: Path, tts: TTSModel, reference: str, first_new_row: int) -> str:
-    """Copy the rows of the tokens that both have; what was done."""
+    """Copy the rows of the tokens that both have; a sentence about what was done."""
     source = FrontEnd.load(folder / records.FRONT_END)
     rows = tensor_files.read(folder / records.ROWS, "Initialise from another checkpoint.")
     new = [token for token in tts.front_end.added_tokens() if token.language in tts.new_languages]
@@ -386,7 +385,7 @@ def _copy_rows(folder: Path, tts: TTSModel, reference: str, first_new_row: int) 
     pairs = [(row, available[key]) for key, row in wanted.items() if key in available]
     if not pairs:
         raise UserError(f"{reference} and this extension have no new token in common.",
-                        "Initialise from a checkpoint of the same language, or train the extension without init_from.")
+                        "Initialise from a checkpoint of the same language, or train without init_from.")
     for table, parameter in new_rows(tts.lm.module, tts.lm.text_tables).items():
         there, here = ([(token.text, token.language) for token in some
                         if table != rows_name(tts.lm.language_table) or token.kind == "tag"]
@@ -398,36 +397,35 @@ def _copy_rows(folder: Path, tts: TTSModel, reference: str, first_new_row: int) 
     if not missing and len(available) == len(wanted):
         return f"all {len(pairs)} new rows are copied."
     shown = ", ".join(repr(text) for text in missing[:_SHOWN_TOKENS]) + (" ..." if len(missing) > _SHOWN_TOKENS else "")
-    others = f"{len(missing)} start as the extension has them ({shown})" if missing else "none is missing"
-    return (f"its vocabulary is another: {len(pairs)} of {len(wanted)} new rows are copied by the text of their token, "
+    others = f"{len(missing)} start with the values of the extension ({shown})" if missing else "none is missing"
+    return (f"its vocabulary differs: {len(pairs)} of {len(wanted)} new rows are copied by the text of their token, "
             f"{others}, {len(available) - len(pairs)} of its own are not used.")
 
 
 def _copy_adapters(folder: Path, tts: TTSModel, record: CheckpointRecord) -> str:
-    """Copy the adapters where both have them; what was done."""
+    """Copy the adapters if both have them; a sentence about what was done."""
     has_adapters = (folder / records.ADAPTER / WEIGHTS).is_file()
     if tts.adapters is None:
-        return "Its adapters are not used, beside which those rows were trained." if has_adapters else ""
+        return "Its adapters are not used, although its rows were trained together with them." if has_adapters else ""
     if not has_adapters:
-        return f"It has none of the adapters of scope {tts.scope!r}: these are fresh."
+        return f"It has no adapters: those of scope {tts.scope!r} are new."
     stored = tensor_files.read(folder / records.ADAPTER / WEIGHTS, "Initialise from another checkpoint.")
     tensors = {name.removeprefix(PEFT_PREFIX): value for name, value in stored.items()}
     target = tts.adapters.tensors()
-    if shapes(target) != shapes(tensors):
-        differing = sorted(set(shapes(target).items()) ^ set(shapes(tensors).items()))[0]
+    if _shapes(target) != _shapes(tensors):
+        differing = sorted(set(_shapes(target).items()) ^ set(_shapes(tensors).items()))[0]
         raise UserError(
-            f"The adapters of run:{record.run}@{record.step} are not those that this run is to have: they have "
+            f"The adapters of run:{record.run}@{record.step} do not fit this run: they have "
             f"{len(tensors)} tensors (rank {record.adapter_rank}), {len(target)} are wanted; such as {differing[0]} "
             f"{list(differing[1])}.",
-            "Ask for adapters of the same kind and rank as that run, or take the scope `rows`.")
+            "Choose adapters of the same kind and rank as that run, or the scope `rows`.")
     ratio = adapter_scale(foreign.read_json(folder / records.ADAPTER / SETTINGS)) / tts.adapters.scale
     with torch.no_grad():
         for name, value in target.items():
             value.copy_(tensors[name] * ratio if tts.adapters.carries_scale(name) else tensors[name])
-    scaled = f", scaled by {ratio:g} so that they act as before at this run's adapter_scale" if ratio != 1 else ""
+    scaled = f", scaled by {ratio:g} so that their effect is the same at this run's adapter_scale" if ratio != 1 else ""
     return f"Its adapters are copied, trained in scope {record.scope!r}{scaled}."
 
 
-def shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor."""
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in tensors.items()}

@@ -1,9 +1,9 @@
-"""The state of a training run, and its one move: `Trainer.train_step`. It knows no files and no events.
+"""The state of a training run, and `Trainer.train_step`, which takes one optimizer step. No files and no events here.
 
-All that decides the next step is in `state`: a trainer that restores it takes the same steps, on a
-CPU to the bit, as one that never stopped. Every loss is a sum over the tokens of all micro-batches
-of all ranks, divided by their number, and the input dropout of a sample follows from the sample's own
-seed; so micro-batches and ranks change memory and speed and, but for rounding, not the result.
+`Trainer.state_dict` holds everything that the next step depends on: a trainer that loads it takes the same steps as one
+that never stopped, bit-identical on a CPU. Every loss is a sum over the tokens of all micro-batches of all ranks,
+divided by the number of these tokens, and each sample has its own seed for its input dropout. So the number of
+micro-batches and of ranks changes memory and speed, and the result only by rounding.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from core.model.prefix import base_tensors, hash_tensors
 from core.training import checkpoint, dataloader, fsdp, memory_plan, parameter_groups
 from core.training.checkpoint import TrainerState
 from core.training.dataloader import MicroBatch, TrainBatch, TrainingData, TrainLoader, Utterance
-from core.training.distributed import ONE_PROCESS, Ranks
+from core.training.distributed import ONE_PROCESS, ProcessGroup
 from core.training.fsdp import ShardedModel
 from core.training.memory_plan import MicrobatchPlan
 from core.training.parameter_groups import ParameterCounts, ParameterGroup
@@ -41,8 +41,9 @@ _INITIAL_LR = "initial_lr"  # key in a parameter group, as of torch's learning-r
 _ALLOCATION, _BASE_LOSS, _SCALER = "allocation/", "base_loss/", "scaler"  # in the tensors of a checkpoint
 _SEEDS_RNG, _TORCH_RNG, _CUDA_RNG = "generator/input_dropout", "generator/torch", "generator/cuda"
 STEP_PLAN = "step_plan"
-_WARMUP_PART, _REPLANS = 5, 20  # of the steps that fit into a limit: the longest warmup, how often they are counted
-_NEAR_ENOUGH = 0.02  # a smaller change of their number does not count
+_MAX_WARMUP_SHARE = 1 / 5  # of the steps, where a time limit or a number of epochs shortens them
+_REPLANS = 20  # how often a run counts again how many steps fit into its time limit
+_MIN_PLAN_CHANGE = 0.02  # share of the steps: a smaller change keeps the plan
 _MAX_SKIPPED = 3  # batches in a row whose losses or gradients are not finite
 
 
@@ -67,28 +68,30 @@ class StepLosses:
 class StepPlan:
     """How many steps are taken, and how the learning-rate schedule is spread over them.
 
-    `share` of the schedule is over at step `begin`; the rest is spread evenly up to the last step.
+    At `start_step` the schedule is at `start_progress` (0 to 1). From there it advances evenly, to 1 at the last step.
     """
 
     steps: int
     warmup: int
-    begin: int
-    share: float = 0.0
+    start_step: int
+    start_progress: float = 0.0
 
     @classmethod
     def of(cls, options: TrainOptions) -> StepPlan:
         return cls(options.steps, options.warmup, options.warmup)
 
-    def share_at(self, step: int) -> float:
-        return min(1.0, self.share + (1.0 - self.share) * (step - self.begin) / max(1, self.steps - self.begin))
+    def progress_at(self, step: int) -> float:
+        """How much of the schedule is done at `step`, 0 to 1."""
+        done = (step - self.start_step) / max(1, self.steps - self.start_step)
+        return min(1.0, self.start_progress + (1.0 - self.start_progress) * done)
 
-    def ending_at(self, steps: int, step: int) -> StepPlan:
-        """This plan with another last step, from `step` on and without a jump of the learning rate."""
+    def with_last_step(self, steps: int, step: int) -> StepPlan:
+        """This plan with `steps` steps in all, from `step` on and without a jump of the learning rate."""
         if step == 0:
-            warmup = min(self.warmup, max(1, steps // _WARMUP_PART)) if self.warmup else 0
+            warmup = min(self.warmup, max(1, int(steps * _MAX_WARMUP_SHARE))) if self.warmup else 0
             return StepPlan(steps, warmup, warmup)
-        begin = max(step, self.warmup)
-        return StepPlan(steps, self.warmup, begin, self.share_at(begin))
+        start = max(step, self.warmup)
+        return StepPlan(steps, self.warmup, start, self.progress_at(start))
 
 
 class Diverged(UserError):
@@ -103,25 +106,25 @@ class Trainer:
 
     def __init__(self, options: TrainOptions, tts: TTSModel, data: TrainingData, replayed: tuple[Utterance, ...],
                  precision: Precision, warn: Callable[[str], None] = lambda message: None,
-                 group: Ranks = ONE_PROCESS) -> None:
+                 group: ProcessGroup = ONE_PROCESS) -> None:
         self.options, self.tts, self.data, self.precision, self.group = options, tts, data, precision, group
         self.step, self.seconds, self.step_seconds, self.learning_rate = 0, 0.0, 0.0, 0.0
         self.step_plan = StepPlan.of(options)
-        self.most_steps = options.steps
+        self.max_steps = options.steps
         if options.max_epochs:
             if options.adapter == "adalora":
                 raise UserError(f"AdaLoRA distributes its ranks over the {options.steps} steps asked for, which "
                                 f"{options.max_epochs:g} epochs may shorten.", "Give the number of steps alone.")
             clips = options.batch_size * options.gradient_accumulation * group.size
-            self.most_steps = min(options.steps, max(1, math.ceil(options.max_epochs * len(data.train) / clips)))
-            self.step_plan = self.step_plan.ending_at(self.most_steps, 0)
-        self.skipped = 0  # batches that were not finite
-        self.drift_clips: tuple[Utterance, ...] = ()  # clips of base languages that measure the drift
-        self.base_losses: dict[str, float] = {}  # of base languages before the first step, in nats a code
+            self.max_steps = min(options.steps, max(1, math.ceil(options.max_epochs * len(data.train) / clips)))
+            self.step_plan = self.step_plan.with_last_step(self.max_steps, 0)
+        self.skipped_batches = 0  # whose losses or gradients were not finite
+        self.drift_clips: tuple[Utterance, ...] = ()  # clips of base languages, on which drift is measured
+        self.base_losses: dict[str, float] = {}  # by base language, before the first step, in nats a code
         self._warn = warn
         if tts.adapters:
-            tts.adapters.switch(True)  # parameters are open to training only while the adapters act
-        # With FSDP, `train_model` is the sharded copy that takes the steps, with the parameters `trainables`. In rank 0
+            tts.adapters.switch(True)  # their parameters require gradients only while they are enabled
+        # With FSDP, `train_model` is the sharded copy that is trained, with the parameters `trainables`. In rank 0
         # `tts`, with `full_trainables`, is a full copy for evaluation and saving. Without FSDP both are one model.
         self.train_model = tts
         self.trainables = self.full_trainables = parameter_groups.unfreeze_trainables(tts, options)
@@ -130,15 +133,15 @@ class Trainer:
         self._initial_frozen_hash = hash_tensors(self._frozen_tensors())
         if options.sharding == "full":
             self._shard()
-        self.groups = parameter_groups.make_parameter_groups(self.trainables, options, tts.lm)
-        self._names = [name for param_group in self.groups for name in param_group.parameters]
-        self.optimizer = make_optimizer(self.groups, options, tts.device)
+        self.parameter_groups = parameter_groups.make_parameter_groups(self.trainables, options, tts.lm)
+        self._names = [name for param_group in self.parameter_groups for name in param_group.parameters]
+        self.optimizer = make_optimizer(self.parameter_groups, options, tts.device)
         self.scaler = precision.scaler()
         self.ema = ExponentialMovingAverage(self.trainables.named, options.ema) if options.ema else None
         regularized = self.trainables.base and (options.distillation or options.l2_sp or options.ewc)
         self.regularizer = WeightRegularizer(self.trainables.base, tts.base_values) if regularized else None
         self._seeds_rng = torch.Generator().manual_seed(options.seed)
-        torch.manual_seed(options.seed + group.rank)  # each rank drops out other activations
+        torch.manual_seed(options.seed + group.rank)  # for dropout, which differs between ranks
         self.loader = TrainLoader(options, data, replayed, tts.lm, group.size)
         if options.ewc and self.regularizer:
             self.regularizer.estimate_importance(tts.lm, precision, replayed[:options.fisher_clips])
@@ -160,15 +163,15 @@ class Trainer:
         return self.fsdp_model is not None
 
     def set_microbatch_plan(self, microbatch_plan: MicrobatchPlan) -> None:
-        """Compute the next steps by this plan."""
+        """Use this plan for the next steps."""
         self.microbatch_plan = microbatch_plan
         self.train_model.lm.set_activation_checkpointing(microbatch_plan.activation_checkpointing)
 
     def train_step(self) -> StepLosses:
-        """Take one optimizer step, and raise `Diverged` where several batches in a row are not finite."""
+        """Take one optimizer step. `Diverged` if the losses or gradients of several batches in a row are not finite."""
         start, options, group = time.monotonic(), self.options, self.group
         if self.step and self.step % max(1, self.step_plan.steps // _REPLANS) == 0:
-            self.fit_steps(self.seconds / self.step)
+            self.fit_steps_to_time_limit(self.seconds / self.step)
         self.train_model.lm.module.train()
         for param_group in self.optimizer.param_groups:
             param_group["lr"] = param_group[_INITIAL_LR] * learning_rate_factor(self.step, options, self.step_plan)
@@ -203,9 +206,9 @@ class Trainer:
                             loss_sums += losses_of_pass
                 except torch.OutOfMemoryError:
                     out_of_memory = True
-                loss = losses_of_pass = None  # they would hold the activations of the pass that failed
-                # FSDP ranks cannot vote: the others wait within the collectives of the pass that this rank gave up.
-                # There `_use_smaller_micro_batches` raises, which ends the run on all ranks.
+                loss = losses_of_pass = None  # else they keep the activations of the failed pass in memory
+                # With FSDP no all-reduce is possible here: the other ranks still wait in the collectives of the pass
+                # that this rank gave up. `_use_smaller_micro_batches` raises then, which ends the run on all ranks.
                 if not self.sharded:
                     out_of_memory = group.any_rank(out_of_memory)
                 if out_of_memory:
@@ -213,8 +216,8 @@ class Trainer:
                     self._restore_rng(rng_state)
                     continue
 
-                # Gradients: summed over the ranks, regularized, clipped. Here the device is waited for, once a step.
-                if not self.sharded:  # sharded gradients are reduced within the backward pass
+                # Gradients: summed over the ranks, regularized, clipped. The only host synchronisation of a step.
+                if not self.sharded:  # FSDP reduces gradients in the backward pass
                     group.all_reduce_gradients(parameters)
                 loss_sums = group.all_reduce_sum(loss_sums)
                 self.scaler.unscale_(self.optimizer)
@@ -232,9 +235,9 @@ class Trainer:
                 if self._lower_loss_scale(losses):
                     self._restore_rng(rng_state)
                     continue
-                self._restore_scaler(scaler_state_before_retries)  # no scale was small enough
+                self._restore_scaler(scaler_state_before_retries)  # no smaller scale helped
                 skipped_in_a_row += 1
-                self.skipped += 1
+                self.skipped_batches += 1
                 clips = ", ".join(name for batch in batches for name in batch.clips)
                 if skipped_in_a_row == _MAX_SKIPPED:
                     raise Diverged(
@@ -243,11 +246,11 @@ class Trainer:
                         "Train again with lower learning rates or in float32; if it diverges at the same clips, listen "
                         "to them.")
                 self._warn(f"A batch of step {self.step + 1} was skipped: {losses}. Its clips: {clips}. "
-                           f"Skipped so far: {self.skipped}.")
+                           f"Skipped so far: {self.skipped_batches}.")
                 batches, rng_state, scaler_state_before_retries = self._next_batches(), self._rng_state(), {}
 
             self.scaler.step(self.optimizer)
-            for parameter in parameters:  # a fused optimizer leaves the versions, by which DoRA keeps its norms
+            for parameter in parameters:  # a fused optimizer does not, and DoRA caches norms by version
                 torch.autograd.graph.increment_version(parameter)
             self.scaler.update()
             if self._allocation is not None:
@@ -260,34 +263,34 @@ class Trainer:
         self.seconds += self.step_seconds
         return losses
 
-    def fit_steps(self, seconds_a_step: float) -> None:
-        """Plan as many steps as fit into the time limit, at most those asked for; the schedule ends with them.
+    def fit_steps_to_time_limit(self, seconds_a_step: float) -> None:
+        """Plan as many steps as fit into the time limit, at most `max_steps`; the schedule ends at the last of them.
 
-        All ranks call it; rank 0's time counts. AdaLoRA's ranks follow a schedule of the steps asked for: there the
-        limit ends the run where it stands.
+        All ranks call it; the clock of rank 0 decides. AdaLoRA reduces its ranks over the number of steps in the
+        options, so its plan stays, and the time limit ends the run before the end of the schedule.
         """
         limit_s = 60 * self.options.max_minutes
         if not limit_s or self.options.adapter == "adalora":
             return
-        fitting = int(max(0.0, limit_s - self.seconds) / seconds_a_step) if seconds_a_step > 0 else self.most_steps
-        steps = self.group.broadcast(min(self.most_steps, self.step + max(1, fitting)))
-        if self.step == 0 or abs(steps - self.step_plan.steps) > _NEAR_ENOUGH * steps:
-            self.step_plan = self.step_plan.ending_at(steps, self.step)
+        fitting = int(max(0.0, limit_s - self.seconds) / seconds_a_step) if seconds_a_step > 0 else self.max_steps
+        steps = self.group.broadcast(min(self.max_steps, self.step + max(1, fitting)))
+        if self.step == 0 or abs(steps - self.step_plan.steps) > _MIN_PLAN_CHANGE * steps:
+            self.step_plan = self.step_plan.with_last_step(steps, self.step)
 
     def _loss(self, batch: MicroBatch, speech_tokens: int, text_tokens: int, *, adalora_penalty: bool
               ) -> tuple[torch.Tensor, torch.Tensor]:
         """The loss of a micro-batch, and its speech and text losses (2,), detached; all divided by the step's tokens.
 
-        `adalora_penalty`: with AdaLoRA's orthogonality penalty, which is added once a step.
+        `adalora_penalty`: add AdaLoRA's orthogonality penalty, once a step.
         """
         options = self.options
         lm = self.fsdp_model or self.train_model.lm
         loss_options = LossOptions(options.text_dropout, options.code_dropout,
                                    attention=options.guided_attention_weight > 0)
-        keep_casts = not self.sharded  # a sharded model frees its layers, and casts of them with them
+        keep_casts = not self.sharded  # FSDP frees layers after use; autocast must not keep casts of their weights
         teacher = {}
         if batch.replayed and options.distillation > 0:
-            # An autocast of its own, because casts of weights are kept within one.
+            # A separate autocast: within one, casts of the weights are cached, and these weights differ.
             with self.initial_weights(), self.precision.autocast(keep_casts=keep_casts):
                 teacher["teacher"] = lm.predictions(batch.samples, replace(loss_options, attention=False), batch.seeds)
         with self.precision.autocast(keep_casts=keep_casts):
@@ -303,19 +306,19 @@ class Trainer:
             loss = loss + options.distillation * divergence
         if adalora_penalty and self._allocation is not None:
             loss = loss + self._allocation.penalty() / self.group.size
-        if self.sharded:  # whose gradients are averaged over the ranks, not summed
+        if self.sharded:  # FSDP averages gradients over the ranks; here they are to be summed
             loss = loss * (self.group.size * batch.weight)
         return loss, torch.stack([speech, text]).detach() * batch.weight
 
     def _next_batches(self) -> list[TrainBatch]:
-        """The batches of a step, with a seed for each sample."""
+        """The batches of one step, with a seed for each sample."""
         batches = [batch for _ in range(self.options.gradient_accumulation) for batch in self.loader.next_batches()]
         count = sum(len(batch.samples) for batch in batches)
         seeds = iter(torch.randint(2**62, (count,), generator=self._seeds_rng).tolist())
         return [replace(batch, seeds=[next(seeds) for _ in batch.samples]) for batch in batches]
 
     def _use_smaller_micro_batches(self) -> None:
-        """After a step ran out of memory: take the smaller memory plan; `UserError` where there is none."""
+        """After a step ran out of memory: switch to a smaller memory plan; `UserError` if there is none."""
         self.optimizer.zero_grad(set_to_none=True)
         if self.tts.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -325,20 +328,20 @@ class Trainer:
         self._warn(message)
 
     def _lower_loss_scale(self, losses: StepLosses) -> bool:
-        """After gradients that were too large for float16: scale the loss less. False where that is not the reason."""
+        """Reduce the loss scale after gradients overflowed float16; False if that was not why they are not finite."""
         if not self.scaler.is_enabled():
             return False
         if not math.isfinite(losses.speech + losses.text):
-            self.scaler.update(self.scaler.get_scale())  # unchanged; the gradients of the next batch can be unscaled
+            self.scaler.update(self.scaler.get_scale())  # the same scale; without `update` it cannot unscale again
             return False
         before = self.scaler.get_scale()
         self.scaler.update()
-        return before > 1.0 and self.scaler.get_scale() < before  # it is unchanged where the norm alone is not finite
+        return before > 1.0 and self.scaler.get_scale() < before  # unchanged if only the norm overflowed
 
     def profile_forward_backward(self, pairs: Sequence[TargetPromptPair]) -> None:
-        """Take one forward and backward pass over these clips, and wait for the device, so that it can be measured.
+        """One forward and backward pass over these clips, to measure memory or time; returns when the device is done.
 
-        Gradients and random generators are left as they were. Where the model is sharded, all ranks call it.
+        Gradients are cleared and random generators restored. With FSDP all ranks call it.
         """
         samples = self.loader.trial_samples(pairs)
         speech_tokens = sum(sample.speech_targets for sample in samples)
@@ -350,7 +353,7 @@ class Trainer:
                 loss, detached = self._loss(MicroBatch(samples, range(len(samples))), speech_tokens, text_tokens,
                                             adalora_penalty=True)
                 loss.backward()
-                detached.tolist()  # waits for the device
+                detached.tolist()  # synchronises with the device
         finally:
             self.train_model.lm.module.eval()
             self.optimizer.zero_grad(set_to_none=True)
@@ -358,14 +361,14 @@ class Trainer:
 
     @contextmanager
     def _language_adapters(self) -> Iterator[None]:
-        """Context of training passes: the adapters of the new languages are on, and leave casting to autocast."""
+        """Context of training passes: the new languages' adapters are enabled, and only autocast casts their inputs."""
         adapters = self.tts.adapters
         cast = adapters.uncast() if adapters and self.precision.dtype is not torch.float32 else nullcontext()
         with self.tts.adapters_for(self.data.languages[0]), cast:
             yield
 
     def initial_weights(self) -> AbstractContextManager[object]:
-        """Context in which the model is the base that the run began with; for passes without gradients."""
+        """Context in which the model has the weights that the run began with, without adapters; no gradients."""
         stack = ExitStack()
         if self.regularizer is not None:
             stack.enter_context(self.regularizer.initial_weights())
@@ -375,9 +378,9 @@ class Trainer:
 
     @contextmanager
     def base_weights(self) -> Iterator[TTSModel]:
-        """Context in which `tts` has the weights of the base model, and its adapters are off; that model.
+        """Context in which `tts` has the weights of the base model and its adapters are disabled; yields that model.
 
-        They differ from `initial_weights` in a run that starts from the weights of another one (`init_from`).
+        They differ from `initial_weights` if the run started from the weights of another run (`init_from`).
         """
         named = self.full_trainables.base
         values = {name: value.to(named[name]) for name, value in self.tts.base_values.items()}
@@ -386,10 +389,10 @@ class Trainer:
                 adapters.enabled(False) if adapters else nullcontext():
             yield replace(self.tts, adapters=None)
 
-    def ema_weights(self) -> AbstractContextManager[None]:
-        """Context in which `tts` has the weights that are evaluated and saved: the EMA, where there is one.
+    def evaluation_weights(self) -> AbstractContextManager[None]:
+        """Context in which `tts` has the weights to evaluate and save: the EMA if there is one, else the trained ones.
 
-        All ranks enter it: with FSDP they gather these weights into the `tts` of rank 0, which keeps them.
+        All ranks enter it: with FSDP the weights are gathered into the `tts` of rank 0 and stay there.
         """
         if self.sharded:
             fsdp.copy_full_tensors(self.ema.values if self.ema else self.trainables.named,
@@ -403,7 +406,7 @@ class Trainer:
         return parameter_groups.count_parameters(self.tts, self.trainables)
 
     def compute_frozen_hash(self) -> str:
-        """The base's hash while every frozen tensor is bit for bit what it was after casting, else another one."""
+        """The base's hash if every frozen tensor is bit-identical to what it was after casting, else another hash."""
         frozen_hash = hash_tensors(self._frozen_tensors())
         return self.tts.frozen_hash if frozen_hash == self._initial_frozen_hash else frozen_hash
 
@@ -414,7 +417,7 @@ class Trainer:
 
     @property
     def optimizer_bytes(self) -> int:
-        """Memory that the optimizer will take in this process and has not yet."""
+        """Memory that the optimizer will allocate in this process at its first step; 0 after it."""
         return 0 if self.optimizer.state else 2 * fsdp.local_bytes(self.trainables.named.values())
 
     @property
@@ -422,10 +425,10 @@ class Trainer:
         return self.tts.adapters.allocation if self.tts.adapters else None
 
     def state_dict(self) -> TrainerState:
-        """Everything the next step depends on, beside the rows and adapters themselves; whole in rank 0 alone."""
+        """Everything the next step depends on except the weights themselves; complete only in rank 0."""
         rng_state = self._rng_state()
         tensors = checkpoint.optimizer_tensors(self.optimizer, self._names) | rng_state | self.group.gather(rng_state)
-        tensors["skipped"] = torch.tensor(self.skipped)
+        tensors["skipped"] = torch.tensor(self.skipped_batches)
         plan_of_steps = (*astuple(self.step_plan), self.options.max_minutes)
         tensors[STEP_PLAN] = torch.tensor(plan_of_steps, dtype=torch.float64)
         tensors |= {_BASE_LOSS + language: torch.tensor(loss, dtype=torch.float64)
@@ -442,16 +445,16 @@ class Trainer:
                             compute.numeric_environment(self.tts.device), self.data.content_hash)
 
     def load_state_dict(self, state: TrainerState) -> None:
-        """Continue from where `state` was taken; rows and adapters are those of its checkpoint already."""
+        """Continue from `state`; the weights of its checkpoint were loaded before."""
         self.step, self.seconds = state.step, state.seconds
         checkpoint.restore_optimizer(self.optimizer, self._names, state.tensors)
-        self.skipped = int(state.tensors["skipped"])
+        self.skipped_batches = int(state.tensors["skipped"])
         if STEP_PLAN in state.tensors:
-            steps, warmup, begin, share, limit = state.tensors[STEP_PLAN].tolist()
-            self.step_plan = StepPlan(int(steps), int(warmup), int(begin), share)
-            if limit != self.options.max_minutes and self.step:  # it was changed since
-                self.step_plan = self.step_plan.ending_at(self.most_steps, self.step)
-                self.fit_steps(self.seconds / self.step)
+            steps, warmup, start_step, start_progress, limit = state.tensors[STEP_PLAN].tolist()
+            self.step_plan = StepPlan(int(steps), int(warmup), int(start_step), start_progress)
+            if limit != self.options.max_minutes and self.step:  # the time limit was changed since
+                self.step_plan = self.step_plan.with_last_step(self.max_steps, self.step)
+                self.fit_steps_to_time_limit(self.seconds / self.step)
         self.base_losses = {name.removeprefix(_BASE_LOSS): value.item() for name, value in state.tensors.items()
                             if name.startswith(_BASE_LOSS)}
         if self.ema:
@@ -466,7 +469,7 @@ class Trainer:
                                                         before=state.microbatch_plan))
 
     def _rng_state(self) -> dict[str, torch.Tensor]:
-        """The generators that a step draws from: one for the samples' seeds, and torch's for dropout."""
+        """The random generators that a step uses: one for the samples' seeds, and torch's for dropout."""
         states = {_SEEDS_RNG: self._seeds_rng.get_state(), _TORCH_RNG: torch.get_rng_state()}
         if self.tts.device.type == "cuda":
             states[_CUDA_RNG] = torch.cuda.get_rng_state(self.tts.device)
@@ -479,7 +482,7 @@ class Trainer:
             torch.cuda.set_rng_state(states[_CUDA_RNG], self.tts.device)
 
     def _scaler_state(self) -> dict[str, torch.Tensor]:
-        """The scale of the loss, where it has one."""
+        """The loss scale; empty without loss scaling."""
         if not self.scaler.is_enabled():
             return {}
         values = self.scaler.state_dict()
@@ -495,7 +498,7 @@ def make_optimizer(groups: Sequence[ParameterGroup], options: TrainOptions,
                    device: torch.device) -> torch.optim.Optimizer:
     """AdamW over the groups, each with its own learning rate and weight decay; fused on CUDA, where that is faster.
 
-    bitsandbytes' one has moments in 8 bits (Dettmers et al. 2022, arXiv:2110.02861).
+    `adamw8bit` is bitsandbytes' AdamW with 8-bit moments (Dettmers et al. 2022, arXiv:2110.02861).
     """
     param_groups = [{"params": list(group.parameters.values()), "lr": group.lr, _INITIAL_LR: group.lr,
                      "weight_decay": group.weight_decay} for group in groups]
@@ -513,13 +516,13 @@ def make_optimizer(groups: Sequence[ParameterGroup], options: TrainOptions,
 def learning_rate_factor(step: int, options: TrainOptions, plan: StepPlan | None = None) -> float:
     """Factor of the peak learning rate at `step` (from 0): linear warmup, then the schedule down to the minimum.
 
-    It depends on the step and the plan alone, which a checkpoint holds, so that a resumed run is the same run.
+    It depends only on the step and the plan, which a checkpoint holds, so a resumed run has the same rates.
     """
     plan = plan or StepPlan.of(options)
     if step < plan.warmup:
         return (step + 1) / plan.warmup
     if options.schedule == "constant":
         return 1.0
-    share = plan.share_at(step)
-    decay = 1 - share if options.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * share))
+    progress = plan.progress_at(step)
+    decay = 1 - progress if options.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
     return options.min_lr_ratio + (1 - options.min_lr_ratio) * decay

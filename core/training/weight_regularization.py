@@ -1,10 +1,9 @@
-"""Copies of weights beside a training: the base's, towards which a run in `full` is regularized, and the EMA.
+"""Copies of weights beside those in training: the initial ones, to which `full` is regularized, and the EMA.
 
-L2-SP (Li et al. 2018, arXiv:1802.01483) pulls every weight of the base back in proportion to its
-distance from where it began; EWC (Kirkpatrick et al. 2017, arXiv:1612.00796) weighs the pull by how
-much the base languages depend on that weight, by the diagonal of the Fisher information. Both are
-quadratic, so their gradients are added in closed form. The Fisher estimate is scaled to a mean of 1:
-equal weights of the two pull equally hard on the whole.
+L2-SP (Li et al. 2018, arXiv:1802.01483) pulls every weight of the base back in proportion to its distance from its
+initial value. EWC (Kirkpatrick et al. 2017, arXiv:1612.00796) scales this pull by the importance of the weight for the
+base languages, the diagonal of the Fisher information. Both penalties are quadratic, so their gradients are added in
+closed form. The importance is scaled to a mean of 1, so that equal factors of the two pull equally on average.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ _STEPS, _TRAINED = "averaged", "trained/"  # in the tensors of a checkpoint
 
 @contextmanager
 def swap_weights(parameters: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Context in which each parameter holds the value of its name in `values`, and `values` hold what it held.
+    """Context in which `parameters` and `values` have exchanged their contents, name by name.
 
-    Values are copied, one tensor at a time: what is cached of a parameter, as the norms of DoRA are, goes by its
-    version, which a change of its storage leaves as it was.
+    The contents are copied, one tensor at a time, because a copy increments the parameter's version. Caches such as
+    DoRA's norms depend on the version, which an exchange of the storage would not change.
     """
     _exchange(parameters, values)
     try:
@@ -47,21 +46,21 @@ def _exchange(parameters: Mapping[str, torch.Tensor], values: Mapping[str, torch
 
 
 class WeightRegularizer:
-    """The values that `parameters` of the base had before training, and the gradients that pull them back to these."""
+    """The initial values of `parameters` of the base, and the gradients that pull the parameters back to them."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], values: Mapping[str, torch.Tensor]) -> None:
-        """`values` are the base's for those that have changed already, as in a resumed run."""
+        """`values`: the base's values of parameters that have changed already, as in a resumed run."""
         self._parameters = parameters
         self._values = {name: fsdp.shard_like(values.get(name, value), value).detach().to(value.device, value.dtype)
                         .clone() for name, value in parameters.items()}
         self.importance: dict[str, torch.Tensor] = {}
 
     def initial_weights(self) -> AbstractContextManager[None]:
-        """Context in which the parameters have the values of the start of the run; for passes without gradients."""
+        """Context in which the parameters have their initial values; no gradients inside."""
         return swap_weights(self._parameters, self._values)
 
     def estimate_importance(self, lm: LanguageModel, precision: Precision, clips: Sequence[Utterance]) -> None:
-        """Set `importance` from the gradients of the loss on `clips` of base languages, with the base as it was."""
+        """Set `importance` from squared gradients of the loss on `clips` of base languages, at the initial values."""
         if not clips:
             raise UserError("The importance of the base's weights (ewc) is estimated on replayed clips; there are "
                             "none.", "Set ewc to 0, or replay clips: see the options of replay.")
@@ -89,7 +88,7 @@ class WeightRegularizer:
 
 
 class ExponentialMovingAverage:
-    """The averages of `parameters`, by name; they are evaluated, saved and exported in place of the trained values."""
+    """Moving averages of `parameters`; they are evaluated, saved and exported instead of the trained values."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float) -> None:
         self._parameters, self._decay = parameters, decay
@@ -98,18 +97,18 @@ class ExponentialMovingAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the values after a step."""
+        """Update the averages after a step."""
         self.steps += 1
         # EMA warm-up as tf.train.ExponentialMovingAverage(num_updates).
         decay = min(self._decay, self.steps / (self.steps + 9))
-        torch._foreach_lerp_([*self.values.values()], [*self._parameters.values()], 1 - decay)  # one launch for all
+        torch._foreach_lerp_([*self.values.values()], [*self._parameters.values()], 1 - decay)  # one kernel launch
 
     def average_parameters(self) -> AbstractContextManager[None]:
-        """Context in which the parameters have the averages."""
+        """Context in which the parameters have the values of their averages."""
         return swap_weights(self._parameters, self.values)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """The number of updates, and the trained values. The model files hold the average."""
+        """The number of updates, and the trained values. The model files hold the averages."""
         trained = {_TRAINED + name: value.detach().clone() for name, value in self._parameters.items()}
         return {_STEPS: torch.tensor(self.steps), **trained}
 

@@ -12,7 +12,7 @@ from config.schema import PreflightOptions
 from core.jobs import checkpoint_names
 from core.jobs import directory as job_files
 from core.jobs.events import Finished, Queued, Stage, Started, WarningRaised
-from core.preflight import untried
+from core.preflight import untried_parts
 from core.workspace import Workspace
 from tests.browser import scenes
 from tests.browser.conftest import LOOKS, Take
@@ -33,12 +33,12 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Path]]:
     trial = job_files.create_job(workspace, "preflight", PreflightOptions(), name="trial")
     scenes.append(
         trial, Queued(), Started(1, 1), Stage("speak", 2.0),
-        WarningRaised("There is little to learn from: 312 s of speech in 96 clips; 10 min is the least that has "
+        WarningRaised("There is little speech to train on: 312 s in 96 clips; 10 min is the least that has "
                       "worked, an "
                "hour or more is better."),
         Finished({"ready": True, "clips": 8, "steps": 2, "warnings": 1, "features_alike": 1.0, "checkpoint": "12.3 MB",
                   "spoken_s": 1.92, "memory_bytes": 812345678, "training": "about 3.4 h for 4000 steps",
-                  "seconds": 48.1, "not_tried": " ".join(untried(PreflightOptions(
+                  "seconds": 48.1, "not_tried": " ".join(untried_parts(PreflightOptions(
                       scope="full", compile="on", processes=2)))}))
     with served(workspace.path) as served_app:
         yield served_app, run.directory
@@ -50,7 +50,7 @@ def test_the_trial_and_the_checkpoints_fit(app: tuple[App, Path], open_page: Cal
     page = open_page(f"{app[0].url}?tab=train", size, scheme)
     expand(page)
     expect(page.locator("#preflight")).to_contain_text("about 3.4 h for 4000 steps")
-    expect(page.locator("#preflight")).to_contain_text("There is little to learn from")
+    expect(page.locator("#preflight")).to_contain_text("There is little speech to train on")
     expect(page.locator("#preflight .notice").last).to_contain_text("Not checked: The model's layers are not compiled")
     expect(page.locator("#run-preflight")).to_be_visible()
     expect(page.locator("#run-checkpoints")).to_contain_text("1.5 MB")

@@ -67,7 +67,7 @@ def test_a_step_without_memory_is_taken_again_in_smaller_passes(world: World) ->
     assert [warning.partition(" from here on")[0] for warning in warnings] == [
         f"Out of memory at step 1: micro-batches of {now} clips instead of {before}"
         for now, before in ((3, 6), (2, 3))]
-    assert warnings[1].endswith("The step is taken again with the same samples.")
+    assert warnings[1].endswith("The step is repeated with the same samples.")
 
 
 def test_single_clips_are_the_last_but_one_resort(world: World) -> None:
@@ -173,13 +173,13 @@ def test_the_time_of_a_step_is_that_of_whole_batches_of_short_and_long_clips_wit
         world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a trial of few clips too. A clip takes a second here, its length a little, and the first pass an hour."""
     trainer = world.trainer(**{**EVEN, "batch_size": 2, "gradient_accumulation": 3})
-    lengths = sorted(item.order_clip.length for item in trainer.data.train)
+    lengths = sorted(item.batch_clip.length for item in trainer.data.train)
     passes: list[list[int]] = []
     now = 0.0
 
     def profile_forward_backward(draws: Sequence[TargetPromptPair]) -> None:
         nonlocal now
-        passes.append([trainer.data.train[draw.target].order_clip.length for draw in draws])
+        passes.append([trainer.data.train[draw.target].batch_clip.length for draw in draws])
         now += sum(1.0 + length / 1000 for length in passes[-1]) + (3600.0 if len(passes) == 1 else 0.0)
 
     monkeypatch.setattr(trainer, "profile_forward_backward", profile_forward_backward)

@@ -90,7 +90,7 @@ def trainer_of(world: World, chosen: dict[str, object], dtype: torch.dtype) -> T
 def measured(trainer: Trainer) -> None:
     """The drift guard: base languages measured, with the average in place, and judged."""
     found = checkpoint_evaluation.validation_samples(trainer.tts, trainer.data, trainer.drift_clips)
-    with trainer.ema_weights():
+    with trainer.evaluation_weights():
         losses = {language: one.speech_loss for language, one in checkpoint_evaluation.measure_losses(
             trainer.tts, found, 2, trainer.precision).items() if language != "am"}
     before = {language: loss - 1.0 for language, loss in losses.items()}
@@ -111,7 +111,7 @@ def act(trainer: Trainer, action: str) -> None:
     else:
         model, samples = trainer.tts.lm, trainer.loader.next_batches()[0].samples
         adapters_for = trainer.tts.adapters_for_batch(["en", "am"])
-        with trainer.ema_weights(), adapters_for, trainer.precision.autocast(), torch.no_grad():
+        with trainer.evaluation_weights(), adapters_for, trainer.precision.autocast(), torch.no_grad():
             model.module.transformer(torch.zeros(2, 3, model.module.config.decoder.width, device=DEVICE))
         with trainer.tts.adapters_for("en"), trainer.precision.autocast(), torch.no_grad():
             model.losses(samples, LossOptions())

@@ -73,20 +73,21 @@ def test_what_is_asked_for_really_trains_and_nothing_else(world: World, changes:
 
 def test_every_layer_has_its_rate_and_rows_and_base_are_not_decayed(world: World) -> None:
     trainer = rehearsing(world, layer_lr=1e-3, head_lr=2e-3, layer_lr_decay=0.5, row_lr=1e-2, weight_decay=0.3)
-    rates = {group.name: group.lr for group in trainer.groups}
+    rates = {group.name: group.lr for group in trainer.parameter_groups}
     assert rates == {"rows": 1e-2, "heads": 2e-3, "layer 1 from the top": 1e-3, "layer 2 from the top": 5e-4,
                      "embeddings": 2.5e-4}
     assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {0.0}
     trainer.train_step()
     assert [group["lr"] for group in trainer.optimizer.param_groups] == list(rates.values())
-    counted = [value for group in trainer.groups for value in group.parameters.values()]
+    counted = [value for group in trainer.parameter_groups for value in group.parameters.values()]
     assert sorted(map(id, counted)) == sorted(map(id, trainer.trainables.named.values()))
-    table = parameter_groups.describe_groups(trainer.groups)
+    table = parameter_groups.describe_groups(trainer.parameter_groups)
     tensors = len(trainer.tts.lm.text_tables)
     assert table[0] == (f"rows: {trainer.counts.row_parameters:,} parameters in {tensors} tensors, rate 0.01, "
                         "no weight decay")
     assert len(table) == 5
-    assert len(parameter_groups.describe_groups(rehearsing(world).groups)) == 4  # layers of one rate are one line
+    lines = parameter_groups.describe_groups(rehearsing(world).parameter_groups)
+    assert len(lines) == 4  # layers of one rate are one line
 
 
 def test_distillation_keeps_the_base_languages_nearer(world: World) -> None:

@@ -112,7 +112,7 @@ def test_what_changes_is_what_the_plan_counts(world: World, scope: str) -> None:
     assert changed == set(trainer.trainables.named)
     assert sum(after[name].numel() for name in changed) == counts.row_parameters + counts.adapter_parameters
     assert sum(value.numel() for value in after.values()) == (
-        counts.row_parameters + counts.adapter_parameters + counts.base_parameters)
+        counts.row_parameters + counts.adapter_parameters + counts.frozen_parameters)
     for table in trainer.tts.lm.text_tables:
         rows = after[parameter_name(table)]
         moved = (before[parameter_name(table)] != rows).reshape(len(rows), -1).any(-1)

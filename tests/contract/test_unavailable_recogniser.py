@@ -234,7 +234,7 @@ def test_a_run_continues_without_the_recogniser_only_where_that_does_not_choose(
         with pytest.raises(UserError, match="It is needed to score the speech|holds no recogniser") as caught:
             train.run(options, world, again)
         assert "--recogniser" not in caught.value.hint  # a run that continues may have no other
-        assert caught.value.hint.startswith("Put the recogniser back as it was")
+        assert caught.value.hint.startswith("Restore the recogniser")
         assert caught.value.hint.endswith("python -m scripts.train --init-from run:stopped@2.")
         assert not again.of("step")
     else:
@@ -244,13 +244,12 @@ def test_a_run_continues_without_the_recogniser_only_where_that_does_not_choose(
 
 @pytest.mark.parametrize(("recogniser", "begins"), [
     ("built-in", "Get the built-in model; or"), ("", "Get the built-in model; or"),
-    ("me/ear", "Put the recogniser back as it was (one of the hub is downloaded again where its folder is "
-             "deleted) and "),
+    ("me/ear", "Restore the recogniser (one of the hub is downloaded again if you delete its folder) and "),
 ])
 def test_a_run_that_continues_is_offered_no_other_recogniser(tmp_path: Path, recogniser: str, begins: str) -> None:
     hint = setup._restore_hint(recogniser, "Get the built-in model.", tmp_path / "run", 2)
     assert hint.startswith(begins)
-    assert hint.endswith("or start a new run on its weights: python -m scripts.train --init-from run:run@2.")
+    assert hint.endswith("or start a new run from its weights: python -m scripts.train --init-from run:run@2.")
 
 
 def test_a_training_gives_the_recognisers_name_of_the_language(tmp_path: Path) -> None:

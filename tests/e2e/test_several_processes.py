@@ -18,7 +18,7 @@ from core.jobs.reporter import StopRequested
 from core.model.loading import load_checkpoint
 from core.model.precision import Precision
 from core.training import checkpoint, dataloader, distributed, setup
-from core.training.distributed import ONE_PROCESS, AbortedByRank0, Ranks
+from core.training.distributed import ONE_PROCESS, AbortedByRank0, ProcessGroup
 from core.training.memory_plan import MicrobatchPlan
 from core.training.trainer import Trainer
 from core.workspace import Workspace
@@ -51,7 +51,7 @@ def test_two_processes_give_the_losses_of_one_with_twice_the_batch(world: Worksp
         torch.testing.assert_close(tensors[1][name], value, rtol=1e-2, atol=1e-4)
 
 
-def shared_trainer(world: Workspace, group: Ranks, most: list[int], warnings: list[str],
+def shared_trainer(world: Workspace, group: ProcessGroup, most: list[int], warnings: list[str],
                    **changes: object) -> Trainer:
     """A trainer without dropout, whose process has memory for micro-batches of `most[0]` clips."""
     options = train_options(**{**SAME, **changes})
@@ -72,7 +72,7 @@ def short_of_memory(rank: int, path: Path, port: int, results: SimpleQueue) -> N
     """A rank of two: the second has memory for single clips from the first step on, and for none at the third."""
     torch.set_num_threads(1)
     distributed.init_process_group(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
-    group, most, warnings = Ranks(rank, 2), [1 if rank else 100], list[str]()
+    group, most, warnings = ProcessGroup(rank, 2), [1 if rank else 100], list[str]()
     trainer = shared_trainer(Workspace.open(path), group, most, warnings, batch_size=3)
     steps = [trainer.train_step() for _ in range(2)]
     most[0] = 0 if rank else 100
@@ -102,7 +102,7 @@ def not_finite(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
     """A rank of two; at the second step the loss of rank 1 alone is not finite."""
     torch.set_num_threads(1)
     distributed.init_process_group(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
-    group, warnings = Ranks(rank, 2), list[str]()
+    group, warnings = ProcessGroup(rank, 2), list[str]()
     trainer = shared_trainer(Workspace.open(path), group, [100], warnings, batch_size=3, gradient_accumulation=1)
     losses, calls = trainer._loss, iter(range(100))
 
@@ -112,7 +112,7 @@ def not_finite(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
 
     trainer._loss = broken  # type: ignore[method-assign]
     steps = [trainer.train_step() for _ in range(3)]
-    results.put((rank, steps, trainer.skipped, warnings))
+    results.put((rank, steps, trainer.skipped_batches, warnings))
     group.close()
 
 
@@ -126,7 +126,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_skips_the_batch_on_all(world: Wor
 def agree(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
     """A rank of two: what each collective gives, and how an error of rank 0 ends the other."""
     distributed.init_process_group(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
-    group, ended = Ranks(rank, 2), list[str]()
+    group, ended = ProcessGroup(rank, 2), list[str]()
     unused, reached = (torch.nn.Parameter(torch.zeros(3)) for _ in range(2))
     if rank:
         reached.grad = torch.ones(3)

@@ -20,7 +20,7 @@ from core.jobs.reporter import StopRequested
 from core.model.precision import Precision
 from core.training import checkpoint, dataloader, distributed, fsdp, setup
 from core.training.dataloader import TrainBatch, split_microbatches
-from core.training.distributed import ONE_PROCESS, Ranks
+from core.training.distributed import ONE_PROCESS, ProcessGroup
 from core.training.trainer import Trainer
 from core.workspace import Workspace
 from tests.processes import free_port, two_do
@@ -81,7 +81,7 @@ def short_of_memory(rank: int, path: Path, port: int, results: SimpleQueue) -> N
     torch.set_num_threads(1)
     distributed.init_process_group(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
     options = train_options(**{**FULL, "batch_size": 3, "processes": 2, "sharding": "full", "replay": 0.0})
-    trainer = trainer_of(Workspace.open(path), options, Ranks(rank, 2))
+    trainer = trainer_of(Workspace.open(path), options, ProcessGroup(rank, 2))
     trainer.train_step()
     moments = [value for state in trainer.optimizer.state.values() for value in state.values()]
     held = fsdp.local_bytes(value for value in (*trainer.trainables.named.values(), *moments) if value.ndim)
@@ -106,7 +106,7 @@ def test_each_process_holds_half_and_a_shortage_ends_all_with_words(world: Works
     (_, first, whole, waited), (_, second, _, short) = two_do(short_of_memory, world.path)
     assert first + second == whole
     assert max(first, second) < 0.55 * whole
-    assert "Out of memory at step 2. A sharded run cannot make its micro-batches smaller" in short
+    assert "Out of memory at step 2. A sharded run cannot change the size of its micro-batches" in short
     assert "Another rank exited" in waited
 
 
@@ -117,7 +117,7 @@ def test_everything_that_is_trained_is_in_parts_and_a_step_is_the_same(
     options = train_options(**{**FULL, "batch_size": 6, "sharding": "full", "replay": 0.0})
     distributed.init_process_group(f"tcp://127.0.0.1:{free_port()}", 0, 1, CPU)
     try:
-        trainer, alone = trainer_of(world, options, Ranks()), trainer_of(world, options, ONE_PROCESS)
+        trainer, alone = trainer_of(world, options, ProcessGroup()), trainer_of(world, options, ONE_PROCESS)
         assert all(isinstance(value, DTensor) and value.placements == (Shard(0),)
                    for value in trainer.trainables.named.values())
         assert trainer.microbatch_plan.activation_checkpointing  # who shards is short of memory
@@ -128,7 +128,7 @@ def test_everything_that_is_trained_is_in_parts_and_a_step_is_the_same(
         moments = [value for state in trainer.optimizer.state.values() for value in state.values() if value.ndim]
         assert moments
         assert all(isinstance(value, DTensor) for value in moments)
-        with trainer.ema_weights():
+        with trainer.evaluation_weights():
             whole = dict(trainer.tts.lm.module.named_parameters())
             for name, value in alone.trainables.named.items():
                 assert not isinstance(whole[name], DTensor)
@@ -137,7 +137,7 @@ def test_everything_that_is_trained_is_in_parts_and_a_step_is_the_same(
         torch.distributed.destroy_process_group()
 
 
-def trainer_of(world: Workspace, options: TrainOptions, group: Ranks) -> Trainer:
+def trainer_of(world: Workspace, options: TrainOptions, group: ProcessGroup) -> Trainer:
     if group is ONE_PROCESS:
         options = options.model_copy(update={"sharding": "none"})
     tts = setup.new_model(options, world, CPU)

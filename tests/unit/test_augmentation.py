@@ -278,7 +278,7 @@ def test_the_order_is_that_of_a_run_without_and_prompts_are_as_recorded(made: Wo
     assert differing > 0.8 * 7 * 4
     trial = augmented.trial_samples(augmented.by_length()[-1:])[0]  # the longest that is ever heard, text counted
     assert len(trial.speech_codes) + len(trial.text_ids) == max(
-        one.order_clip.length for item in data.train for one in (item, *data.variants[item.id]))
+        one.batch_clip.length for item in data.train for one in (item, *data.variants[item.id]))
 
 
 def followed(world: Workspace, name: str, stop_after: int | None = None, **changes: object) -> Listener:
@@ -310,5 +310,5 @@ def test_a_run_that_is_augmented_resumes_to_the_bit_and_is_measured_on_what_was_
     assert rows[0].read_bytes() == rows[1].read_bytes()
     stored = json.loads((world.dataset("demo-am") / augmentation.FILE).read_text())
     augmentation.save(world.dataset("demo-am"), AugmentationRecipe(**{**stored, "variants": 1}))
-    with pytest.raises(UserError, match="the model sees other clips of it"):
+    with pytest.raises(UserError, match="features or ids of its clips"):
         followed(world, "cut", augmentation=0.7)

@@ -39,4 +39,4 @@ def test_of_adapters_the_factors_alone_are_decayed(world: Workspace, kind: str) 
         for value in trainer.trainables.adapters.values():
             value += 1.0
     assert moved_by_decay_alone(trainer) == {"A", "B"} | ({"E"} if kind == "adalora" else set())
-    assert list(parameter_groups.learning_rates(trainer.groups, trainer.optimizer)) == ["rows", "adapters"]
+    assert list(parameter_groups.learning_rates(trainer.parameter_groups, trainer.optimizer)) == ["rows", "adapters"]

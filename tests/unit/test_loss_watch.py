@@ -64,7 +64,7 @@ def test_a_resumed_run_does_not_say_it_again(tmp_path: Path) -> None:
     whole, resumed = (LossWatch(train_options(steps=100, warmup=0)) for _ in range(2))
     said = [text for number in range(1, 61) if (text := whole.observe(step(number, 5.0, 100)))]
     assert len(said) == 1
-    resumed.read(tmp_path, 40)
+    resumed.read_journal(tmp_path, 40)
     for number in range(41, 61):
         assert not resumed.observe(step(number, 5.0, 100))
     assert vars(resumed) == vars(whole)
@@ -74,4 +74,4 @@ def test_a_run_whose_weights_stay_warns_on_the_page(world: Workspace) -> None:
     listener = Listener(world.runs / "one")
     train.run(train_options(steps=24, warmup=0, row_lr=1e-12, adapter_lr=1e-12,
                             evaluation_sentences=0, checkpoint_every=24), world, listener)
-    assert any("Nothing was learnt in" in event.message for event in listener.of("warning"))
+    assert any("The speech loss has not fallen in" in event.message for event in listener.of("warning"))

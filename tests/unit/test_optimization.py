@@ -63,15 +63,15 @@ def test_the_schedule_ends_where_the_time_ends_without_a_jump(schedule: str) -> 
         return optimization.learning_rate_factor(step, options, plan)
 
     asked = StepPlan.of(options)
-    fitting = asked.ending_at(200, 0)
-    slower, faster = fitting.ending_at(150, 100), fitting.ending_at(300, 100)
+    fitting = asked.with_last_step(200, 0)
+    slower, faster = fitting.with_last_step(150, 100), fitting.with_last_step(300, 100)
     assert factor(500, asked) == optimization.learning_rate_factor(500, options)
     for plan in (fitting, slower, faster):
         assert factor(plan.steps, plan) == pytest.approx(0.1)
         assert factor(100, plan) == factor(100, fitting)
         factors = [factor(step, plan) for step in range(100, plan.steps + 1)]
         assert factors == sorted(factors, reverse=True)
-    assert asked.ending_at(20, 0).warmup == 4  # a fifth of them
+    assert asked.with_last_step(20, 0).warmup == 4  # a fifth of them
 
 
 def test_epochs_are_the_steps_of_so_many_passes(world: Workspace) -> None:
@@ -85,7 +85,7 @@ def test_epochs_are_the_steps_of_so_many_passes(world: Workspace) -> None:
 
 def test_a_resumed_run_keeps_the_steps_that_fit(world: Workspace) -> None:
     first, second, longer = (made(world, steps=500, max_minutes=minutes) for minutes in (1.0, 1.0, 2.0))
-    first.fit_steps(0.5)
+    first.fit_steps_to_time_limit(0.5)
     assert first.step_plan.steps == 120
     first.train_step()
     first.seconds = 0.5
@@ -189,13 +189,13 @@ def test_a_batch_that_is_no_number_is_skipped_and_counted(world: Workspace, monk
     failing(trainer, monkeypatch, {1, 2, 4})
     for _ in range(3):
         assert torch.isfinite(torch.tensor(trainer.train_step().speech))
-    assert (trainer.step, trainer.skipped) == (3, 3)
+    assert (trainer.step, trainer.skipped_batches) == (3, 3)
     assert len(warnings) == 3
     assert "A batch of step 2 was skipped: speech loss nan" in warnings[0]
     assert "Skipped so far: 3" in warnings[2]
     again = made(world)
     again.load_state_dict(trainer.state_dict())
-    assert again.skipped == 3
+    assert again.skipped_batches == 3
 
 
 def test_with_a_scaled_loss_too_the_batch_after_a_skipped_one_is_learnt(
@@ -212,7 +212,7 @@ def test_with_a_scaled_loss_too_the_batch_after_a_skipped_one_is_learnt(
     before = trainer.state_dict().tensors["scaler"]
     due.append(True)
     trainer.train_step()
-    assert (trainer.step, trainer.skipped) == (2, 1)
+    assert (trainer.step, trainer.skipped_batches) == (2, 1)
     after = trainer.state_dict().tensors["scaler"]
     assert (after[0], after[1]) == (before[0], before[1] + 1)
 
@@ -238,7 +238,7 @@ def test_a_run_that_breaks_says_on_which_checkpoint_it_stopped(
     monkeypatch.setattr("core.training.run_plan._time_step", lambda trainer: (1.0, 1.0))
     listener = Listener(world.runs / "breaks")
     options = train_options(checkpoint_every=2, evaluation_sentences=0, steps=30)
-    with pytest.raises(UserError, match=r"stopped on its last good checkpoint, of step 2: it can resume") as caught:
+    with pytest.raises(UserError, match=r"can resume from its last checkpoint, of step 2") as caught:
         train.run(options, world, listener)
     assert "lower learning rates" in caught.value.hint
     assert checkpoint_steps(listener.directory)[-1] == 2
@@ -273,7 +273,7 @@ def test_the_average_is_of_what_is_trained_alone_and_is_what_is_saved(world: Wor
     assert not torch.equal(trained["text_emb.new"], averages["text_emb.new"])
     state = trainer.state_dict()
     state = replace(state, tensors={name: value.clone() for name, value in state.tensors.items()})  # as from a file
-    with trainer.ema_weights():
+    with trainer.evaluation_weights():
         assert all(torch.equal(value, averages[name]) for name, value in trainer.trainables.named.items())
     again = made(world, ema=0.5, scope="gated", adapter_dropout=0.0)
     with torch.no_grad():

@@ -241,7 +241,7 @@ def test_a_trial_takes_the_longest_clip_and_company_for_each(world: Workspace) -
     data = dataloader.load_training_data(world, "more", load_extension(world, "tiny-am", CPU))
     few = dataloader.subset(data, 8)
     assert len(few.train) == 8
-    assert few.train[0].order_clip.length == max(item.order_clip.length for item in data.train)
+    assert few.train[0].batch_clip.length == max(item.batch_clip.length for item in data.train)
     speakers = [item.speaker for item in few.train]
     assert all(speakers.count(speaker) > 1 for speaker in speakers)
     assert len({item.id for item in few.train}) == 8
@@ -268,7 +268,7 @@ def test_what_protects_the_base_is_told_where_nothing_of_it_changes(scope: str) 
     assert set(odd) == set(run_plan.FULL_ONLY)
     (said,) = run_plan.unused(TrainOptions.model_validate({"scope": scope, **odd}))
     assert [name for name in odd if f"({name} " not in said] == []
-    assert said.startswith(f"Scope {scope!r} changes nothing of the base, so these have no effect: ")
+    assert said.startswith(f"Scope {scope!r} does not change the base, so these have no effect: ")
     assert list(run_plan.unused(TrainOptions.model_validate({"scope": scope}))) == []
 
 

@@ -104,7 +104,7 @@ def test_a_run_without_a_checkpoint_is_not_resumed_on_other_rows(world: Workspac
     shutil.rmtree(world.extensions / "tiny-am")
     extend.run(ExtendOptions(model="tiny", tokenizer="tiny-am", extension="tiny-am", initialisation="random"), world,
                Listener(world.runs / "extend-again"))
-    with pytest.raises(UserError, match="made again since this run started: its new rows are others"):
+    with pytest.raises(UserError, match="made again since this run started: its new rows differ"):
         setup.setup_run(train_options(**CHANGES), world, run, CPU)
 
 
@@ -125,7 +125,7 @@ def test_another_front_end_with_the_same_tokens_is_refused(world: Workspace) -> 
     values = json.loads(record.read_text("utf-8"))
     values["origin"]["fingerprint"] = FrontEnd.load(settings.parent).fingerprint
     record.write_text(json.dumps(values))
-    with pytest.raises(UserError, match="tokens are the same, but the front-end that makes ids of texts is another"):
+    with pytest.raises(UserError, match="tokens are the same, but its text front-end differs"):
         resumed(world)
 
 
@@ -141,7 +141,7 @@ def test_features_that_changed_are_refused(world: Workspace) -> None:
     arrays = load_file(path)
     arrays["speech_codes"][0] ^= 1
     save_file(arrays, path)
-    with pytest.raises(UserError, match="the model sees other clips of it"):
+    with pytest.raises(UserError, match="features or ids of its clips"):
         resumed(world)
 
 
@@ -158,8 +158,8 @@ def shared_by(world: Workspace, processes: int, **others: object) -> Path:
 
 def test_a_run_that_torchrun_shared_out_is_not_continued_alone(world: Workspace) -> None:
     shared_by(world, 2)
-    with pytest.raises(UserError, match=r"run one was started with 2 processes by torchrun, for steps of 8 clips; "
-                                        r"with 1 process they would be of 4, and the order of the clips") as caught:
+    with pytest.raises(UserError, match=r"run one was started with 2 processes by torchrun, with 8 clips in a step; "
+                                        r"with 1 process it would be 4, and the order of the clips") as caught:
         resumed(world)
     assert (f"torchrun --nproc-per-node 2 -m scripts.train --workspace {world.path} --resume one"
             in caught.value.hint)
@@ -167,7 +167,7 @@ def test_a_run_that_torchrun_shared_out_is_not_continued_alone(world: Workspace)
 
 
 def test_torchrun_with_other_processes_is_refused(world: Workspace) -> None:
-    with pytest.raises(UserError, match="was started with 1 process, for steps of 4 clips; with 3 processes") as caught:
+    with pytest.raises(UserError, match="with 1 process, with 4 clips in a step; with 3 processes") as caught:
         setup.check_options(world.runs / "one", 2, train_options(**CHANGES), 3)
     assert f": python -m scripts.train --workspace {world.path} --resume one;" in caught.value.hint
 
@@ -275,7 +275,7 @@ def test_adopted_weights_are_those_of_the_checkpoint_with_fresh_optimizer_state(
     with pytest.raises(StopRequested):
         train.run(options, world, listener)
     said = listener.of("warning")[0].message
-    assert said.startswith("The run starts from the weights of run:one (step 2), with a fresh optimizer")
+    assert said.startswith("The run starts from the weights of run:one (step 2), with a new optimizer")
     assert "all 11 new rows are copied. Its adapters are copied" in said
     assert [step.step for step in listener.of("step")] == [1]
     tensors = checkpoint.load_state(world.runs / "two", 1).tensors
@@ -297,8 +297,8 @@ def test_rows_of_another_vocabulary_are_taken_by_their_token(world: Workspace) -
     tts, said = fresh(world, scope="rows"), list[str]()
     untrained, there = rows_of(tts), load_checkpoint(world, checkpoint.folder_of(world.runs / "one", 2), CPU)
     setup.init_from(world, "run:one@2", tts, said.append)
-    assert "its vocabulary is another: 7 of 9 new rows are copied by the text of their token" in said[0]
-    assert "2 start as the extension has them ('ፐ', 'ፈ'), 4 of its own are not used" in said[0]
+    assert "its vocabulary differs: 7 of 9 new rows are copied by the text of their token" in said[0]
+    assert "2 start with the values of the extension ('ፐ', 'ፈ'), 4 of its own are not used" in said[0]
     assert "Its adapters are not used" in said[0]
     theirs = {token.text: token.id - 46 for token in there.front_end.added_tokens()}
     for token in tts.front_end.added_tokens():
@@ -308,7 +308,7 @@ def test_rows_of_another_vocabulary_are_taken_by_their_token(world: Workspace) -
 
 
 def test_weights_of_another_base_or_of_other_adapters_are_refused(world: Workspace) -> None:
-    with pytest.raises(UserError, match=r"not those that this run is to have: .*rank 4"):
+    with pytest.raises(UserError, match=r"do not fit this run: .*rank 4"):
         setup.init_from(world, "run:one", fresh(world, adapter_rank=2), lambda message: None)
     with pytest.raises(UserError, match="no checkpoint of a run"):
         setup.init_from(world, "base:tiny", fresh(world), lambda message: None)
@@ -370,7 +370,7 @@ def test_adopted_adapters_act_as_they_did_at_another_scale(world: Workspace, kin
     for name, value in tts.adapters.merged_weights().items():
         torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-7)
     assert "the EMA of its training (0.5)" in said[0]
-    assert "scaled by 0.4 so that they act as before" in said[0]
+    assert "scaled by 0.4 so that their effect is the same" in said[0]
 
 
 def test_what_is_adopted_must_be_there_when_it_is_asked_for(world: Workspace) -> None:

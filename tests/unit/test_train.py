@@ -157,9 +157,9 @@ def test_another_dataset_under_the_same_name_does_not_resume(world: Workspace) -
 
 @pytest.mark.parametrize(("changes", "said"), [
     ({"scope": "full"}, "scope full, wanted gated .the optimizer's parameter groups"),
-    ({"adapter_rank": 2}, "adapter_rank 2, wanted 4 .the adapters in the checkpoint"),
-    ({"steps": 12, "batch_size": 2}, "steps 12, wanted 8 .the learning rate at each step follows from it.*; "
-                                     "batch_size 2, wanted 4 .the order of the clips follows from it."),
+    ({"adapter_rank": 2}, "adapter_rank 2, wanted 4 .the checkpoint's adapters"),
+    ({"steps": 12, "batch_size": 2}, "steps 12, wanted 8 .the learning rate depends on it.*; "
+                                     "batch_size 2, wanted 4 .the order of the clips depends on it."),
     ({"extension": "other", "row_lr": 0.1}, "extension other, wanted tiny-am"),
 ])
 def test_other_options_do_not_resume_a_run(world: Workspace, changes: dict[str, object], said: str) -> None:
@@ -167,7 +167,7 @@ def test_other_options_do_not_resume_a_run(world: Workspace, changes: dict[str, 
     before = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file())
     with pytest.raises(UserError, match=f"differs from that of the checkpoint of step 2: .*{said}") as caught:
         train.run(train_options(**changes), world, Listener(run))
-    assert "Put these values back and resume, or start a new run" in caught.value.hint
+    assert "Restore these values and resume, or start a new run" in caught.value.hint
     assert "--init-from run:one@2" in caught.value.hint
     assert sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file()) == before
 

@@ -39,7 +39,7 @@ class _AnyLength(Utterance):
     """A clip that is put into batches as if all were of one length."""
 
     @property
-    def order_clip(self) -> BatchClip:
+    def batch_clip(self) -> BatchClip:
         return BatchClip(1, self.speaker)
 
 

@@ -83,7 +83,7 @@ def learn(model: LanguageModel, old_rows: int, data: TrainingData, options: Trai
     for table in model.text_tables:
         module.get_parameter(table).register_hook(_without(old_rows))
     optimizer = torch.optim.AdamW(module.parameters(), lr=options.layer_lr, weight_decay=options.weight_decay)
-    order = LengthBucketedBatchSampler([clip.order_clip for clip in data.train], options.batch_size, options.seed)
+    order = LengthBucketedBatchSampler([clip.batch_clip for clip in data.train], options.batch_size, options.seed)
     hiding = LossOptions(options.text_dropout, options.code_dropout)
     for _ in range(options.steps):
         batch = dataloader.make_samples(order.next(), data.train, model)
