@@ -185,7 +185,7 @@ def serve(board: JobBoard, given: argparse.Namespace, port: int, auth: tuple[str
         _say(f"Alive when the machine went down: {names}. Resumed in {given.resume_after:.0f} s, unless the page ends "
              "the countdown.")
         restart.begin(given.resume_after)
-    for state, reason in restart.interrupted.kept_back if restart else ():
+    for state, reason in restart.interrupted.withheld if restart else ():
         _say(f"{state.id} is not resumed by itself: {reason}")
     if not given.no_check:
         threading.Thread(target=check_machine, args=(workspace, findings), name="check", daemon=True).start()

@@ -597,7 +597,7 @@ class ListeningTestOptions(Options):
 
 
 class CertifyOptions(Options):
-    """Compute the certificate of a run; a step or a name chooses that checkpoint as the one that the run stands for."""
+    """Compute the certificate of a run. With a step or a name, `run:ID` refers to that checkpoint from then on."""
 
     run: str = Field("", title="Run", description="`run:ID` (its chosen checkpoint, else the best); `run:ID@STEP` or `run:ID@NAME` chooses that one, `run:ID@best` none.")
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")

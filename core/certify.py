@@ -1,7 +1,7 @@
-"""Compute the certificate of a run: of its chosen checkpoint, else of the best that is intact.
+"""The verb `certify`: compute the certificate of a run's selected checkpoint, and write it beside the run.
 
-Sentences that were scored before a stop or a kill are not spoken again. The run can be used meanwhile. Where two such
-jobs end one after the other, the certificate that stays is of what the run stands for, and the one that proves more.
+The selected checkpoint is the one that `run:ID` refers to: the one that a person chose, else the best intact one. The
+run can be used meanwhile. Sentences that were scored before a stop or a kill are not synthesized again.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from core.workspace import Workspace
 
 
 def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    """Write `certificate.json` beside the run, of the checkpoint that it stands for when this begins.
+    """Write `certificate.json` for the checkpoint that is selected when the job begins.
 
-    The checkpoint of `run:ID@STEP` was chosen when the job was made (`job_chains.choose_checkpoint`): a resume changes
-    no choice that was made since.
+    `run:ID@STEP` selected its checkpoint when the job was created (`job_chains.use_named_checkpoint`). It is not
+    selected again here, because a person may have chosen another one before the job was resumed.
     """
     name, _, wanted = catalog.require_run(options.run).removeprefix("run:").partition("@")
     run_dir = workspace.run(name)
@@ -39,14 +39,13 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
     names = pinned_names(run_dir)
     step = names.get(CHOICE) or checkpoint.best_intact(run_dir, warn)
     if CHOICE not in names and step != checkpoint.read_ranking(run_dir).best:
-        checkpoint_names.choose(run_dir, str(step))  # the best one is damaged: the run stands for what is certified
+        checkpoint_names.set_choice(run_dir, str(step))  # the best one is damaged: select the one that is certified
     if wanted not in ("", BEST, str(step)) and names.get(wanted) != step:
-        warn(f"{options.run} was to be certified. Another choice was made since: {name} stands for step {step}, whose "
-             "certificate this is.")
+        warn(f"The certificate is of step {step}, not of {options.run}: step {step} was selected for {name} meanwhile.")
     folder, device = checkpoint.folder_of(run_dir, step), compute.setup_device(options.device)
     with stage(reporter, "certificate"):
-        progress = progress_callback(reporter, "Stopped. The run can be used, and its certificate resumes at the "
-                                               "sentence where it was.")
+        progress = progress_callback(reporter, "Stopped. The run can be used; its certificate resumes at this "
+                                               "sentence.")
         input_hash = certify.compute_input_hash(workspace, folder, device.type, certify.SENTENCES)
         made = certify.find_certificate(workspace, run_dir, input_hash)
         if made is None:
@@ -65,21 +64,21 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
 
 
 def _write(run_dir: Path, made: Certificate, warn: Callable[[str], None]) -> None:
-    """Write the certificate, unless the run stands for another checkpoint by now or has one that proves more.
+    """Write the certificate, unless another checkpoint is selected now, or the run has a certificate that proves more.
 
-    One with a failed check is always written: what it found is newer.
+    A certificate with a failed check is always written, because its finding is newer.
     """
     with checkpoint_names.checkpoint_lock(run_dir):
-        now = pinned_names(run_dir).get(CHOICE) or checkpoint.read_ranking(run_dir).best
-        if now != made.step:
-            warn(f"{run_dir.name} stands for step {now} by now: its certificate is kept, and that of step {made.step} "
-                 "is not written. Compute the certificate again, if that of the new choice is not being made.")
+        selected = pinned_names(run_dir).get(CHOICE) or checkpoint.read_ranking(run_dir).best
+        if selected != made.step:
+            warn(f"The certificate of step {made.step} is not written, because step {selected} of {run_dir.name} is "
+                 "selected now. Compute the certificate again, unless a job for that step is running.")
             return
-        with suppress(UserError):  # there is none, or a damaged one
-            before = certificate.read(run_dir / CERTIFICATE)
-            if before.of_the_same(made) and before.proven() > made.proven() and not made.failed():
-                more = ", ".join(sorted(before.proven() - made.proven()))
-                warn(f"The certificate that {run_dir.name} has of step {made.step} proves more ({more}): it is kept, "
-                     "and this one is not written.")
+        with suppress(UserError):  # there is no certificate yet, or a damaged one
+            existing = certificate.read(run_dir / CERTIFICATE)
+            if existing.of_the_same(made) and existing.proven() > made.proven() and not made.failed():
+                more = ", ".join(sorted(existing.proven() - made.proven()))
+                warn(f"The certificate is not written, because {run_dir.name} has one of step {made.step} that proves "
+                     f"more ({more}).")
                 return
         certificate.write(run_dir / CERTIFICATE, made)

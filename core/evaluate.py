@@ -261,7 +261,7 @@ def _without_selection(workspace: Workspace, options: EvaluateOptions, language:
 
 
 def _about(workspace: Workspace, name: str) -> EvaluatedModel:
-    """What a name of the list stands for."""
+    """One entry of the option `models`."""
     kind, _, rest = name.removesuffix(ROMANISED).partition(":")
     if name == RECORDINGS:
         return EvaluatedModel(name, "the recordings of the sentences: the upper bound")

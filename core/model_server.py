@@ -1,8 +1,8 @@
 """The process that keeps models loaded between jobs: `python -m core.model_server WORKSPACE DEVICE --lock N`.
 
 It runs the verbs that workers request (`core.jobs.model_server_client`), one after another, with one model cache. It
-ends when no request came for as long as the app allows, when the apps that ran at its start have ended, after an
-unforeseen error (whose effect on memory is unknown), and at once when the worker that sent the request is gone.
+ends after an idle time that the app sets, when the apps that ran at its start have ended, after an unforeseen error
+(whose effect on memory is unknown), and at once if the worker that sent the request ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from core.jobs import locks, worker
 from core.jobs.directory import Job, load_job
 from core.jobs.events import Event, Failed, Journal, encode
 from core.jobs.locks import FileLock
-from core.jobs.model_server_client import ANSWERED, REQUESTED, TAKEN, ModelServerClient
+from core.jobs.model_server_client import ANSWER, REQUEST, TAKEN, ModelServerClient
 from core.jobs.reporter import JournalReporter
 from core.workspace import Workspace
 from data.durable_files import write_bytes
@@ -34,15 +34,15 @@ _IDLE_CHECK_S = 1.0  # between two checks of whether to end
 
 
 def main(arguments: list[str], verbs: Mapping[str, worker.VerbFunction] | None = None) -> int:
-    """Serve until there is no reason to go on; `verbs` replaces the true ones (for tests)."""
+    """Serve until the server should end; tests replace `verbs`."""
     parser = argparse.ArgumentParser(prog="core.model_server", description="Keep models loaded between jobs.")
     parser.add_argument("workspace", type=Path)
     parser.add_argument("device")
-    parser.add_argument("--lock", type=int, required=True, help="descriptor of its lock, taken by the parent")
+    parser.add_argument("--lock", type=int, required=True, help="descriptor of its lock, acquired by the parent")
     given = parser.parse_args(arguments)
     worker.extend_niceness_to_session()  # the niceness is inherited from the worker that started the server
     client = ModelServerClient(Workspace(given.workspace), given.device)
-    lock = FileLock.inherit(client.lock, given.lock)  # to the end of the process
+    lock = FileLock.inherit(client.lock, given.lock)  # held to the end of the process
     ModelServer(client, verbs or _verbs()).serve()
     lock.release()
     return 0
@@ -67,18 +67,18 @@ class SynthesisRequest:
 
     def answer(self, last: Event) -> None:
         """Send the job's last event to the worker."""
-        write_bytes(self.path.with_name(self.path.name.replace(TAKEN, ANSWERED, 1)), encode(last), sync=False)
+        write_bytes(self.path.with_name(self.path.name.replace(TAKEN, ANSWER, 1)), encode(last), sync=False)
 
 
 class ModelServer:
-    """Runs what is requested, and decides when to end."""
+    """Runs requests, and decides when to end."""
 
     def __init__(self, client: ModelServerClient, verbs: Mapping[str, worker.VerbFunction]) -> None:
         self._workspace, self._folder, self._verbs = client.workspace, client.folder, verbs
-        self._apps = locks.running_apps(client.workspace)  # one that starts later may be of another version
+        self._apps = locks.running_apps(client.workspace)  # an app that starts later may have another version
 
     def serve(self) -> None:
-        """Run requests until there is no reason to go on."""
+        """Run requests until the server should end."""
         last_request = last_check = time.monotonic()
         while True:
             now = time.monotonic()
@@ -94,18 +94,18 @@ class ModelServer:
                 time.sleep(_POLL_S)
 
     def _take(self) -> SynthesisRequest | None:
-        """The waiting request; None when there is none. What dead workers left is deleted."""
-        for path in sorted(self._folder.glob(f"{REQUESTED}-*")):
+        """The waiting request, or None. Requests of workers that ended are deleted."""
+        for path in sorted(self._folder.glob(f"{REQUEST}-*")):
             if not locks.is_held(path):
                 path.unlink(missing_ok=True)
                 continue
             with suppress(FileNotFoundError, ValueError):
-                taken = path.rename(path.with_name(path.name.replace(REQUESTED, TAKEN, 1)))
+                taken = path.rename(path.with_name(path.name.replace(REQUEST, TAKEN, 1)))
                 return SynthesisRequest(taken, str(json.loads(locks.read_holder(taken))))
         return None
 
     def _run(self, request: SynthesisRequest) -> bool:
-        """Do the work of one job; whether to go on after it."""
+        """Do the work of one job; whether the server may continue after it."""
         try:
             job = load_job(self._workspace, request.job)
             options = job.options()
@@ -115,7 +115,7 @@ class ModelServer:
         journal = Journal(job.journal)
         with _end_with_worker(request), _output_to(job):
             reporter = JournalReporter(journal, job.stop_file.exists)
-            last = worker.last_event_of(partial(self._verbs[job.verb], options, self._workspace, reporter))
+            last = worker.terminal_event_of(partial(self._verbs[job.verb], options, self._workspace, reporter))
         journal.close()
         request.answer(last)
         return not (isinstance(last, Failed) and last.traceback)
@@ -123,7 +123,7 @@ class ModelServer:
 
 @contextmanager
 def _end_with_worker(request: SynthesisRequest) -> Iterator[None]:
-    """End this process as soon as the worker of the request is gone: its job was force-stopped."""
+    """Context that ends this process as soon as the worker of the request ends: its job was force-stopped."""
     done = threading.Event()
 
     def watch() -> None:
@@ -142,7 +142,7 @@ def _end_with_worker(request: SynthesisRequest) -> Iterator[None]:
 
 @contextmanager
 def _output_to(job: Job) -> Iterator[None]:
-    """Whatever is printed meanwhile, by native code too, goes to the job's log."""
+    """Context in which everything that is printed, also by native code, goes to the job's log."""
     sys.stdout.flush()
     own = os.dup(1), os.dup(2)
     with open(job.log, "ab") as file:

@@ -28,7 +28,7 @@ from config.schema import TrainOptions
 from core import compute
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Event, Result, Step, WarningRaised, read_events
-from core.jobs.process_watchdog import exit_with
+from core.jobs.process_watchdog import exit_with_parent
 from core.jobs.reporter import Reporter, check_stop, stage
 from core.library import certificate
 from core.training import checkpoint, distributed, memory_plan, parameter_groups, run_plan, trackers
@@ -60,7 +60,7 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
 def run_other_rank(workspace: Workspace) -> None:
     """The same run in a rank other than 0, which writes nothing."""
     if "LISAN_WORKER" in os.environ:  # unset under torchrun, which ends its processes itself
-        exit_with(int(os.environ["LISAN_WORKER"]))
+        exit_with_parent(int(os.environ["LISAN_WORKER"]))
     device = compute.setup_device(os.environ.get("LISAN_DEVICE", "auto"))
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     distributed.init_process_group("env://", rank, size, device)

@@ -30,7 +30,7 @@ from core.jobs.reporter import describe
 from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import VERBS, read_preset
 from core.library import catalog, model_info
-from core.submission.job_chains import choose_checkpoint, create_proof
+from core.submission.job_chains import create_certify_job, use_named_checkpoint
 from core.submission.requirements import check_requirements
 from core.workspace import Workspace
 
@@ -80,7 +80,7 @@ def run_verb(verb: str, arguments: Sequence[str] | None = None, *, grade: Callab
         else:
             needed = check_requirements(workspace, verb, options)
             if isinstance(options, CertifyOptions):
-                choose_checkpoint(workspace, options)
+                use_named_checkpoint(workspace, options)
             job = create_job(workspace, verb, options, after=needed,
                              name=given.name if VERBS[verb].resumes else None)
         if verb == "train" and not given.no_certificate:
@@ -165,7 +165,7 @@ def _train_and_certify(training: Job, *, resuming: bool, as_json: bool) -> int:
         states = JobBoard(training.workspace).states()
         earlier = next((state for state in states if state.certifies == training.id), None)
         if earlier is None or not (earlier.alive or earlier.status == "finished"):
-            proof = earlier.job if earlier else create_proof(training)
+            proof = earlier.job if earlier else create_certify_job(training)
             code = run_job(proof, resuming=earlier is not None and earlier.resumable)
             result = control.read_state(proof).result or {}
     state = control.read_state(training)

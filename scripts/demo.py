@@ -14,7 +14,7 @@ from config.schema import CompareOptions, ExportOptions
 from core.jobs import control
 from core.jobs.directory import create_job
 from core.library import certificate
-from core.submission.job_chains import create_chain, create_proof, demo_options
+from core.submission.job_chains import create_certify_job, create_chain, demo_options
 from core.workspace import Workspace
 from scripts.command import exit_with, run_in_workspace, run_job, script_parser
 
@@ -32,7 +32,7 @@ def run(workspace: Workspace, *, as_json: bool = False) -> int:
     comparing = demo_options("compare", CompareOptions).model_copy(update={"finetuned": f"run:{training.id}"})
     exporting = demo_options("export", ExportOptions).model_copy(
         update={"run": f"run:{training.id}", "export": f"demo-{training.id}"[:64]})
-    proof = create_proof(training)
+    proof = create_certify_job(training)
     made.append(create_job(workspace, "compare", comparing, after=(training.id,)))
     made += [proof, create_job(workspace, "export", exporting, after=(proof.id,))]
     for job in made:

@@ -1,7 +1,7 @@
 """Pin a checkpoint of a run under a name, so that it is never deleted: `RUN STEP NAME`; `RUN --unpin NAME` ends that.
 
-With `RUN` alone the checkpoints are listed. The run may go on meanwhile; `run:RUN@NAME` then stands for the checkpoint.
-`RUN --use STEP` makes a finished run stand for that checkpoint in place of the best one, and certifies it;
+With `RUN` alone the checkpoints are listed. The run may still be training. `run:RUN@NAME` refers to the checkpoint.
+`RUN --use STEP` lets `run:RUN` of a finished run refer to that checkpoint instead of the best one, and certifies it;
 `RUN --use best` ends that.
 """
 
@@ -24,8 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("step", nargs="?", type=int, help="step of the checkpoint to pin")
     parser.add_argument("name", nargs="?", help="its name")
     parser.add_argument("--unpin", metavar="NAME", help="remove this name; the run may delete the checkpoint again")
-    parser.add_argument("--use", metavar="STEP", help="let the run stand for the checkpoint of this step, or pinned "
-                                                      "name, and certify it; `best` is the best one again")
+    parser.add_argument("--use", metavar="STEP", help="let the run refer to the checkpoint of this step or pinned "
+                                                      "name, and certify it; `best`: to the best one again")
     given = parser.parse_args(arguments)
     asked = (given.step is not None, bool(given.unpin), bool(given.use))
     if (given.step is None) != (given.name is None) or sum(asked) > 1:

@@ -12,7 +12,7 @@ from config.arguments import flags
 from config.languages import NAMES
 from config.languages import language_name as language_name
 from core.jobs.directory import NO_DEVICE
-from core.jobs.events import LATEST, Progress
+from core.jobs.events import MAX_TIME, Progress
 from core.jobs.reporter import pluralize
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
@@ -105,7 +105,7 @@ def size(count: float) -> str:
 
 def clock(moment: float | None) -> str:
     """Local time of day, with the date when it is not today."""
-    if moment is None or not 0 <= moment < LATEST:
+    if moment is None or not 0 <= moment < MAX_TIME:
         return "–"
     return _clock(moment, time.strftime("%Y%m%d"))
 

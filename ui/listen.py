@@ -203,19 +203,19 @@ def _compares(page: Page, view: View) -> bool:
 
 
 def _other_checkpoint(page: Page, view: View) -> JobState | None:
-    """The finished run of the chosen checkpoint, where it does not stand for that already."""
+    """The finished run of the chosen checkpoint, if it does not refer to that checkpoint already."""
     _, after = voice_settings.selected_models(page.workspace, view)
     state = view.job(after.name) if after and after.kind == "run" and "@" in after.reference else None
     return state if state is not None and state.status == "finished" else None
 
 
 def _use(page: Page, reference: str) -> Sequence[object]:
-    """Let the run of the checkpoint stand for it, and certify it."""
+    """Let the run refer to the chosen checkpoint, and certify it."""
     reference = reference or ""
     name = reference.removeprefix("run:").partition("@")[0]
     step = resolve(page.workspace, reference).step
     page.start("certify", CertifyOptions(run=reference))
-    return [job_views.notice(f"run:{name} stands for step {step} from now on. Its certificate is being computed."),
+    return [job_views.notice(f"run:{name} refers to step {step} now. Its certificate is being computed."),
             gr.update(value=f"run:{name}")]
 
 

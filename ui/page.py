@@ -14,7 +14,7 @@ from core.jobs.directory import NO_DEVICE, Job, create_job, load_job
 from core.jobs.gpus import CachedGpus
 from core.jobs.reporter import pluralize
 from core.submission import requirements
-from core.submission.job_chains import choose_checkpoint, create_proof
+from core.submission.job_chains import create_certify_job, use_named_checkpoint
 from core.workspace import Workspace
 from ui import job_views
 from ui.live import QUIET, Live, guarded
@@ -67,11 +67,11 @@ class Page:
         """
         needed = requirements.check_requirements(self.workspace, verb, options)
         if isinstance(options, CertifyOptions):
-            choose_checkpoint(self.workspace, options)
+            use_named_checkpoint(self.workspace, options)
         job = create_job(self.workspace, verb, options, after=tuple(dict.fromkeys([*needed, *after])))
         control.start(job)
         if verb == "train":
-            control.start(create_proof(job))
+            control.start(create_certify_job(job))
         return job
 
     def stop(self, name: str) -> Sequence[object]:

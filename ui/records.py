@@ -123,7 +123,7 @@ def proven_step(certificate: Path) -> int | None:
 
 
 def unproven_note(state: JobState) -> str:
-    """What the name of a run is followed by while the checkpoint that it stands for has no certificate; else empty."""
+    """A note to append to a run's name while the checkpoint that it refers to has no certificate; else empty."""
     own = run_checkpoint(state)
     return f", {NOT_PROVEN_YET}" if own and proven_step(state.job.directory / CERTIFICATE) != own[1] else ""
 

@@ -346,7 +346,7 @@ def _start(page: Page, model: str, language: str, dataset: str, length: str, sou
     training = made[-1]
     compared = comparison_options(page.workspace, options, training.id)
     comparison = create_job(page.workspace, "compare", compared, after=(training.id,))
-    for job in (*made, comparison, job_chains.create_proof(training)):
+    for job in (*made, comparison, job_chains.create_certify_job(training)):
         control.start(job)
     return [job_views.notice("Training started. It continues when you close this page."), training.id,
             page.show(training.id), page.show(comparison.id), "", "", None, False]
@@ -396,7 +396,7 @@ def _further(page: Page, length: str) -> Sequence[object]:
     for compared in [state.job.settings for state in states if state.verb == "compare"][-1:]:
         again = parse_options(CompareOptions, {**compared, "finetuned": f"run:{made[0].id}"})
         made.append(create_job(page.workspace, "compare", again, after=(made[0].id,)))
-    for job in (*made, job_chains.create_proof(made[0])):
+    for job in (*made, job_chains.create_certify_job(made[0])):
         control.start(job)
     return [job_views.notice("Training started on the weights of the last one."), made[0].id, page.show(made[0].id),
             page.show(made[-1].id) if len(made) > 1 else gr.skip()]

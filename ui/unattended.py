@@ -19,7 +19,7 @@ from ui.page import Page
 
 def build(page: Page, restart: RestartOffer | None, idle: IdleCommand | None) -> None:
     """Lay out what applies; nothing where there is nothing to resume and no command."""
-    if restart and (restart.interrupted.jobs or restart.interrupted.kept_back):
+    if restart and (restart.interrupted.jobs or restart.interrupted.withheld):
         shown = gr.HTML(elem_id="restart", elem_classes="notices")
         page.live.panel(shown, lambda view: restart_view(restart, view))
         with gr.Row(elem_classes="controls", visible=False) as row:
@@ -71,13 +71,13 @@ def restart_view(offer: RestartOffer, view: View) -> Html:
             element("ul", *(element("li", f"{job_views.job_title(state)}. {point}" if point else
                                     f"{job_views.job_title(state)}, which waits") for state, point in resumed)),
             role="status"))
-    kept_back = [(state, reason) for state, reason in offer.interrupted.kept_back
+    withheld = [(state, reason) for state, reason in offer.interrupted.withheld
                  if (now := view.job(state.id)) is not None and now.resumable and now.attempt == state.attempt]
-    if kept_back:
+    if withheld:
         parts.append(div(
             "notice info", element("strong", "Not resumed by itself:"),
             element("ul", *(element("li", f"{job_views.job_title(state)}: {job_views.readable(reason)}")
-                            for state, reason in kept_back)),
+                            for state, reason in withheld)),
             paragraph("Resume it on the Jobs tab."), role="status"))
     return join(parts)
 

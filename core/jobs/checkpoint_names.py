@@ -16,10 +16,10 @@ from data.durable_files import write_json
 
 CHECKPOINTS, NAMES = "checkpoints", "names.json"
 CHOICE = "choice"
-"""The name of the checkpoint that a person chose in the place of the best one: it is what `run:ID` stands for."""
+"""The reserved name of the checkpoint that a person chose instead of the best one: `run:ID` refers to it."""
 BEST = "best"
-"""`run:ID@best` is the best checkpoint, whatever was chosen."""
-_PATIENCE_S = 10.0
+"""`run:ID@best` is the best checkpoint, even if a person chose another one."""
+_LOCK_TIMEOUT_S = 10.0
 
 
 def checkpoint_steps(run: Path) -> list[int]:
@@ -30,17 +30,17 @@ def checkpoint_steps(run: Path) -> list[int]:
 
 
 def resume_point(job: Job) -> str:
-    """Where a resume of `job` starts, for people; only what is on the disk counts."""
+    """A sentence about where a resume of `job` starts, from what is on the disk."""
     if steps := checkpoint_steps(job.directory):
         return f"It resumes from the checkpoint of step {steps[-1]}."
     if VERBS[job.verb].resumes and job.verb != "train":
-        return "It resumes from what was done before."
+        return "It resumes from where it stopped."
     return "Nothing was saved yet; it resumes from the beginning."
 
 
 def pinned_names(run: Path) -> dict[str, int]:
-    """The checkpoints of `run` that were given a name, by it; `UserError` when the list is damaged."""
-    if not os.path.lexists(f"{run}/{CHECKPOINTS}/{NAMES}"):  # as most; a page asks this of thousands
+    """The steps of the pinned checkpoints of `run` by name; `UserError` if the list is damaged."""
+    if not os.path.lexists(f"{run}/{CHECKPOINTS}/{NAMES}"):  # a fast answer for most of thousands of runs on the page
         return {}
     path = run / CHECKPOINTS / NAMES
     try:
@@ -59,7 +59,7 @@ def pin(run: Path, step: int, name: str) -> None:
         raise UserError(f"{name!r} cannot be the name of a checkpoint: run:{run.name}@{name} is "
                         f"{'the best one' if name == BEST else f'that of step {name}'}.", "Take another name.")
     if name == CHOICE:
-        raise UserError(f"{name!r} is the name of the checkpoint that the run stands for.",
+        raise UserError(f"{name!r} is reserved for the checkpoint that the run refers to.",
                         "Take another name; to use a checkpoint: Listen tab, or pin_checkpoint RUN --use STEP.")
     with checkpoint_lock(run):
         _check_step(run, step)
@@ -70,19 +70,19 @@ def pin(run: Path, step: int, name: str) -> None:
         _write(run, {**names, name: step})
 
 
-def choose(run: Path, wanted: str) -> None:
-    """Let the run stand for its checkpoint of this step or name, which it then never deletes; empty: for the best."""
+def set_choice(run: Path, wanted: str) -> None:
+    """Let `run:ID` refer to the checkpoint `wanted` (a step or a name; empty: the best), and never delete it."""
     with checkpoint_lock(run):
         names = pinned_names(run)
-        kept = {name: step for name, step in names.items() if name != CHOICE}
+        updated = {name: step for name, step in names.items() if name != CHOICE}
         if wanted:
-            kept[CHOICE] = names[wanted] if wanted in names else int(wanted) if wanted.isascii() and wanted.isdigit() \
-                else -1
-            _check_step(run, kept[CHOICE], wanted)
-        if kept.get(CHOICE) == names.get(CHOICE):
-            raise UserError(f"The run {run.name!r} stands for {f'step {wanted}' if wanted else 'its best checkpoint'} "
+            is_step = wanted.isascii() and wanted.isdigit()
+            updated[CHOICE] = names[wanted] if wanted in names else int(wanted) if is_step else -1
+            _check_step(run, updated[CHOICE], wanted)
+        if updated.get(CHOICE) == names.get(CHOICE):
+            raise UserError(f"run:{run.name} refers to {f'step {wanted}' if wanted else 'its best checkpoint'} "
                             "already.", "Choose another checkpoint.")
-        _write(run, kept)
+        _write(run, updated)
 
 
 def _check_step(run: Path, step: int, wanted: str = "") -> None:
@@ -93,7 +93,7 @@ def _check_step(run: Path, step: int, wanted: str = "") -> None:
 
 
 def unpin(run: Path, name: str) -> int:
-    """Remove a checkpoint's name, so that the run may delete it with its next one; its step."""
+    """Remove a checkpoint's name, so that the run may delete the checkpoint; its step."""
     with checkpoint_lock(run):
         names = pinned_names(run)
         if name not in names:
@@ -105,11 +105,11 @@ def unpin(run: Path, name: str) -> int:
 
 
 def checkpoint_lock(run: Path) -> AbstractContextManager[None]:
-    """Meanwhile nobody else names or deletes checkpoints of `run`."""
+    """Context in which no other process names or deletes checkpoints of `run`."""
     folder = run / CHECKPOINTS
     if not folder.is_dir():
         raise UserError(f"The run {run.name!r} has no checkpoint yet.", "Let it train to its first checkpoint.")
-    return locked(folder / ".names", _PATIENCE_S, f"The checkpoints of {run.name!r} are in use.",
+    return locked(folder / ".names", _LOCK_TIMEOUT_S, f"The checkpoints of {run.name!r} are in use.",
                   "Try again in a moment.")
 
 

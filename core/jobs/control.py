@@ -1,7 +1,7 @@
 """Start, resume, stop and watch jobs, from the page or the command line.
 
-A job runs in a process and session of its own, which no closed tab and no restarted app can end. Whoever starts it
-takes its lock and passes it on to the worker, so at no moment could a second start succeed or the job look dead.
+A job runs in a separate process and session, so it survives a closed tab and a restarted app. The process that starts a
+job acquires its lock and passes the lock to the worker. So no second start can succeed, and the job never looks dead.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from core.jobs.state import JobReader, JobState, Status
 _ROOT = Path(__file__).resolve().parents[2]
 WORKER_COMMAND = (sys.executable, "-m", "core.jobs.worker")
 _POLL_S = 0.1
-_MOST_NAME = 64  # letters
-_WORKER_ENDS_S = 20.0  # at most, between its last event and its end; a certificate runs at a low priority
+_MAX_NAME = 64  # characters
+_WORKER_EXIT_S = 20.0  # at most, from a worker's last event to its exit; certificates run at a low priority
 
 
 class AlreadyRunning(UserError):
-    """A second start of a job whose worker lives."""
+    """A second start of a job whose worker is alive."""
 
 
 def read_state(job: Job) -> JobState:
-    """The state of `job` now, from its whole journal. For repeated asking keep a `JobReader` or `JobBoard`."""
+    """The state of `job` now, from its whole journal. To read it repeatedly, keep a `JobReader` or `JobBoard`."""
     return JobReader(job).state()
 
 
@@ -46,25 +46,25 @@ def start(job: Job, *, command: Sequence[str] = WORKER_COMMAND) -> None:
 
 
 def resume(job: Job, *, command: Sequence[str] = WORKER_COMMAND, restart: bool = False) -> None:
-    """Start a worker again on a job that was stopped, failed or crashed; `restart`: without a person's request."""
+    """Start a worker on a job that was stopped, failed or crashed; `restart`: the app does it, not a person."""
     _spawn(job, enqueue(job, resuming=True, restart=restart), command)
 
 
 def use_checkpoint(job: Job, wanted: str) -> None:
-    """Let a finished training stand for its checkpoint `wanted` (a step, a name; empty: the best), not proven yet."""
+    """Let `run:ID` of a finished training refer to its checkpoint `wanted` (a step or a name; empty: the best)."""
     now = read_state(job)
     if job.verb != "train" or now.status != "finished":
-        raise UserError(f"{job.id} is {now.status}: only a finished training stands for a checkpoint of your choice.",
+        raise UserError(f"{job.id} is {now.status}: a checkpoint can be selected for a finished training only.",
                         f"Let it finish. Any checkpoint can be used as run:{job.id}@STEP meanwhile.")
-    checkpoint_names.choose(job.directory, wanted)
+    checkpoint_names.set_choice(job.directory, wanted)
 
 
 def resume_with_dependents(job: Job, states: Sequence[JobState], *,
                            command: Sequence[str] = WORKER_COMMAND) -> list[Job]:
-    """Resume `job`, and those of `states` that never started because it, or one that depends on it, did not finish.
+    """Resume `job`, and the jobs of `states` that did not start because they depend on it; all resumed jobs.
 
-    All resumed jobs; the dependent ones wait in the queue until what they need is made. Their own states are read anew:
-    a page that has just shown the stop may not know yet that they were skipped.
+    The dependent jobs wait in the queue until their inputs exist. Their states are read again, because `states` may be
+    older than the events that skipped them.
     """
     resume(job, command=command)
     resumed = [job]
@@ -78,14 +78,14 @@ def resume_with_dependents(job: Job, states: Sequence[JobState], *,
 
 
 def enqueue(job: Job, *, resuming: bool = False, restart: bool = False) -> FileLock:
-    """Take the job's lock for a worker, and append `Queued` to the journal, with the device that is chosen now.
+    """Acquire the job's lock for a worker, and append `Queued` to the journal, with the device that is chosen now.
 
-    Raises `AlreadyRunning` when its worker lives, `UserError` when it has run and this is no resume.
+    Raises `AlreadyRunning` if its worker is alive, and `UserError` if it has run before and this is no resume.
     """
     lock = FileLock.acquire(job.lock)
-    until = time.monotonic() + _WORKER_ENDS_S
+    until = time.monotonic() + _WORKER_EXIT_S
     while lock is None and resuming and time.monotonic() < until and JobReader(job).state().resumable:
-        time.sleep(0.05)  # its worker has written that it ended, and still closes its files
+        time.sleep(0.05)  # the old worker has written its last event and is about to exit
         lock = FileLock.acquire(job.lock)
     if lock is None:
         raise AlreadyRunning(f"{job.id} is already running.", "Watch it in the list of jobs, or stop it first.")
@@ -95,7 +95,7 @@ def enqueue(job: Job, *, resuming: bool = False, restart: bool = False) -> FileL
             raise UserError(
                 f"{job.id} cannot be resumed: it is {now.status}.",
                 "Only a run that was stopped, failed or crashed can be resumed; start a new one"
-                + (f", from its weights if you like: --init-from run:{job.id} (on the Train tab: "
+                + (f", for example from its weights: --init-from run:{job.id} (on the Train tab: "
                    f"{TrainOptions.model_fields['init_from'].title})."
                    if job.verb == "train" and now.status == "finished" else "."),
             )
@@ -111,20 +111,20 @@ def enqueue(job: Job, *, resuming: bool = False, restart: bool = False) -> FileL
 
 
 def rename(job: Job, name: str) -> str:
-    """Give `job` a name to be shown by; the name as it stands. Its id, which others refer to, stays.
+    """Set the display name of `job`; returns it without spaces at its ends. The id, which others refer to, stays.
 
-    An empty name removes the last one. `UserError` for one that is no single line of up to 64 letters.
+    An empty name removes the display name. `UserError` if it is not a single line of up to 64 characters.
     """
     name = name.strip()
-    if len(name) > _MOST_NAME or not name.isprintable():
+    if len(name) > _MAX_NAME or not name.isprintable():
         raise UserError(f"{name[:80]!r} cannot be the name of a job.",
-                        f"Use one line of up to {_MOST_NAME} letters, digits, spaces and signs.")
+                        f"Use one line of up to {_MAX_NAME} printable characters.")
     append_event(job.journal, Renamed(name))
     return name
 
 
 def stop(job: Job) -> None:
-    """Ask the job to finish its step, save and end. A job that does not run is left as it is."""
+    """Ask the job to finish its step, save and end. Does nothing if the job is not alive."""
     if read_state(job).alive:
         job.stop()
 
@@ -132,12 +132,12 @@ def stop(job: Job) -> None:
 def force_stop(job: Job, *, grace_s: float = 2.0, timeout_s: float = 10.0) -> None:
     """End the job's process group: SIGTERM, then SIGKILL after `grace_s`.
 
-    Only the process that the lock names is touched, and only while the lock is held.
+    Signals go only to the process that the lock file names, and only while the lock is held.
     """
     job.stop()
-    if _signal(job, signal.SIGTERM) and not _gone(job, grace_s):
-        _signal(job, signal.SIGKILL)
-        if not _gone(job, timeout_s):
+    if _send_signal(job, signal.SIGTERM) and not _wait_for_exit(job, grace_s):
+        _send_signal(job, signal.SIGKILL)
+        if not _wait_for_exit(job, timeout_s):
             raise UserError(
                 f"{job.id} did not end within {timeout_s:g} s of being killed.",
                 f"Look at process {locks.read_holder(job.lock).strip() or '(unknown)'} with `ps`.",
@@ -160,9 +160,9 @@ def log_tail(job: Job, max_bytes: int = 8192) -> str:
     """The last whole lines of the job's log, at most `max_bytes` of it."""
     try:
         if not job.log.resolve().is_relative_to(job.directory.resolve()):
-            return "The log is a link that leads out of the job's folder; it is not followed."
+            return "The log is a link to a file outside the job's folder; it is not shown."
         if job.log.exists() and not job.log.is_file():
-            return "The log is no file."
+            return "The log is not a regular file; it is not shown."
         with open(job.log, "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - max_bytes))
@@ -183,7 +183,7 @@ def _spawn(job: Job, lock: FileLock, command: Sequence[str]) -> None:
 def start_process(title: str, command: Sequence[str], lock: FileLock, log: Path) -> subprocess.Popen[bytes]:
     """Start `command` in a separate session with a copy of `lock`, its output appended to `log`.
 
-    Where it cannot be started the lock is released.
+    If it cannot be started, the lock is released and `UserError` raised.
     """
     words = [*command, "--lock", str(lock.descriptor)]
     try:
@@ -197,13 +197,13 @@ def start_process(title: str, command: Sequence[str], lock: FileLock, log: Path)
                         "Free some memory or disk space, then resume the job.") from error
 
 
-def _signal(job: Job, number: signal.Signals) -> bool:
-    """Send `number` to the worker, and to its group when the group is its own. False when nobody is there."""
+def _send_signal(job: Job, number: signal.Signals) -> bool:
+    """Send `number` to the worker, or to its whole process group if it has its own. False if no process is there."""
     if not locks.is_held(job.lock):
         return False
     pid, _, group = locks.read_holder(job.lock).partition(" ")
     if not pid.isdigit():
-        raise UserError(f"{job.id} is only just starting.", "Try again in a second.")
+        raise UserError(f"{job.id} is starting.", "Try again in a second.")
     try:
         if group.strip().isdigit():
             os.killpg(int(group), number)
@@ -214,7 +214,8 @@ def _signal(job: Job, number: signal.Signals) -> bool:
     return True
 
 
-def _gone(job: Job, timeout_s: float) -> bool:
+def _wait_for_exit(job: Job, timeout_s: float) -> bool:
+    """Whether the worker released its lock within `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while locks.is_held(job.lock):
         if time.monotonic() >= deadline:
@@ -224,9 +225,9 @@ def _gone(job: Job, timeout_s: float) -> bool:
 
 
 def note_stopped(job: Job, message: str, statuses: Sequence[Status]) -> None:
-    """Record for a worker that has ended, with one of `statuses`, that `job` was stopped.
+    """Append `Stopped` for a worker that has ended with one of `statuses`, under the job's lock, as its only writer.
 
-    Its lock makes this the only writer; a job that lives again is left as it is.
+    Nothing is written if the job runs again.
     """
     lock = FileLock.acquire(job.lock)
     if lock is None:

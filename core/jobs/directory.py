@@ -16,7 +16,7 @@ from config import foreign
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import Options
-from core.jobs.events import LATEST
+from core.jobs.events import MAX_TIME
 from core.jobs.verbs import VERBS
 from core.workspace import Workspace, resolve_inside
 from data.durable_files import atomic_directory
@@ -27,11 +27,11 @@ DEVICE_FILES = Path("/dev")  # where the driver shows its GPUs; a test shows oth
 
 @dataclass(frozen=True)
 class Job:
-    """A verb and its options. `settings` are the options as they stand in `config.yaml`, not yet checked."""
+    """A verb and its options. `settings` are the unchecked options of `config.yaml`; `options()` checks them."""
 
     directory: Path
     verb: str
-    device: str  # whose queue it stands in: "cpu", "cuda", or "none" for a verb that takes no device
+    device: str  # the queue it waits in: "cpu", "cuda", or "none" for a verb that takes no device
     after: tuple[str, ...]  # ids of jobs that must finish first
     created: float  # seconds since 1970
     settings: dict[str, object] = field(hash=False)
@@ -61,7 +61,7 @@ class Job:
         return self.directory / "stop"
 
     def stop(self, by: str = "") -> None:
-        """Ask the worker to end; a request that was made before stands. `by` names a signal, else it is a person."""
+        """Ask the worker to end; an earlier request is not changed. `by`: the signal that asks; empty for a person."""
         with suppress(FileExistsError), open(self.stop_file, "x", encoding="utf-8") as file:
             file.write(by)
 
@@ -73,16 +73,16 @@ class Job:
             return False
 
     def options(self) -> Options:
-        """The checked options; `UserError` when they do not fit this version of Lisan."""
+        """The checked options; `UserError` if this version of Lisan does not accept them."""
         return parse_options(VERBS[self.verb].options, self.settings)
 
 
 def create_job(workspace: Workspace, verb: str, options: Options, *, after: Sequence[str] = (),
                name: str | None = None) -> Job:
-    """Write a new job, not yet started. Its options are frozen from here on.
+    """Create the directory of a new job, without starting it. Its options never change.
 
-    `after` names jobs of this workspace that must finish first; `name` is the id (default:
-    the verb, the time and four hex digits). The directory appears whole or not at all.
+    `after` names jobs of this workspace that must finish first; `name` is the id (default: the verb, the time and four
+    hex digits). The directory is created atomically.
     """
     assert isinstance(options, VERBS[verb].options), f"{verb} does not take {type(options).__name__}"
     for earlier in after:
@@ -103,7 +103,7 @@ def create_job(workspace: Workspace, verb: str, options: Options, *, after: Sequ
 
 
 def check_name_free(workspace: Workspace, name: str) -> None:
-    """Raise `UserError` when there is a run `name` already."""
+    """Raise `UserError` if a run `name` exists."""
     if resolve_inside(workspace.runs, name).exists():
         raise UserError(f"A run named {name!r} already exists.", "Choose another name, or resume that run.")
 
@@ -114,7 +114,7 @@ def load_job(workspace: Workspace, name: str) -> Job:
 
 
 def load_job_directory(directory: Path) -> Job:
-    """The job in `directory`; `UserError` when its `config.yaml` is missing or not a job's."""
+    """The job in `directory`; `UserError` if its `config.yaml` is missing or invalid."""
     path = directory / "config.yaml"
     try:
         values = foreign.read_yaml(path)
@@ -123,7 +123,7 @@ def load_job_directory(directory: Path) -> Job:
             after=tuple(str(name) for name in values["after"]), created=float(values["created"]),
             settings=dict(values["options"]),
         )
-        if not 0 <= job.created < LATEST or not all(isinstance(name, str) for name in job.settings):
+        if not 0 <= job.created < MAX_TIME or not all(isinstance(name, str) for name in job.settings):
             raise ValueError("its time or its options have a wrong type")
     except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
         raise UserError(f"{path} is not the configuration of a job: {foreign.reason_of(error)}.",
@@ -134,7 +134,7 @@ def load_job_directory(directory: Path) -> Job:
 
 
 def _new_id(workspace: Workspace, verb: str) -> str:
-    """Verb, time and four hex digits, which repeat among some hundred jobs a second: a taken id is drawn again."""
+    """Verb, time and four random hex digits; another id is drawn if a run has it already."""
     while True:
         name = f"{verb}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
         if not (workspace.runs / name).exists():
@@ -144,8 +144,8 @@ def _new_id(workspace: Workspace, verb: str) -> str:
 def choose_device(verb: str, settings: Mapping[str, object]) -> str:
     """The device whose queue a job with these options joins now.
 
-    Of `auto` the system is asked, because torch must not be loaded here: the machine may have another device at the
-    next start of the job.
+    `auto` is decided by the device files of the system, because torch must not be loaded here. The machine may have
+    another device at the next start of the job.
     """
     if not VERBS[verb].takes_device:
         return NO_DEVICE

@@ -1,9 +1,9 @@
-"""The events of a job, and its journal: one typed JSON object a line, only ever appended to.
+"""The events of a job, and its journal: an append-only file with one JSON object per line.
 
-One writer at a time (whoever holds the job's lock; only a new name comes from others), any number of readers. A line is
-written with one `write` on a descriptor opened for appending, so a reader sees whole lines and at most one torn line at
-the end, which it leaves for the next read. A worker that was killed in the middle of a line leaves it torn for good;
-the next writer starts on a line of its own.
+There is one writer at a time, the holder of the job's lock (except for `Renamed`), and any number of readers. A line is
+written with one `write` on a descriptor opened for appending. So a reader sees complete lines and perhaps one
+incomplete line at the end, which it reads again later. If a worker is killed while it writes, its line stays
+incomplete, and the next writer starts a new line.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any
 from config import foreign
 from config.errors import UserError
 
-LATEST = 1e11  # seconds since 1970 that a calendar can show
+MAX_TIME = 1e11  # seconds since 1970; later times cannot be shown as dates
 ARCHIVE = "clips.zip"
-"""In the folder of a job that speaks: its clips and a table of them."""
+"""In the folder of a job that synthesizes: its clips and a table of them."""
 Scalar = str | int | float | bool | None
 Result = dict[str, Scalar]
 """What a verb returns: flat, shown in the page and printed by `--json`."""
@@ -46,8 +46,8 @@ class Event:
 class Queued(Event):
     """A new attempt was requested; no worker runs yet.
 
-    `device` is the one whose queue the job joins, which may differ from attempt to attempt. `restart`: the app asked
-    for it, because the job was alive when the machine went down.
+    `device` is the one whose queue the job joins, which may differ from attempt to attempt. `restart`: the app
+    requested it, because the job was alive when the machine went down.
     """
 
     device: str = ""
@@ -87,9 +87,9 @@ class Plan(Event):
 
 @dataclass(frozen=True)
 class Progress(Event):
-    """`done` of `total` (None when it cannot be known) in `unit`.
+    """`done` of `total` (None if unknown) in `unit`.
 
-    `per_second` and `seconds_left` are given where the verb knows them better than the journal's times do.
+    `per_second` and `seconds_left` are set if the verb knows them better than an estimate from the journal's times.
     """
 
     done: float
@@ -104,8 +104,9 @@ class Progress(Event):
 class Step(Event):
     """One optimizer step. Losses in nats a token; `seconds` of training so far, over all attempts.
 
-    The memory is the peak of rank 0: `gpu`, of tensors since the last such event; `process`, resident since its start.
-    `rates` are the learning rates of the parameter groups by name; the first, of the rows, is also `learning_rate`.
+    `memory_bytes` is the peak of rank 0. `memory_of` `gpu`: of tensors since the last such event; `process`: of
+    resident memory since its start. `rates` are the learning rates by parameter group; that of the rows is also
+    `learning_rate`.
     """
 
     step: int
@@ -124,10 +125,10 @@ class Step(Event):
 
 @dataclass(frozen=True)
 class Evaluated(Event):
-    """Held-out losses in nats a token, top-1 accuracy of the codes, and character error rates by language.
+    """A validation: held-out losses in nats a token, top-1 accuracy of the codes, character error rates by language.
 
-    `languages` holds the numbers of `core.training.checkpoint_evaluation.ValidationLosses` by language; the other
-    losses are the new language's.
+    `languages` holds the fields of `core.training.checkpoint_evaluation.ValidationLosses` by language; the other
+    losses and the accuracy are means over the new languages.
     """
 
     step: int
@@ -136,7 +137,7 @@ class Evaluated(Event):
     text_loss: float | None = None
     accuracy: float | None = None
     languages: dict[str, dict[str, float]] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)  # of the new language's samples, as of an evaluation
+    metrics: dict[str, float] = field(default_factory=dict)  # of the new languages' samples, see `METRICS`
 
 
 @dataclass(frozen=True)
@@ -175,9 +176,9 @@ class AudioGenerated(Event):
     error: float | None = None
     transcript: str = ""  # by the recogniser
     spectrogram: str = ""
-    note: str = ""  # where the synthesized text differs from `text`
-    unmeasured: str = ""  # why there is no error, where the chosen recogniser is not available
-    scoring: bool = False  # the same clip comes again, with its score
+    note: str = ""  # how the synthesized text differs from `text`
+    unmeasured: str = ""  # why there is no error, if the chosen recogniser is not available
+    scoring: bool = False  # the event is repeated later with the score
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ class Failed(Event):
 
 @dataclass(frozen=True)
 class Stopped(Event):
-    """Ended on request; `terminated`: of the system (SIGTERM, as when a machine goes down), not of a person."""
+    """Ended on request. `terminated`: by SIGTERM, as when the machine shuts down, and not by a person."""
 
     message: str
     terminated: bool = False
@@ -223,7 +224,7 @@ class Stopped(Event):
 
 @dataclass(frozen=True)
 class Skipped(Event):
-    """Ended before it began, because a job it depends on did not finish; `hint` says how to go on."""
+    """Ended before it began, because a job that it depends on did not finish; `hint` says what to do."""
 
     message: str
     hint: str = ""
@@ -231,7 +232,7 @@ class Skipped(Event):
 
 @dataclass(frozen=True)
 class Renamed(Event):
-    """A person named the job; empty: it has no name but its id. Anybody may append it, also while the worker writes."""
+    """The job got a display name (empty: none). Any process may append it, also while the worker writes."""
 
     name: str
 
@@ -246,11 +247,11 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) > _LARGEST
+    return isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) > _MAX_NUMBER
 
 
-_LARGEST = 1e300
-_OF_TYPE: dict[str, Callable[[Any], bool]] = {
+_MAX_NUMBER = 1e300
+_TYPE_CHECKS: dict[str, Callable[[Any], bool]] = {
     "str": lambda value: isinstance(value, str),
     "int": lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63,
     "bool": lambda value: isinstance(value, bool),
@@ -262,23 +263,23 @@ _OF_TYPE: dict[str, Callable[[Any], bool]] = {
     "dict[str, dict[str, float]]": lambda value: isinstance(value, dict) and all(
         isinstance(one, dict) and all(map(_is_number, one.values())) for one in value.values()),
 }
-_OF_TYPE["dict[str, int]"] = _OF_TYPE["dict[str, float]"]
+_TYPE_CHECKS["dict[str, int]"] = _TYPE_CHECKS["dict[str, float]"]
 
 
-def _check_of(item: dataclasses.Field[Any]) -> Callable[[Any], bool]:
-    """Whether a value read from a journal has the type of the field; a journal may be made by others."""
+def _field_check(item: dataclasses.Field[Any]) -> Callable[[Any], bool]:
+    """A check that a value from a journal has the type of the field; the journal may be damaged or foreign."""
     if item.name == "time":
-        return lambda value: _is_number(value) and 0 <= value < LATEST
-    of_type = _OF_TYPE[str(item.type).removesuffix(" | None")]
+        return lambda value: _is_number(value) and 0 <= value < MAX_TIME
+    of_type = _TYPE_CHECKS[str(item.type).removesuffix(" | None")]
     return (lambda value: value is None or of_type(value)) if str(item.type).endswith(" | None") else of_type
 
 
-_CHECKS = {kind: {item.name: _check_of(item) for item in dataclasses.fields(kind)} for kind in _NAMES}
+_CHECKS = {kind: {item.name: _field_check(item) for item in dataclasses.fields(kind)} for kind in _NAMES}
 TERMINAL = (Finished, Failed, Stopped, Skipped)
 
 
 def encode(event: Event) -> bytes:
-    """One line, with its newline. Half a surrogate pair (a file name that is not UTF-8) becomes its JSON escape."""
+    """One line, with its newline. A lone surrogate (of a file name that is not UTF-8) becomes a JSON escape."""
     values = {item.name: getattr(event, item.name) for item in dataclasses.fields(event)}
     text = json.dumps({"event": event.kind, **values}, ensure_ascii=False)
     return text.encode("utf-8", "backslashreplace") + b"\n"
@@ -295,15 +296,15 @@ def decode(line: bytes) -> Event:
             for name, value in values.items() if name in checks
         }
         if not all(checks[name](value) for name, value in fields.items()):
-            raise TypeError("a field has another type")
+            raise TypeError("a field has a wrong type")
         return kind(**fields)
     except (ValueError, KeyError, TypeError, AttributeError):
         quote = line[:60].decode(errors="replace")
-        return WarningRaised(f"A line of the journal could not be read and is left out; it begins: {quote}")
+        return WarningRaised(f"A line of the journal could not be read and is ignored; it begins: {quote}")
 
 
 class Journal:
-    """The writing end. Raises `UserError` when the disk will not take the line."""
+    """Writer of a journal. Raises `UserError` if the file cannot be written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -333,13 +334,13 @@ class Journal:
 
 
 def append_event(path: Path, event: Event) -> None:
-    """Append one event to the journal at `path`; for whoever holds the job's lock without being its worker."""
+    """Append one event to the journal at `path`; for a holder of the job's lock that is not its worker."""
     with closing(Journal(path)) as journal:
         journal.append(event)
 
 
 def read_events(path: Path, offset: int = 0) -> tuple[list[Event], int]:
-    """Whole lines of `path` from byte `offset` on, and the offset to go on from. No file is no events."""
+    """The events of the complete lines of `path` from byte `offset`, and the offset after them; none without a file."""
     try:
         with foreign.open_plain(path) as file:
             file.seek(offset)

@@ -1,10 +1,10 @@
 """Locks that end with their process: `flock` on a small file.
 
-The lock belongs to the open file, not to the process id, so it survives being handed to a
-child process and vanishes when the last holder is killed, however it is killed.
+A lock belongs to the open file description, not to the process. So a parent can pass it to a child process, and it is
+released when its last holder ends, also by SIGKILL.
 
-Each app that runs on a workspace holds a lock on a file of its own. Models stay loaded between jobs only while an app
-runs, since only there may somebody ask for more.
+Each app that runs on a workspace holds a lock on a separate file. Models stay loaded between jobs only while an app
+runs, because only an app's users may soon synthesize more.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class FileLock:
 
     @classmethod
     def acquire(cls, path: Path, timeout_s: float = 0.5) -> FileLock | None:
-        """The lock on `path`, or None when another holds it for all of `timeout_s`.
+        """The lock on `path`, or None if another process holds it for all of `timeout_s`.
 
-        The patience outlasts `is_held`, which takes a shared lock for some microseconds.
+        The default is longer than `is_held`, which holds a shared lock for some microseconds.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         deadline = time.monotonic() + timeout_s
@@ -50,23 +50,23 @@ class FileLock:
 
     @classmethod
     def inherit(cls, path: Path, descriptor: int) -> FileLock:
-        """The lock that the parent took and passed on as `descriptor`."""
+        """The lock that the parent process acquired and passed as `descriptor`."""
         os.set_inheritable(descriptor, False)
         return cls(path, descriptor)
 
     def write(self, text: str) -> None:
-        """Record who holds the lock; the text is for people and for `read_holder`."""
+        """Write who holds the lock into its file, for people and for `read_holder`."""
         os.ftruncate(self.descriptor, 0)
         os.pwrite(self.descriptor, text.encode(), 0)
 
     def release(self) -> None:
-        """Release this copy. Not `LOCK_UN`: that would also release the copy a child holds."""
+        """Close this copy. Not `LOCK_UN`, which would also release the copy of a child process."""
         os.close(self.descriptor)
 
 
 @contextmanager
 def locked(path: Path, timeout_s: float, message: str, hint: str) -> Iterator[None]:
-    """Hold the lock on `path` meanwhile; `UserError` where another holds it for all of `timeout_s`."""
+    """Context that holds the lock on `path`; `UserError` if another process holds it for all of `timeout_s`."""
     lock = FileLock.acquire(path, timeout_s)
     if lock is None:
         raise UserError(message, hint)
@@ -92,7 +92,7 @@ def is_held(path: Path) -> bool:
 
 
 def read_holder(path: Path) -> str:
-    """What the holder wrote; empty when there is nothing."""
+    """What the holder wrote into the file; empty if there is nothing."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -100,7 +100,7 @@ def read_holder(path: Path) -> str:
 
 
 def register_app(workspace: Workspace, idle_timeout_s: float, address: str = "") -> FileLock:
-    """Record an app at `address`, and how long models may stay loaded; closing the lock ends that.
+    """Register an app at `address`, with the time that models may stay loaded, until the returned lock is released.
 
     Files of apps that have ended are deleted.
     """
@@ -111,24 +111,24 @@ def register_app(workspace: Workspace, idle_timeout_s: float, address: str = "")
             with suppress(FileNotFoundError):
                 path.unlink()
     lock = FileLock.acquire(folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}")
-    assert lock is not None, "nobody else knows the name"
+    assert lock is not None, "no other process knows the name"
     lock.write(f"{idle_timeout_s:g} {address}")
     return lock
 
 
 def running_apps(workspace: Workspace) -> tuple[Path, ...]:
-    """The files of the apps that run now."""
+    """The lock files of the apps that run now."""
     return tuple(path for path in sorted(_apps_folder(workspace).glob("*")) if is_held(path))
 
 
 def model_idle_timeout_s(apps: tuple[Path, ...]) -> float:
-    """How long models stay loaded after a request: the longest that one of `apps` allows, 0 when none runs."""
+    """How long models stay loaded after a request: the longest time that one of `apps` allows; 0 if none runs."""
     texts = [read_holder(path) for path in apps if is_held(path)]
     return max((float(text.split()[0]) for text in texts if text.strip()), default=0.0)
 
 
 def app_addresses(apps: tuple[Path, ...]) -> tuple[str, ...]:
-    """Where `apps` are served, as far as they recorded it."""
+    """The addresses of those `apps` that registered one."""
     addresses = [read_holder(path).partition(" ")[2].strip() for path in apps]
     return tuple(address for address in addresses if address)
 

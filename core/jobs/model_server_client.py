@@ -29,16 +29,16 @@ from core.jobs.events import Event, decode
 from core.jobs.locks import FileLock
 from core.workspace import Workspace
 
-REQUESTED, TAKEN, ANSWERED = "request", "taken", "answer"
+REQUEST, TAKEN, ANSWER = "request", "taken", "answer"
 """Prefixes of the files of a request, each with the request's token behind it."""
 COMMAND = (sys.executable, "-m", "core.model_server")
 _POLL_S = 0.03
 _STARTS = 2  # a server may be about to end when a request comes; one that never takes a request is broken
-_PATIENCE_S = 5.0
+_EXIT_TIMEOUT_S = 5.0
 
 
 class ModelServerDied(Exception):
-    """The server ended during the work; `code` is its exit code where it is known, below 0 a signal."""
+    """The server ended during the work; `code` is its exit code, below 0 a signal, None if unknown."""
 
     def __init__(self, code: int | None) -> None:
         super().__init__(code)
@@ -47,7 +47,7 @@ class ModelServerDied(Exception):
 
 @dataclass(frozen=True)
 class ModelServerClient:
-    """The model server of a device, whether it runs or not. To change anything the caller must hold the device."""
+    """The model server of a device, whether it runs or not. To use it the caller must hold the device's lock."""
 
     workspace: Workspace
     device: str
@@ -65,18 +65,18 @@ class ModelServerClient:
         return locks.is_held(self.lock)
 
     def run(self, job: Job, command: Sequence[str] = COMMAND) -> Event:
-        """Have the server do the work of `job`, started by `command` if none runs; the job's last event.
+        """Let the server run `job`, and start it with `command` if it is not running; the job's last event.
 
-        Raises `ModelServerDied` when the server ends before it answers.
+        Raises `ModelServerDied` if the server ends before it answers.
         """
         self.folder.mkdir(exist_ok=True)
-        for left in (*self.folder.glob(f"{TAKEN}-*"), *self.folder.glob(f"{ANSWERED}-*")):
+        for left in (*self.folder.glob(f"{TAKEN}-*"), *self.folder.glob(f"{ANSWER}-*")):
             left.unlink(missing_ok=True)
         token = uuid.uuid4().hex[:12]
-        request, taken, answer = (self.folder / f"{name}-{token}" for name in (REQUESTED, TAKEN, ANSWERED))
+        request, taken, answer = (self.folder / f"{name}-{token}" for name in (REQUEST, TAKEN, ANSWER))
         hidden = self.folder / f".{request.name}"
         lock = FileLock.acquire(hidden)
-        assert lock is not None, "nobody else knows the name"
+        assert lock is not None, "no other process knows the name"
         try:
             lock.write(json.dumps(job.id))
             hidden.rename(request)  # locked before it can be seen
@@ -87,7 +87,7 @@ class ModelServerClient:
                 path.unlink(missing_ok=True)
 
     def stop(self) -> None:
-        """End the server, so that its memory is free. As the caller holds the device, the server is idle."""
+        """End the server, to free its memory. It is idle, because the caller holds the device's lock."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if not self.running:
                 return
@@ -95,19 +95,19 @@ class ModelServerClient:
             if pid.isdigit():
                 with suppress(ProcessLookupError):
                     os.kill(int(pid), number)
-            deadline = time.monotonic() + _PATIENCE_S
+            deadline = time.monotonic() + _EXIT_TIMEOUT_S
             while self.running and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
         if self.running:
             raise UserError(
-                f"The process that keeps models loaded on {self.device} does not end, and its memory is wanted.",
+                f"The model server of {self.device} does not end, so its memory is not free.",
                 f"Look at process {locks.read_holder(self.lock).strip() or '(unknown)'} with `ps`.",
             )
 
     def _wait_for(self, answer: Path, request: Path, command: Sequence[str]) -> Event:
         started: list[subprocess.Popen[bytes]] = []
         while True:
-            running = self.running  # before the answer is read: a server answers before it ends
+            running = self.running  # checked before the answer is read, because a server answers before it ends
             with suppress(FileNotFoundError):
                 return decode(answer.read_bytes())
             if not running:
@@ -118,11 +118,11 @@ class ModelServerClient:
             time.sleep(_POLL_S)
 
     def _start(self, command: Sequence[str]) -> subprocess.Popen[bytes] | None:
-        """A new server, which inherits its lock; None when an old one is about to end."""
+        """Start a new server, which inherits its lock; None if an old one still holds it and is about to end."""
         lock = FileLock.acquire(self.lock)
         if lock is None:
             return None
-        lock.write("")  # the old server's number may be another process by now, which `stop` would end
+        lock.write("")  # without the old process id, which another process may have by now: `stop` would kill it
         log = self.folder / "output.log"
         log.unlink(missing_ok=True)
         words = [*command, str(self.workspace.path), self.device]

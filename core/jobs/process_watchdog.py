@@ -1,6 +1,6 @@
-"""Watches the other processes of a distributed run.
+"""Watchdogs between the processes of a distributed run.
 
-gloo notices at once when a process dies within a collective; NCCL waits until the collective times out.
+They are needed for NCCL, which waits for its timeout if a process dies in a collective; gloo notices at once.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 ABANDONED_EXIT_CODE = 70
-"""Of a process that was left waiting for one that died."""
+"""Exit code of a process that waited for another one that died."""
 _INTERVAL_S = 1.0
 _GRACE_S = 20.0
 
 
-def exit_with(parent: int) -> None:
-    """End this process within a second once `parent`, which started it, has ended: its memory on a GPU is wanted."""
+def exit_with_parent(parent: int) -> None:
+    """End this process within a second after its parent process `parent` has ended, to free its GPU memory."""
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(_INTERVAL_S)
@@ -31,9 +31,9 @@ def exit_with(parent: int) -> None:
 
 @contextmanager
 def watch_processes(others: Sequence[subprocess.Popen[bytes]], grace: float = _GRACE_S) -> Iterator[None]:
-    """If one of `others` dies and the context is not left within `grace` seconds, end all of them and this process.
+    """Context: if one of `others` dies and the context is not left within `grace` seconds, kill them and this process.
 
-    The reason goes to standard error. Checkpoints are not touched.
+    The reason is written to standard error.
     """
     left = threading.Event()
 

@@ -1,9 +1,9 @@
-"""The queue of a device, which the waiting workers themselves form.
+"""The queue of a device. There is no scheduler process: the waiting workers form the queue with file locks.
 
-There is no scheduler: each waiting worker holds a locked ticket file whose name sorts by the job's position, and the
-first takes the device's lock. A job that is not ready for the device lets others pass. A worker that dies loses its
-ticket and its device with its locks, so the queue outlives every restart. A position is a number in a file of the
-job's folder: the waiting worker reads it and renames its ticket, so whoever writes that file moves the job.
+Each waiting worker holds a locked ticket file whose name sorts by the job's position, and the first one acquires the
+device's lock. A job that is not ready for the device lets others pass. If a worker dies, its locks, and with them its
+ticket and its device, are released, so the queue survives every restart. A position is a number in a file of the job's
+folder. The waiting worker reads it and renames its ticket, so a job is moved by writing that file.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from data.durable_files import write_text
 
 Direction = Literal["first", "earlier", "later", "last"]
 _POLL_S = 0.2
-_READY_INTERVAL_S = 5.0  # between two checks of whether a job is ready
-_CHECKS_IN_PLACE = 2  # a job that just ended may still hold memory: the first failed check costs no position
-_BEHIND = "~"  # prefix of the ticket of a job that is not ready; it sorts behind all others
+_READY_INTERVAL_S = 5.0  # between two checks of whether a job is ready for its device
+_MAX_FAILED_CHECKS = 2  # then others may pass; not after the first, as a job that just ended may still hold memory
+_NOT_READY = "~"  # prefix of the ticket of a job that is not ready; it sorts after all others
 _STATUS_PHRASES: Mapping[str, str] = {"stopped": "was stopped", "failed": "failed", "crashed": "crashed"}
 
 
@@ -37,24 +37,24 @@ class DependencyFailed(UserError):
 
 
 def wait_for_turn(job: Job, reporter: Reporter, wait_reason: Callable[[], str] = lambda: "") -> FileLock | None:
-    """Wait for the jobs in `job.after`, then for the device; the device's lock, None without a device.
+    """Wait for the jobs in `job.after`, then for the device; the device's lock, or None without a device.
 
-    `wait_reason` says why the job cannot begin although it holds the device's lock, for instance because another
-    program uses the GPU. Until it returns nothing the job lets those behind it pass, and keeps its position.
-    Raises `DependencyFailed` when a job in `after` did not finish or was deleted, `StopRequested` when asked to stop.
+    `wait_reason` returns why the job cannot begin although it holds the device's lock, for example because another
+    program uses the GPU. Until it returns an empty string the job lets those behind it pass, and keeps its position.
+    Raises `DependencyFailed` if a job in `after` did not finish or was deleted, and `StopRequested`.
     """
     readers: dict[str, JobReader] = {}
     for name in job.after:
         if name not in job.workspace.list_runs():
-            if JobReader(job).state(worker_alive=True).attempt:  # what it needed was there when it began
+            if JobReader(job).state(worker_alive=True).attempt:  # it began once, so its inputs existed
                 continue
             raise _deleted_error(name)
         readers[name] = JobReader(load_job(job.workspace, name))
     _wait(reporter, lambda: _pending_dependency(readers))
     if job.device == NO_DEVICE:
         return None
-    if readers and VERBS[job.verb].gives_way_to:  # to what waited for the same job, and takes its place within a poll
-        time.sleep(2 * _POLL_S)
+    if readers and VERBS[job.verb].preempted_by:
+        time.sleep(2 * _POLL_S)  # another job that waited for the same one joins the queue first, within one poll
     ticket = _Ticket(job, wait_reason)
     try:
         _wait(reporter, ticket.try_acquire)
@@ -69,7 +69,7 @@ def _wait(reporter: Reporter, wait_reason: Callable[[], str]) -> None:
     """Return when `wait_reason()` is empty; report each new reason once."""
     reported = ""
     while True:
-        if reporter.stop_requested():  # before the turn: when a machine goes down, the job ahead ends as well
+        if reporter.stop_requested():  # checked first: at a shutdown the job ahead ends too
             raise StopRequested("Stopped while it waited.")
         if not (reason := wait_reason()):
             return
@@ -83,11 +83,11 @@ def _pending_dependency(readers: Mapping[str, JobReader]) -> str:
     for name, reader in readers.items():
         state = reader.state()
         if state.ended and state.status != "finished":
-            if state.status == "skipped":  # the reason is the job that broke the chain, not the one between
+            if state.status == "skipped":  # report the job that failed, not the one in between
                 raise DependencyFailed(state.message, state.hint)
             raise DependencyFailed(
                 f"{name} {_STATUS_PHRASES[state.status]}, and this job needs what it makes.",
-                f"Fix what it says and resume {name}: the jobs that depend on it then resume too.")
+                f"Fix the reported problem and resume {name}: the jobs that depend on it then resume too.")
         if not state.ended and not reader.job.directory.is_dir():
             raise _deleted_error(name)
         if state.status == "created":
@@ -99,7 +99,7 @@ def _pending_dependency(readers: Mapping[str, JobReader]) -> str:
 
 def _deleted_error(name: str) -> DependencyFailed:
     return DependencyFailed(f"{name} was deleted, and this job needs what it makes.",
-                            "Start that step again, and then this one.")
+                            "Start that job again, and then this one.")
 
 
 class _Ticket:
@@ -109,27 +109,27 @@ class _Ticket:
         self._job, self._wait_reason = job, wait_reason
         self._queue = job.workspace.devices / job.device
         self._queue.mkdir(exist_ok=True)
-        self._failed_checks = 0  # checks in a row at which the device was free, and the job not ready for it
+        self._failed_checks = 0  # in a row, with the device free and the job not ready for it
         self._reason, self._next_check = "", 0.0
         self.device_lock: FileLock | None = None
-        for abandoned in self._queue.glob(f"{_BEHIND}*"):
+        for abandoned in self._queue.glob(f"{_NOT_READY}*"):
             if not locks.is_held(abandoned):
                 abandoned.unlink(missing_ok=True)
         name = self._name()
-        hidden = self._queue / f".{name}"  # locked before others see it; else they would take it for abandoned
+        hidden = self._queue / f".{name}"  # others delete unlocked tickets, so it is locked before they can see it
         lock = FileLock.acquire(hidden)
-        assert lock is not None, "the job's own lock keeps others from making its ticket"
+        assert lock is not None, "only the holder of the job's lock creates its ticket"
         self._lock, self._path = lock, hidden.rename(self._queue / name)
 
     def try_acquire(self) -> str:
-        """Take the device's lock if it is the job's turn; why the job waits, empty when it has the lock."""
+        """Acquire the device's lock if it is the job's turn; why the job waits, empty if it has the lock."""
         device, name = self._job.device, self._name()
-        behind = _BEHIND if self._failed_checks >= _CHECKS_IN_PLACE else ""
+        behind = _NOT_READY if self._failed_checks >= _MAX_FAILED_CHECKS else ""
         self._path = self._path.rename(self._queue / f"{behind}{name}")
         device_path = self._job.workspace.devices / f"{device}.lock"
         if first := self._first_before(name):
             self._failed_checks = 0
-            return f"Waiting for {device}: {first} is before it in the queue."
+            return f"Waiting for {device}: {first} is ahead in the queue."
         if self._failed_checks and time.monotonic() < self._next_check and not locks.is_held(device_path):
             return self._reason
         lock = FileLock.acquire(device_path, timeout_s=0.0)
@@ -154,11 +154,11 @@ class _Ticket:
         self._lock.release()
 
     def _name(self) -> str:
-        """It sorts by position. Microseconds since 1970 have ten digits before the point until the year 2286."""
+        """The name of the ticket, which sorts by position (seconds since 1970 have ten digits until 2286)."""
         return f"{max(0.0, queue_position(self._job)):017.6f} {self._job.id}"
 
     def _first_before(self, own_name: str) -> str:
-        """Id of the living job that is first in the queue, if it is before `own`; empty when there is none."""
+        """Id of the first job in the queue whose worker is alive, if it is ahead of `own_name`; else empty."""
         earlier = [entry for entry in os.listdir(self._queue) if not entry.startswith(".") and entry < own_name]
         for name in sorted(earlier):
             if locks.is_held(self._queue / name):
@@ -168,10 +168,10 @@ class _Ticket:
         return ""
 
 
-class GivingWay(ForwardingReporter):
-    """The reporter of a job that gives way: it is asked to stop when a job that it lets pass is the next in the queue.
+class PreemptibleReporter(ForwardingReporter):
+    """The reporter of a preemptible job: it requests a stop if the next job in the queue preempts this one.
 
-    The worker then moves it behind that job (`step_back`) and lets it wait for its turn again.
+    The worker then moves this job behind that one (`move_behind_preempting`) and waits for its turn again.
     """
 
     def __init__(self, job: Job, reporter: Reporter) -> None:
@@ -179,19 +179,19 @@ class GivingWay(ForwardingReporter):
         self._job = job
 
     def stop_requested(self) -> bool:
-        return super().stop_requested() or bool(_let_pass(self._job))
+        return super().stop_requested() or bool(_preempting_positions(self._job))
 
 
-def step_back(job: Job) -> None:
-    """Move `job` behind the jobs that it lets pass, which are the next in the queue of its device."""
-    if passing := _let_pass(job):
-        write_text(job.directory / POSITION_FILE, f"{passing[-1] + 1e-6!r}\n", sync=False)
+def move_behind_preempting(job: Job) -> None:
+    """Move `job` behind the jobs at the head of its device's queue that preempt it."""
+    if positions := _preempting_positions(job):
+        write_text(job.directory / POSITION_FILE, f"{positions[-1] + 1e-6!r}\n", sync=False)
 
 
-def _let_pass(job: Job) -> list[float]:
-    """Positions of the living jobs at the head of the queue that `job` gives way to, up to the first other one.
+def _preempting_positions(job: Job) -> list[float]:
+    """Positions of the jobs at the head of the queue that preempt `job`, up to the first job that does not.
 
-    It does not look behind that one: there it would wait for a job that itself waits for this one.
+    Jobs behind that one do not count: `job` would wait for a job that itself waits for `job`.
     """
     queue, found = job.workspace.devices / job.device, list[float]()
     for name in sorted(entry for entry in os.listdir(queue) if entry[0].isdigit()) if queue.is_dir() else ():
@@ -199,7 +199,7 @@ def _let_pass(job: Job) -> list[float]:
         if not locks.is_held(queue / name):
             continue
         try:
-            if load_job(job.workspace, other).verb not in VERBS[job.verb].gives_way_to:
+            if load_job(job.workspace, other).verb not in VERBS[job.verb].preempted_by:
                 break
         except UserError:  # it was deleted meanwhile
             continue
@@ -214,7 +214,7 @@ def move_in_queue(states: Sequence[JobState], name: str, direction: Direction) -
     """
     moved = next((state for state in states if state.id == name), None)
     if moved is None or not moved.alive or moved.has_device or moved.job.device == NO_DEVICE:
-        raise UserError(f"{name} does not wait for a device: it is {moved.status if moved else 'not there'}.",
+        raise UserError(f"{name} does not wait for a device: it is {moved.status if moved else 'unknown'}.",
                         "Only a job that waits in the queue of a device can be moved.")
     others = [state for state in queue_order(states) if state.alive and not state.has_device and state.id != name
               and state.job.device == moved.job.device]

@@ -1,7 +1,7 @@
-"""What a verb knows of its job: events out, stop requests in.
+"""The interface of a verb to its job: events out, stop requests in.
 
-A verb is `run(options, workspace, reporter) -> Result`. It emits events, asks
-`check_stop(reporter)` where it can end cleanly, and raises `UserError` for what the user can mend.
+A verb is `run(options, workspace, reporter) -> Result`. It emits events, calls `check_stop(reporter)` where it can end
+cleanly, and raises `UserError` for what the user can fix.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class StopRequested(Exception):
 
 
 class Reporter(Protocol):
-    """What a verb knows of the job it runs in."""
+    """The interface of a verb to the job it runs in."""
 
     @property
     def directory(self) -> Path:
@@ -50,7 +50,7 @@ class Reporter(Protocol):
     def emit(self, event: Event) -> None: ...
 
     def stop_requested(self) -> bool:
-        """Whether to finish the step, save and raise `StopRequested`."""
+        """Whether the verb should finish its step, save and raise `StopRequested`."""
         ...
 
 
@@ -72,13 +72,13 @@ class ForwardingReporter:
 
 
 def check_stop(reporter: Reporter, message: str = "Stopped on request.") -> None:
-    """Raise `StopRequested` when a stop was asked for; for verbs that have nothing to save."""
+    """Raise `StopRequested` if a stop was requested; for verbs that have nothing to save."""
     if reporter.stop_requested():
         raise StopRequested(message)
 
 
 ProgressCallback = Callable[[Progress], None]
-"""Called with the progress of a part of the work; ends the work there by raising `StopRequested`."""
+"""Called with the progress of the work; it may end the work by raising `StopRequested`."""
 
 
 def no_progress(_progress: Progress) -> None:
@@ -86,7 +86,7 @@ def no_progress(_progress: Progress) -> None:
 
 
 def progress_callback(reporter: Reporter, message: str = "Stopped on request.") -> ProgressCallback:
-    """Report each count, then raise `StopRequested` with `message` when a stop was asked for."""
+    """A callback that emits the progress, then raises `StopRequested` with `message` if a stop was requested."""
 
     def report(progress: Progress) -> None:
         reporter.emit(progress)
@@ -103,7 +103,7 @@ class CombinedProgress:
         self._before = 0
 
     def part(self, size: int) -> ProgressCallback:
-        """The callback for the next part; its own count, in any unit, becomes 0 to `size` of the total."""
+        """The callback for the next part; its progress, in any unit, is scaled to 0 to `size` of the total."""
         before, self._before = self._before, self._before + size
 
         def report(part: Progress) -> None:
@@ -116,7 +116,7 @@ class CombinedProgress:
 
 @contextmanager
 def stage(reporter: Reporter, name: str) -> Iterator[None]:
-    """Report that the stage `name` begins, and how long it took; no end is reported when the body raises."""
+    """Context of the stage `name`: emits its begin, and its duration at the end unless the body raises."""
     start = time.monotonic()
     reporter.emit(Stage(name))
     yield
@@ -124,9 +124,9 @@ def stage(reporter: Reporter, name: str) -> Iterator[None]:
 
 
 class JournalReporter:
-    """Events to the journal, as lines of text to `output.log` beside it, and to `listener`.
+    """Writes events to the journal and as text to `output.log` beside it, and passes them to `listener`.
 
-    Progress more often than five times a second is dropped, but never the last of a count.
+    Progress events are limited to five a second; the last one of a count is never dropped.
     """
 
     def __init__(self, journal: Journal, stop: Callable[[], bool],
@@ -155,7 +155,7 @@ class JournalReporter:
         return self._stop()
 
     def _log(self, event: Event) -> None:
-        """The log is for people; the journal is the truth, and its writing reports a full disk."""
+        """Append the event to the log. Errors are ignored: the journal counts, and its writer reports a full disk."""
         if not (text := describe(event)):
             return
         if isinstance(event, Failed) and event.traceback:
@@ -166,7 +166,7 @@ class JournalReporter:
 
 
 def describe(event: Event) -> str:
-    """`event` as a line for people; empty for one that is not worth a line."""
+    """`event` as a line of text; empty for an event that gets none."""
     match event:
         case Waiting():
             return event.reason
@@ -191,9 +191,9 @@ def describe(event: Event) -> str:
             metrics = "".join(f"  {name} {value:.3f}" for name, value in event.metrics.items())
             return f"step {event.step}: held-out speech loss {event.speech_loss:.4f}{more}{others}{errors}{metrics}"
         case SampleGenerated():
-            return f"step {event.step}: sample [{event.language}] {event.text}{_error(event.error)} -> {event.path}"
+            return f"step {event.step}: sample [{event.language}] {event.text}{_cer_text(event.error)} -> {event.path}"
         case AudioGenerated():
-            return f"{event.side} [{event.language}] {event.text}{_error(event.error)} -> {event.path}"
+            return f"{event.side} [{event.language}] {event.text}{_cer_text(event.error)} -> {event.path}"
         case CheckpointSaved():
             return f"step {event.step}: saved {event.path}{' (best so far)' if event.best else ''}"
         case WarningRaised():
@@ -228,12 +228,12 @@ def pluralize(number: int, noun: str) -> str:
 
 
 def size_text(count: float) -> str:
-    """Bytes for people, such as `3.21 GB`."""
+    """Bytes as text, such as `3.21 GB`."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             return f"{count / scale:.{2 if unit == 'GB' else 1}f} {unit}"
     return f"{count:.0f} bytes"
 
 
-def _error(error: float | None) -> str:
+def _cer_text(error: float | None) -> str:
     return "" if error is None else f" (CER {error:.1%})"

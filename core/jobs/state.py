@@ -1,8 +1,8 @@
 """The state of jobs, from their journals and locks.
 
-`JobStateReducer` folds events into a `JobState`. `JobReader` adds whether the worker lives; it reads only what was
-appended since its last call, so that a page can ask twice a second. `JobBoard` has one reader for each job of a
-workspace and is shared by all callbacks. It remembers ended jobs in a file, as a workspace may have thousands.
+`JobStateReducer` reduces events to a `JobState`. `JobReader` follows the journal of one job and adds whether its worker
+is alive; it reads only what was appended since its last call, so the page can call it twice a second. `JobBoard` has
+the states of all jobs of a workspace, and caches those of ended jobs in a file, because there may be thousands.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from config.foreign import file_stamp
 from core.jobs import checkpoint_names, locks
 from core.jobs.directory import Job, load_job
 from core.jobs.events import (
-    LATEST,
+    MAX_TIME,
     TERMINAL,
     AudioChunk,
     AudioGenerated,
@@ -62,32 +62,32 @@ Status = Literal["created", "queued", "waiting", "running", "stopping",
 ALIVE: tuple[Status, ...] = ("queued", "waiting", "running", "stopping")
 RESUMABLE: tuple[Status, ...] = ("stopped", "failed", "crashed", "skipped")
 POSITION_FILE = "queue_position"
-"""In a job's folder: its place among the jobs of its device, where a person moved it."""
-_REMEMBERED_BYTES = 512 << 20
+"""File in a job's folder: its position in the queue of its device, if it was moved."""
+_MAX_CACHE_BYTES = 512 << 20
 _RATE_WINDOW_S = 30.0
 _NO_LAST_EVENT = "The worker ended without a last event: it was killed, or the machine went down."
-_CRASH_HINT = "Resume it; if it happens again, read the log and watch the memory."
+_CRASH_HINT = "Resume it; if it happens again, read the log and check the memory."
 _LISTS: Mapping[type[Event], str] = {
     Step: "steps", Evaluated: "evaluations", SampleGenerated: "samples", CheckpointSaved: "checkpoints",
     AudioGenerated: "audio", AudioChunk: "audio_chunks", Stage: "stages", WarningRaised: "warnings",
 }
-"""Fields of `JobState` that list events of a kind; of warnings, the messages."""
-_OF_STEPS = ("steps", "evaluations", "samples", "checkpoints")
+"""Fields of `JobState` that list the events of a kind; `warnings` lists the messages."""
+_STEP_LISTS = ("steps", "evaluations", "samples", "checkpoints")
 
 
 @dataclass(frozen=True)
 class JobState:
     """A job at one moment. Times are seconds since 1970, durations seconds."""
 
-    job: Job  # on the device of the last attempt
+    job: Job  # with the device of the last attempt
     status: Status = "created"
-    title: str = ""  # the name that a person gave it; the id stays, as others refer to it
+    title: str = ""  # the display name; empty: none
     reason: str = ""  # why it waits
     attempt: int = 0
     started_at: float | None = None  # of the last attempt
     ended_at: float | None = None
     progress: Progress | None = None
-    rate: float | None = None  # units of `progress` a second, lately
+    rate: float | None = None  # units of `progress` a second, over the last half minute
     eta_s: float | None = None
     stages: Sequence[Stage] = ()
     plan: Plan | None = None
@@ -103,8 +103,8 @@ class JobState:
     hint: str = ""
     traceback: str = ""
     exit_code: int | None = None
-    interrupted: bool = False  # it was alive when its processes ended and nobody had asked for it
-    restarts: int = 0  # attempts that the app began after such an end, since the last checkpoint
+    interrupted: bool = False  # its processes ended, and no person had requested it
+    restarts: int = 0  # attempts that the app began after such interruptions, since the last checkpoint
 
     @property
     def id(self) -> str:
@@ -142,7 +142,7 @@ class JobState:
 
 
 class JobStateReducer:
-    """Events in, `JobState` out."""
+    """Reduces the events of a job, added one by one, to a `JobState`."""
 
     def __init__(self, job: Job) -> None:
         self._state = JobState(job)
@@ -181,11 +181,11 @@ class JobStateReducer:
                 self._progress(event)
             case Step():
                 self._step(event)
-            case CheckpointSaved():  # repeated by a resumed run that was killed before it could report it
+            case CheckpointSaved():  # a resumed run may report a checkpoint again
                 others = (one for one in self._lists["checkpoints"] if one.step != event.step)
                 self._lists["checkpoints"] = [*others, event]
                 self._set(restarts=0)
-            case AudioGenerated():  # once when it can be heard, then with its score
+            case AudioGenerated():  # emitted when it can be played, and again with its score
                 clips = self._lists["audio"]
                 clips[:] = [one for one in clips if (one.side, one.index) != (event.side, event.index)]
                 clips.append(event)
@@ -200,18 +200,18 @@ class JobStateReducer:
         self._state = replace(self._state, **changes)  # type: ignore[arg-type]
 
     def _begin_attempt(self, event: Queued) -> None:
-        """Drop what belongs to the last attempt alone, but not the steps that a resumed run builds on."""
+        """Drop what belongs only to the last attempt, and keep the steps, which a resumed run continues."""
         last = self._state
         job = replace(last.job, device=event.device or last.job.device)
         restarts = last.restarts + (last.started_at is not None) if event.restart else 0
         self._state = JobState(job, status="queued", attempt=last.attempt, restarts=restarts, title=last.title)
         self._latest = None
         self._recent.clear()
-        for name in self._lists.keys() - set(_OF_STEPS):
+        for name in self._lists.keys() - set(_STEP_LISTS):
             self._lists[name].clear()
 
     def _stage(self, event: Stage) -> None:
-        if event.seconds is None:  # the last count belongs to the stage before
+        if event.seconds is None:  # the last progress belongs to the stage before
             self._latest = None
             self._recent.clear()
         elif (stages := self._lists["stages"]) and stages[-1].name == event.name:
@@ -228,10 +228,10 @@ class JobStateReducer:
             self._recent.popleft()
 
     def _step(self, event: Step) -> None:
-        """A step repeated after a resume replaces the first, and drops all that followed it."""
+        """A step that is repeated after a resume replaces the first one, and drops everything after it."""
         steps = self._lists["steps"]
         if steps and event.step <= steps[-1].step:
-            for name in _OF_STEPS:
+            for name in _STEP_LISTS:
                 self._lists[name][:] = [one for one in self._lists[name] if one.step < event.step]
         steps.append(event)
         self._progress(Progress(event.step, event.total_steps, "steps", time=event.time))
@@ -250,8 +250,8 @@ class JobStateReducer:
             return None
         stages: list[Stage] = self._lists["stages"]
         steps: list[Step] = self._lists["steps"]
-        by_steps = progress.unit == "steps" or not (stages and stages[-1].seconds is None)  # not the certificate's
-        if steps and by_steps and steps[-1].seconds_left is not None:
+        is_training = progress.unit == "steps" or not (stages and stages[-1].seconds is None)
+        if steps and is_training and steps[-1].seconds_left is not None:
             return steps[-1].seconds_left  # also while samples are synthesized between steps
         if progress.per_second is not None:
             return progress.seconds_left
@@ -261,7 +261,7 @@ class JobStateReducer:
 
 
 def queue_position(job: Job) -> float:
-    """Smaller is earlier; the time of creation where nobody moved the job, or the file holds no number."""
+    """The job's position in its queue (smaller is earlier): of its file, else the time of its creation."""
     try:
         position = float((job.directory / POSITION_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -270,12 +270,12 @@ def queue_position(job: Job) -> float:
 
 
 def queue_order(states: Sequence[JobState]) -> list[JobState]:
-    """Living jobs in the order in which they have or get their device."""
+    """Jobs that are alive, in the order in which they have or get their device."""
     return sorted(states, key=lambda state: (not state.has_device, queue_position(state.job), state.id))
 
 
 class JobReader:
-    """Follows one job. Calls may come from several threads."""
+    """Follows the journal of one job; thread-safe."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -283,20 +283,20 @@ class JobReader:
         self._reset()
 
     def has_ended(self, size: int) -> bool:
-        """Whether a journal of `size` bytes was read to its end, and its last event ended the job."""
+        """Whether the journal was read up to `size` bytes, its end, and the last event ended the job."""
         return isinstance(self._last, TERMINAL) and self._offset == size
 
     def state(self, worker_alive: bool | None = None) -> JobState:
-        """The state now; cheap when nothing was appended.
+        """The state now; fast if nothing was appended.
 
-        Whether a worker lives is read off the lock, unless the caller knows because it holds the lock itself.
+        The job's lock tells whether the worker is alive. A caller that holds the lock passes `worker_alive` instead.
         """
         with self._guard:
             self._read()
             if self._last is None or isinstance(self._last, TERMINAL):
                 return self._snapshot()
             alive = locks.is_held(self.job.lock) if worker_alive is None else worker_alive
-            if not alive and not self._read():  # a last event may have come between reading and looking
+            if not alive and not self._read():  # read again: the last event may have been written just before the end
                 hint = f"{_CRASH_HINT} {checkpoint_names.resume_point(self.job)}"
                 return replace(self._snapshot(), status="crashed", message=_NO_LAST_EVENT, hint=hint,
                                ended_at=self._last_time, eta_s=None, rate=None,
@@ -313,7 +313,7 @@ class JobReader:
         self._cached: JobState | None = None
 
     def _read(self) -> bool:
-        """Read what was appended; False when that was nothing."""
+        """Read what was appended to the journal; False if nothing was."""
         try:
             status = os.stat(self.job.journal)
         except FileNotFoundError:
@@ -343,7 +343,7 @@ class JobReader:
 
 
 class _JournalList(Sequence[Any]):
-    """A list of an ended job: its length and, of steps, its last item are known, the rest stays in the journal."""
+    """A list of events of an ended job. It stores its length and, for steps, its last item; the rest is read lazily."""
 
     def __init__(self, job: Job, stamp: tuple[int, int], name: str, length: int, last: object = None) -> None:
         self._job, self._stamp, self._name, self._length, self._last = job, stamp, name, length, last
@@ -363,7 +363,7 @@ class _JournalList(Sequence[Any]):
 
 @lru_cache(maxsize=8)
 def _journal_lists(job: Job, _stamp: tuple[int, int]) -> dict[str, Sequence[Any]]:
-    """The lists of `job` as its journal has them; kept for the few jobs that are looked at."""
+    """The lists of `job`, read from its journal; cached for a few jobs."""
     reducer = JobStateReducer(job)
     for event in read_events(job.journal)[0]:
         reducer.add(event)
@@ -373,12 +373,12 @@ def _journal_lists(job: Job, _stamp: tuple[int, int]) -> dict[str, Sequence[Any]
 
 @dataclass(frozen=True)
 class EndedJob:
-    """What is remembered of a job that has ended, while its files are as they were."""
+    """What is cached of a job that has ended; valid while its files have the same stamps."""
 
     name: str
-    config: tuple[int, int]  # of the file: nanoseconds of its last change, and its size
+    config: tuple[int, int]  # stamp of the file, see `_stamp`
     journal: tuple[int, int]
-    lengths: dict[str, int]  # of the lists that stay in the journal
+    lengths: dict[str, int]  # of the lists that are not cached
     last_step: Step | None
     state: JobState  # without these lists
 
@@ -405,29 +405,29 @@ def _ended_job_type() -> TypeAdapter[EndedJob]:
 
 
 class JobBoard:
-    """All jobs of a workspace, read incrementally. One for the whole page; safe to share between threads.
+    """All jobs of a workspace, read incrementally. The page shares one between all callbacks; it is thread-safe.
 
-    Ended jobs are remembered in `cache/jobs.jsonl`, a line each, of which the last counts: a page over 5,000 runs would
-    else read all their journals at each start. A line holds while the job's files are as they were. The file may be
-    deleted, and what is wrong with it is left out.
+    Ended jobs are cached in `cache/jobs.jsonl`, because a page over 5,000 runs would read all journals at each start. A
+    job has one or more lines, of which the last counts; it is valid while the job's files are unchanged. The file may
+    be deleted, and damaged lines are ignored.
     """
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self._guard = threading.RLock()
         self._readers: dict[str, JobReader] = {}
-        self._remembered: dict[str, EndedJob] | None = None  # as read from the file, until each is compared
+        self._cached_jobs: dict[str, EndedJob] | None = None  # read from the file, not yet compared with the job
         self._ended: dict[str, tuple[tuple[int, int], JobState]] = {}  # with the journal's stamp
         self.damaged: dict[str, str] = {}
-        """Folders among the runs that cannot be read as jobs, with the reason, as `states` saw them last."""
+        """Folders in `runs` that cannot be read as jobs, with the reason; updated by `states`."""
 
     def states(self) -> list[JobState]:
         """Every readable job, newest first."""
         with self._guard:
-            if self._remembered is None:
-                self._remembered = self._read_remembered()
+            if self._cached_jobs is None:
+                self._cached_jobs = self._read_cache()
             names = self.workspace.list_runs()
-            for known in (self._readers, self._ended, self._remembered):
+            for known in (self._readers, self._ended, self._cached_jobs):
                 for gone in known.keys() - set(names):
                     del known[gone]
             found: list[tuple[float, str, JobState]] = []
@@ -438,18 +438,18 @@ class JobBoard:
                     try:
                         with foreign.reading(self.workspace.runs / name, "Move it out of the workspace."):
                             state = self.state(name)
-                    except UserError as error:  # a folder that others made, or another version
+                    except UserError as error:  # a foreign folder, or a job of another version
                         damaged[name] = error.message
                         continue
-                    if state.ended and (ended := self._let_go(state)):
+                    if state.ended and (ended := self._release(state)):
                         new.append(ended)
                 found.append((state.job.created, name, state))
-            self._append_remembered(new)
+            self._append_to_cache(new)
             self.damaged = damaged
             return [state for _created, _name, state in sorted(found, key=itemgetter(0, 1), reverse=True)]
 
     def state(self, name: str) -> JobState:
-        """The job `name`; `UserError` when there is none."""
+        """The state of the job `name`; `UserError` if there is none."""
         with self._guard:
             directory = self.workspace.run(name)
             if (ended := self._ended_state(name, str(directory))) is not None:
@@ -464,20 +464,20 @@ class JobBoard:
         return queue_order([state for state in self.states() if state.alive])
 
     def _ended_state(self, name: str, folder: str) -> JobState | None:
-        """The state of a job that has ended and whose journal is as it was; None for another."""
+        """The cached state of an ended job whose journal is unchanged; else None."""
         if found := self._ended.get(name):
             stamp, state = found
             if file_stamp(f"{folder}/events.jsonl") == stamp:
                 return state
             del self._ended[name]
-        elif self._remembered and (one := self._remembered.pop(name, None)) and one.config == file_stamp(
+        elif self._cached_jobs and (one := self._cached_jobs.pop(name, None)) and one.config == file_stamp(
                 f"{folder}/config.yaml") and one.journal == file_stamp(f"{folder}/events.jsonl"):
             self._ended[name] = one.journal, one.restore(self.workspace.runs / name)
             return self._ended[name][1]
         return None
 
-    def _let_go(self, state: JobState) -> EndedJob | None:
-        """Let the reader of an ended job go, and its lists; None where there is none any more."""
+    def _release(self, state: JobState) -> EndedJob | None:
+        """Replace the reader of an ended job by a cache entry, to free memory; None if it has no reader any more."""
         name, folder = state.id, self.workspace.runs / state.id
         reader, journal = self._readers.get(name), file_stamp(f"{folder}/events.jsonl")
         if reader is None or not reader.has_ended(journal[1]):
@@ -491,24 +491,24 @@ class JobBoard:
     def _file(self) -> Path:
         return self.workspace.cache / "jobs.jsonl"
 
-    def _read_remembered(self) -> dict[str, EndedJob]:
+    def _read_cache(self) -> dict[str, EndedJob]:
         try:
-            lines = foreign.read_bytes(self._file, _REMEMBERED_BYTES).split(b"\n")
+            lines = foreign.read_bytes(self._file, _MAX_CACHE_BYTES).split(b"\n")
         except (OSError, ValueError):
             return {}
         found: dict[str, EndedJob] = {}
-        kept: dict[str, bytes] = {}
+        valid_lines: dict[str, bytes] = {}
         for line in filter(None, lines):
             with suppress(ValueError):  # pydantic's error is one
                 one = _ended_job_type().validate_python(foreign.loads(line))
-                if one.state.ended and one.state.verb in VERBS and 0 <= one.state.job.created < LATEST:
-                    found[one.name], kept[one.name] = one, line
+                if one.state.ended and one.state.verb in VERBS and 0 <= one.state.job.created < MAX_TIME:
+                    found[one.name], valid_lines[one.name] = one, line
         if len(lines) > 2 * len(found) + 1000:
             with suppress(UserError, OSError):
-                write_text(self._file, b"\n".join([*kept.values(), b""]).decode(), sync=False)
+                write_text(self._file, b"\n".join([*valid_lines.values(), b""]).decode(), sync=False)
         return found
 
-    def _append_remembered(self, ended: Iterable[EndedJob]) -> None:
+    def _append_to_cache(self, ended: Iterable[EndedJob]) -> None:
         lines = [json.dumps(_ended_job_type().dump_python(one, mode="json")) + "\n" for one in ended]
         if lines:
             with suppress(OSError), open(self._file, "a", encoding="ascii") as file:

@@ -1,5 +1,6 @@
-"""What the app does by itself, each after a countdown that a person can end: resume the jobs that were alive when the
-machine went down, and run a command when the queue is empty.
+"""What the app does unattended, after a countdown that a person can cancel.
+
+It resumes the jobs that were alive when the machine went down, and runs a command when the queue is empty.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from core.workspace import Workspace
 from data.durable_files import write_text
 
 MAX_RESTARTS = 3
-"""As often is a job resumed without a new checkpoint between: it may be the job that brings the machine down."""
+"""So often a job is resumed without a new checkpoint in between; the job itself may bring the machine down."""
 _DEVICES = ("cpu", "cuda")
-_HOLDER = "the app, which resumes jobs,"  # as a waiting job names who holds its device
+_HOLDER = "the app, which resumes jobs,"  # shown by waiting jobs as the holder of their device
 _POLL_S = 0.05
 _QUEUED_TIMEOUT_S = 60.0
 _LOG = logging.getLogger("lisan.unattended")
 
 
 class Countdown:
-    """Calls `action` once, in a separate thread, after `seconds`; earlier by `act`, never after `cancel`."""
+    """Calls `action` once, in a separate thread, after `seconds`; earlier with `act`, never after `cancel`."""
 
     def __init__(self, seconds: float, action: Callable[[], object]) -> None:
         self._action, self._guard = action, threading.Lock()
@@ -41,7 +42,7 @@ class Countdown:
         self._timer.start()
 
     def seconds_left(self) -> float | None:
-        """None when the action has begun or was cancelled."""
+        """The time left; None if the action has begun or was cancelled."""
         deadline = self._deadline
         return None if deadline is None else max(0.0, deadline - time.monotonic())
 
@@ -53,11 +54,11 @@ class Countdown:
         return pending
 
     def act(self) -> None:
-        """Do it now, unless it was done or cancelled."""
+        """Call the action now, unless it was called or cancelled."""
         if self.cancel():
             try:
                 self._action()
-            except Exception:  # the top of a thread: nobody else would report it
+            except Exception:  # the top of a thread: it would not be reported otherwise
                 _LOG.exception("an action of the app failed")
                 raise
 
@@ -66,39 +67,39 @@ class Countdown:
 class InterruptedJobs:
     """Jobs that were alive when the machine went down, in the order in which they were created.
 
-    `kept_back` are those that only a person may resume, each with the reason.
+    `withheld` are those that the app does not resume, each with the reason; a person may.
     """
 
     jobs: tuple[JobState, ...]
-    kept_back: tuple[tuple[JobState, str], ...] = ()
+    withheld: tuple[tuple[JobState, str], ...] = ()
 
 
 def find_interrupted(states: Sequence[JobState]) -> InterruptedJobs:
     """The interrupted jobs of `states`, and those that were skipped because one of them did not finish."""
     found: dict[str, JobState] = {}
-    kept_back: dict[str, tuple[JobState, str]] = {}
+    withheld: dict[str, tuple[JobState, str]] = {}
     for state in sorted(states, key=lambda one: (one.job.created, one.id)):
         needed = set(state.job.after)
-        if not (state.interrupted or (state.status == "skipped" and needed & (found.keys() | kept_back.keys()))):
+        if not (state.interrupted or (state.status == "skipped" and needed & (found.keys() | withheld.keys()))):
             continue
-        if first := next((name for name in state.job.after if name in kept_back), ""):
-            kept_back[state.id] = state, f"It needs {first}."
+        if first := next((name for name in state.job.after if name in withheld), ""):
+            withheld[state.id] = state, f"It needs {first}."
         elif state.restarts >= MAX_RESTARTS:
-            kept_back[state.id] = state, (f"It ended with the machine {MAX_RESTARTS} times and saved nothing: it may "
-                                          "be what brings the machine down.")
+            withheld[state.id] = state, (f"It ended with the machine {MAX_RESTARTS} times and saved nothing: it may "
+                                         "be the reason that the machine goes down.")
         elif state.job.device == "cuda" and not gpu_is_visible():
-            kept_back[state.id] = state, "It was queued for a GPU, and this machine has none."
+            withheld[state.id] = state, "It was queued for a GPU, and this machine has none."
         else:
             found[state.id] = state
-    return InterruptedJobs(tuple(found.values()), tuple(kept_back.values()))
+    return InterruptedJobs(tuple(found.values()), tuple(withheld.values()))
 
 
 def resume_interrupted(workspace: Workspace, states: Sequence[JobState], *,
                        command: Sequence[str] = control.WORKER_COMMAND) -> list[Job]:
     """Resume `states` (see `find_interrupted`), each on the device that is chosen now; the jobs that were resumed.
 
-    Meanwhile every device is held, so that no worker begins before all stand in the queue: their processes start in
-    any order. A job that had its device goes before those that waited.
+    Their processes start in any order, so all devices are locked until all jobs are in the queue. A job that had its
+    device comes before those that waited.
     """
     positions = [queue_position(state.job) for state in states]
     held = [lock for device in _DEVICES
@@ -110,7 +111,7 @@ def resume_interrupted(workspace: Workspace, states: Sequence[JobState], *,
         for state in states:
             if state.started_at is not None and min(positions) < queue_position(state.job):
                 write_text(state.job.directory / POSITION_FILE, f"{min(positions) - 1!r}\n", sync=False)
-            with suppress(control.AlreadyRunning):  # another app of this workspace was faster
+            with suppress(control.AlreadyRunning):  # another app of this workspace has resumed it
                 control.resume(state.job, command=command, restart=True)
                 resumed.append(state.job)
         readers = [JobReader(job) for job in resumed]
@@ -124,9 +125,9 @@ def resume_interrupted(workspace: Workspace, states: Sequence[JobState], *,
 
 
 def decline(states: Sequence[JobState]) -> None:
-    """Record that a person does not want `states` to be resumed, so that no later start offers it again."""
+    """Record that a person does not want `states` to be resumed, so that later starts do not offer it again."""
     for state in states:
-        control.note_stopped(state.job, "The machine went down, and it was not to be resumed.", RESUMABLE)
+        control.note_stopped(state.job, "The machine went down, and a person declined the resume.", RESUMABLE)
 
 
 class RestartOffer:
@@ -138,10 +139,10 @@ class RestartOffer:
         self.interrupted = find_interrupted(states)
         self.countdown: Countdown | None = None
         self.resumed: tuple[tuple[JobState, str], ...] = ()
-        """The jobs that were resumed, as they were before, each with where it starts; empty for one that had waited."""
+        """The jobs that were resumed, in their earlier states, with the point where each starts (empty: it waited)."""
 
     def begin(self, seconds: float) -> None:
-        """Start the countdown, where there is something to resume."""
+        """Start the countdown, if there is something to resume."""
         if self.interrupted.jobs:
             self.countdown = Countdown(seconds, self._resume)
 
@@ -159,7 +160,7 @@ class RestartOffer:
             decline(self.interrupted.jobs)
 
     def _resume(self) -> None:
-        # Where file locks do not reach another machine, only its journal shows that a job lives there.
+        # If file locks are not shared with another machine, only the journal shows that a job runs there.
         still = [state for state in self.interrupted.jobs if _unchanged(state)]
         points = [checkpoint_names.resume_point(state.job) if state.started_at is not None else "" for state in still]
         resumed = {job.id for job in resume_interrupted(self.workspace, still, command=self._command)}
@@ -174,9 +175,9 @@ def _unchanged(state: JobState) -> bool:
 
 
 class IdleCommand:
-    """Runs a command of the user's when the queue becomes empty, after a countdown; once for each time.
+    """Runs a command of the user each time the queue becomes empty, after a countdown.
 
-    The page and the terminal show it before. A new job ends the countdown. The words are never given to a shell.
+    The page and the terminal announce it. A new job cancels the countdown. The command does not run in a shell.
     """
 
     def __init__(self, command: str, seconds: float, alive: Callable[[], bool],
@@ -189,7 +190,7 @@ class IdleCommand:
             raise UserError("The command for an empty queue has no words.", "Such as --when-idle 'my-stop-script'.")
         self.text, self._seconds, self._alive, self._announce = command, seconds, alive, announce
         self.countdown: Countdown | None = None
-        self._worked = False  # since the last countdown a job was alive
+        self._worked = False  # whether a job was alive since the last countdown
 
     def seconds_left(self) -> float | None:
         return self.countdown.seconds_left() if self.countdown else None
@@ -199,7 +200,7 @@ class IdleCommand:
             self._announce(f"The queue is empty; {self.text} was cancelled.")
 
     def watch(self, interval_s: float = 1.0) -> None:
-        """Look at the queue every so often, for ever, in a separate thread."""
+        """Check the queue regularly in a separate thread."""
         def look() -> None:
             while True:
                 self.look()
@@ -208,7 +209,7 @@ class IdleCommand:
         threading.Thread(target=look, name="watch the queue", daemon=True).start()
 
     def look(self) -> None:
-        """Begin the countdown if the queue has become empty; end it if a job lives."""
+        """Begin the countdown if the queue has become empty; cancel it if a job is alive."""
         if self._alive():
             self._worked = True
             if self.countdown:

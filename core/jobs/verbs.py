@@ -39,31 +39,31 @@ from config.schema import (
 )
 
 PRESET_ABOUT = "preset"
-"""The section of a preset that says what it is for; it holds no options."""
+"""The section of a preset file that describes it; it holds no options."""
 _TRAINING_NEEDS = {"extension": "extension", "dataset": "dataset", "replay_datasets": "dataset",
                    "init_from": "reference", "recogniser": "recogniser", "evaluation_texts": "file"}
 
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb. `needs` and `makes` map option fields to kinds of artefacts.
+    """One verb. `needs` and `makes` map its option fields to kinds of artefacts, for `core.submission.requirements`.
 
     The kinds: model, dataset, tokenizer, extension, segments (clips without text), transcripts (segments with text),
     export and run; in `needs` also reference (`base:`, `run:` or `export:` and a name), recogniser, source and file (a
-    path on this machine). The field `job` of `makes` is the job's own id. `core.submission.requirements` reads both.
+    path on this machine). In `makes` the field `job` means the job's own id.
     """
 
     title: str
-    module: str  # imported by the worker alone
+    module: str  # imported only by the worker
     options: type[Options]
     tab: str  # of the page
     example: str  # of its command line
     takes_device: bool = True  # it waits in the queue of a device
-    resumes: bool = False  # a second start goes on where the first ended
+    resumes: bool = False  # a second start continues where the first ended
     model_server: bool = False  # the model server may run it
-    imports: bool = False  # an upload that it read is removed when it has finished
-    gives_way_to: tuple[str, ...] = ()  # verbs that it lets have its device when they wait for it; it resumes
-    options_of: str = ""  # the verb whose presets it takes too
+    removes_uploads: bool = False  # uploads that it read are deleted when it has finished
+    preempted_by: tuple[str, ...] = ()  # verbs to which it leaves its device when they are next in the queue
+    presets_of: str = ""  # another verb whose presets it accepts too
     needs: Mapping[str, str] = field(default_factory=dict)
     makes: Mapping[str, str] = field(default_factory=dict)
 
@@ -75,7 +75,7 @@ VERBS: Mapping[str, Verb] = {
         makes={"save_as": "model"}),
     "segment": Verb(
         "Segment recordings", "core.segment", SegmentOptions, "data",
-        "--source talks --segments talks --language am", takes_device=False, resumes=True, imports=True,
+        "--source talks --segments talks --language am", takes_device=False, resumes=True, removes_uploads=True,
         needs={"source": "source"}, makes={"segments": "segments"}),
     "transcribe": Verb(
         "Transcribe segments", "core.transcribe", TranscribeOptions, "data",
@@ -83,11 +83,11 @@ VERBS: Mapping[str, Verb] = {
         needs={"segments": "segments", "recogniser": "recogniser"}, makes={"segments": "transcripts"}),
     "align": Verb(
         "Align text", "core.align", AlignOptions, "data",
-        "--source film.mkv --text film.srt --segments film --language am", resumes=True, imports=True,
+        "--source film.mkv --text film.srt --segments film --language am", resumes=True, removes_uploads=True,
         needs={"source": "source", "text": "file", "recogniser": "recogniser"}, makes={"segments": "transcripts"}),
     "prepare": Verb(
         "Prepare dataset", "core.prepare", PrepareOptions, "data",
-        "--source recordings.zip --dataset my-voice --language sw", resumes=True, imports=True,
+        "--source recordings.zip --dataset my-voice --language sw", resumes=True, removes_uploads=True,
         needs={"source": "source", "model": "model", "add_to": "dataset"}, makes={"dataset": "dataset"}),
     "revise": Verb(
         "Save dataset version", "core.revise", ReviseOptions, "data",
@@ -108,7 +108,7 @@ VERBS: Mapping[str, Verb] = {
         needs={"model": "model", "tokenizer": "tokenizer"}, makes={"extension": "extension"}),
     "preflight": Verb(
         "Preflight check", "core.preflight", PreflightOptions, "train",
-        "--extension tiny-sw --dataset my-voice", options_of="train",
+        "--extension tiny-sw --dataset my-voice", presets_of="train",
         needs=_TRAINING_NEEDS),
     "train": Verb(
         "Train", "core.train", TrainOptions, "train",
@@ -132,7 +132,7 @@ VERBS: Mapping[str, Verb] = {
     "certify": Verb(
         "Compute certificate", "core.certify", CertifyOptions, "certificate",
         "--run run:first", resumes=True,
-        gives_way_to=("synthesize", "compare", "transcribe", "align", "prepare", "revise", "extend", "preflight"),
+        preempted_by=("synthesize", "compare", "transcribe", "align", "prepare", "revise", "extend", "preflight"),
         needs={"run": "reference"}),
     "export": Verb(
         "Export", "core.export", ExportOptions, "certificate",
@@ -147,7 +147,7 @@ VERBS: Mapping[str, Verb] = {
         "run:first", takes_device=False, needs={"item": "reference"}),
     "unpack": Verb(
         "Import archive", "core.unpack", UnpackOptions, "storage",
-        "first.run.tar", takes_device=False, imports=True,
+        "first.run.tar", takes_device=False, removes_uploads=True,
         needs={"archive": "file"}),
     "doctor": Verb(
         "Diagnose checkpoint", "core.doctor", DoctorOptions, "doctor",
@@ -155,14 +155,14 @@ VERBS: Mapping[str, Verb] = {
         needs={"base": "model", "checkpoint": "file", "tokenizer": "file"}, makes={"restore": "export"}),
 }
 SYNTHESIS_VERBS = tuple(name for name, verb in VERBS.items() if verb.model_server)
-"""They make audio; the model server may run them."""
+"""The verbs that the model server may run; they synthesize audio."""
 
 
 def read_preset(path: str | Path, verb: str) -> dict[str, object]:
     """Options of `verb` in a YAML file.
 
-    The file holds the options alone, or a section for each of several verbs (`presets/demo.yaml`), or it is a job's
-    own `config.yaml`, to do the same again.
+    The file holds only these options, or a section for each of several verbs (`presets/demo.yaml`), or it is the
+    `config.yaml` of a job, to repeat the job.
     """
     try:
         values = foreign.read_yaml(Path(path))
@@ -171,7 +171,7 @@ def read_preset(path: str | Path, verb: str) -> dict[str, object]:
     if not isinstance(values, dict):
         raise UserError(f"The preset {path} holds no options.", "Write one `name: value` a line.")
     values.pop(PRESET_ABOUT, None)
-    other = VERBS[verb].options_of
+    other = VERBS[verb].presets_of
     if values and set(values) <= set(VERBS):
         values = values.get(verb) or values.get(other) or {}
     if "verb" in values and values["verb"] not in (verb, other):

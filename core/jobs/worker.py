@@ -1,8 +1,8 @@
 """The process of one job: `python -m core.jobs.worker RUN_DIRECTORY`.
 
-Two processes share the job's lock. The supervisor only waits, so that a death that the worker cannot report (a kill, a
-crash in native code, out of memory) is still recorded with its signal; the worker, its child, waits for its turn and
-then runs the verb. Torch is imported by the verb's module, that is after the device is held.
+Two processes share the job's lock. The worker waits for its turn in the queue and then runs the verb. The supervisor,
+its parent, only waits for it: if the worker dies without a last event (SIGKILL, a crash in native code, out of memory),
+the supervisor writes one. The verb's module imports torch, so only after the job has its device.
 Exit codes: 0 finished, 1 failed, 3 already running, 130 stopped.
 """
 
@@ -46,7 +46,7 @@ from core.jobs.gpus import GpuWait
 from core.jobs.locks import FileLock
 from core.jobs.model_server_client import ModelServerClient, ModelServerDied
 from core.jobs.process_watchdog import ABANDONED_EXIT_CODE
-from core.jobs.queue import DependencyFailed, GivingWay, step_back, wait_for_turn
+from core.jobs.queue import DependencyFailed, PreemptibleReporter, move_behind_preempting, wait_for_turn
 from core.jobs.reporter import JournalReporter, Reporter, StopRequested
 from core.jobs.state import JobBoard, JobReader
 from core.jobs.verbs import VERBS
@@ -56,20 +56,20 @@ VerbFunction = Callable[[Any, Workspace, Reporter], Result]
 """`run(options, workspace, reporter)`; each verb takes its own class of options."""
 
 FINISHED, FAILED, ALREADY_RUNNING, STOPPED = 0, 1, 3, 130
-_NICENESS = 5  # the page answers before the training does
-_GIVES_WAY = 10  # more, of a job that gives way also to those that need no device
+_NICENESS = 5  # the page has priority over jobs
+_PREEMPTIBLE_NICENESS = 10  # added for preemptible jobs, so that jobs without a device have priority over them
 _MEMORY_HINT = "Close other programs and resume it, or start it again with a smaller batch."
 _SIGNAL_HINT = {signal.SIGKILL: f"Most often the machine ran out of memory. {_MEMORY_HINT}"}
-_CRASH_HINT = "The log's last lines may say why; then resume it."
+_CRASH_HINT = "Look at the last lines of the log, then resume it."
 _INTERRUPTED = "Interrupted before the step was finished."
 
 
 def main(arguments: list[str], verbs: Mapping[str, VerbFunction] | None = None,
          model_server: Sequence[str] = model_server_client.COMMAND) -> int:
-    """Run the job in a background process; `verbs` and `model_server` replace the true ones (for tests)."""
+    """Run the job in a background process; tests replace `verbs` and `model_server`."""
     parser = argparse.ArgumentParser(prog="core.jobs.worker", description="Run one job of a workspace.")
     parser.add_argument("directory", type=Path, help="the job's directory")
-    parser.add_argument("--lock", type=int, help="descriptor of the job's lock, taken by the parent")
+    parser.add_argument("--lock", type=int, help="descriptor of the job's lock, acquired by the parent")
     given = parser.parse_args(arguments)
     try:
         job = load_job_directory(given.directory)
@@ -78,7 +78,7 @@ def main(arguments: list[str], verbs: Mapping[str, VerbFunction] | None = None,
     except UserError as error:
         sys.stderr.write(f"{error.message}\n{error.hint}\n")
         return ALREADY_RUNNING if isinstance(error, control.AlreadyRunning) else FAILED
-    os.nice(_NICENESS + (_GIVES_WAY if VERBS[job.verb].gives_way_to else 0))
+    os.nice(_NICENESS + (_PREEMPTIBLE_NICENESS if VERBS[job.verb].preempted_by else 0))
     extend_niceness_to_session()
     served = verbs is None and VERBS[job.verb].model_server and (
         locks.model_idle_timeout_s(locks.running_apps(job.workspace)) > 0)
@@ -86,11 +86,11 @@ def main(arguments: list[str], verbs: Mapping[str, VerbFunction] | None = None,
 
 
 def extend_niceness_to_session(file: Path = Path("/proc/self/autogroup"), tries: int = 100) -> None:
-    """Give the session of this process its niceness, where no other program shares that session.
+    """Give the session of this process the niceness of the process, if the session contains no other program.
 
     With autogroups Linux divides the processor among sessions first, and niceness counts within a session only
-    (sched(7)). The kernel takes one change in 100 ms from users without privileges and answers EAGAIN to the others.
-    Where there is no such file, or it cannot be written, only the niceness of the process counts.
+    (sched(7)). The kernel accepts one change in 100 ms from unprivileged users and answers EAGAIN to others. If the
+    file does not exist or cannot be written, only the niceness of the process counts.
     """
     if os.getsid(0) != os.getpid():
         return
@@ -109,15 +109,15 @@ def run_job(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | Non
 
     The caller holds `lock` (see `control.enqueue`), which is released here. `listener` gets each event as it is
     written. `group` is the process group that a force stop may kill; None: this process alone. With `model_server`
-    the job's model server does the work, started by this command if none runs.
+    the model server of the job's device does the work; it is started with this command if it is not running.
     """
     try:
         lock.write(f"{os.getpid()} {group or ''}")
-        job = JobReader(job).state(worker_alive=True).job  # on the device that was chosen for this attempt
+        job = JobReader(job).state(worker_alive=True).job  # with the device that was chosen for this attempt
         journal = Journal(job.journal)
         with _stop_signals(job) as signalled:
             reporter = JournalReporter(journal, lambda: signalled() or job.stop_file.exists(), listener)
-            last = last_event_of(partial(run_verb, job, reporter, verbs, model_server))
+            last = terminal_event_of(partial(run_verb, job, reporter, verbs, model_server))
             if isinstance(last, Stopped):
                 last = replace(last, terminated=bool(signalled()) and not job.stopped_by_person())
             if isinstance(last, Failed) and last.traceback:
@@ -126,18 +126,18 @@ def run_job(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | Non
                 last = replace(last, message=f"{last.message} {resume_point(job)}")
             reporter.emit(last)
         journal.close()
-        if isinstance(last, Finished) and VERBS[job.verb].imports:
+        if isinstance(last, Finished) and VERBS[job.verb].removes_uploads:
             remove_imported_uploads(job)
         return STOPPED if isinstance(last, Stopped) else FINISHED if isinstance(last, Finished) else FAILED
     except UserError as error:
-        sys.stderr.write(f"{error.message}\n{error.hint}\n")  # the journal itself cannot be written
+        sys.stderr.write(f"{error.message}\n{error.hint}\n")  # the journal could not be written
         return FAILED
     finally:
         lock.release()
 
 
 def remove_imported_uploads(job: Job) -> None:
-    """Remove the uploads that the finished `job` read; what it made holds copies. One that another job names stays."""
+    """Delete the uploads that the finished `job` read: its results hold copies. Those that other jobs need stay."""
     home = job.workspace.uploads
     paths = [Path(value) for value in job.settings.values() if isinstance(value, str) and Path(value).is_absolute()]
     folders = {home / path.relative_to(home).parts[0] for path in paths if home in path.parents}
@@ -149,8 +149,8 @@ def remove_imported_uploads(job: Job) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def last_event_of(work: Callable[[], Event | Result]) -> Event:
-    """Do the work; the job's last event. The one place where every exception is caught."""
+def terminal_event_of(work: Callable[[], Event | Result]) -> Event:
+    """Do the work; the job's last event. This is the only place where every exception is caught."""
     try:
         done = work()
         return done if isinstance(done, Event) else Finished(dict(done))
@@ -168,53 +168,53 @@ def last_event_of(work: Callable[[], Event | Result]) -> Event:
         elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             hint = "The disk is full. Free some space, then resume it."
         else:
-            hint = "This is a fault of Lisan itself: please report it with the traceback."
+            hint = "This is a bug in Lisan: please report it with the traceback."
         return Failed(f"{type(error).__name__}: {error}", hint, traceback.format_exc(), FAILED)
 
 
 def run_verb(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] | None,
              model_server: Sequence[str] | None) -> Event | Result:
-    """Wait for the job's turn, then do its work here or have the model server do it."""
+    """Wait for the job's turn, then run its verb in this process or in the model server."""
     gpu_wait = GpuWait(job, reporter)
     client = ModelServerClient(job.workspace, job.device)
 
     def gpu_wait_reason() -> str:
         if model_server:
             return ""
-        client.stop()  # whose models would fill the GPU that this job needs
+        client.stop()  # its models would take GPU memory that this job needs
         return gpu_wait.try_reserve()
 
-    gives_way = bool(VERBS[job.verb].gives_way_to)
-    while True:  # again after it gave way to others
+    preemptible = bool(VERBS[job.verb].preempted_by)
+    while True:  # again each time it was preempted
         device = wait_for_turn(job, reporter, gpu_wait_reason)
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         try:
             attempt = JobReader(job).state(worker_alive=True).attempt + 1
             reporter.emit(Started(os.getpid(), attempt))
-            if job.device == "cpu":  # torch must not find a GPU in whose queue the job does not stand
+            if job.device == "cpu":  # the job has not waited for the GPU, so torch must not see it
                 os.environ["CUDA_VISIBLE_DEVICES"] = ""
             if model_server:
                 return client.run(job, model_server)
-            here = GivingWay(job, reporter) if gives_way else reporter
-            return _verb(job.verb, verbs)(job.options(), job.workspace, here)
+            verb_reporter = PreemptibleReporter(job, reporter) if preemptible else reporter
+            return _import_verb(job.verb, verbs)(job.options(), job.workspace, verb_reporter)
         except ModelServerDied as death:
-            return _death(death.code)
+            return _death_event(death.code)
         except StopRequested:
-            if not gives_way or reporter.stop_requested():
+            if not preemptible or reporter.stop_requested():
                 raise
-            step_back(job)
+            move_behind_preempting(job)
         finally:
             if visible is None:
                 os.environ.pop("CUDA_VISIBLE_DEVICES", None)
             else:
                 os.environ["CUDA_VISIBLE_DEVICES"] = visible
-            if gives_way and (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
-                torch.cuda.empty_cache()  # for the job that comes now
+            if preemptible and (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
+                torch.cuda.empty_cache()  # for the job that runs next
             if device:
                 device.release()
 
 
-def _verb(name: str, verbs: Mapping[str, VerbFunction] | None) -> VerbFunction:
+def _import_verb(name: str, verbs: Mapping[str, VerbFunction] | None) -> VerbFunction:
     if verbs is not None:
         return verbs[name]
     verb: VerbFunction = importlib.import_module(VERBS[name].module).run
@@ -223,14 +223,17 @@ def _verb(name: str, verbs: Mapping[str, VerbFunction] | None) -> VerbFunction:
 
 @contextmanager
 def _stop_signals(job: Job) -> Iterator[Callable[[], bool]]:
-    """SIGTERM, and the first SIGINT, ask for a stop; a second SIGINT interrupts. Yields whether one came."""
+    """Context in which SIGTERM and the first SIGINT request a stop; a second SIGINT raises KeyboardInterrupt.
+
+    Yields a function that returns whether a signal was received.
+    """
     received: list[int] = []
 
     def receive(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT and received:
             raise KeyboardInterrupt
         received.append(number)
-        with suppress(OSError):  # the file only informs others; a full disk must not break the stop
+        with suppress(OSError):  # a full disk must not prevent the stop; the file only informs other processes
             job.stop("SIGTERM" if number == signal.SIGTERM else "")
 
     before = {number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -242,39 +245,39 @@ def _stop_signals(job: Job) -> Iterator[Callable[[], bool]]:
 
 
 def supervise(job: Job, lock: FileLock, run_worker: Callable[..., int]) -> int:
-    """Run the job in a child, and again while it crashes and has attempts left; the last exit code."""
-    group = os.getpgid(0) if os.getsid(0) == os.getpid() else None  # a session made for this job alone
+    """Run the job in a child process, again if it crashes and has attempts left; the last exit code."""
+    group = os.getpgid(0) if os.getsid(0) == os.getpid() else None  # only if the session belongs to this job alone
     try:
         options = job.options()
         attempts = options.max_attempts if isinstance(options, TrainOptions) else 1
-    except UserError:  # the child reports it
+    except UserError:  # invalid options, which the child reports
         attempts = 1
     for attempts_left in range(attempts, 0, -1):
         code = run_attempt(job, partial(run_worker, job, lock, group=group))
         if attempts_left == 1 or not _should_retry(job):
             break
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)  # until there is a child again to pass them on to
+            signal.signal(number, signal.SIG_DFL)  # there is no child to pass signals to until the next attempt
         append_event(job.journal, Queued())
     return code
 
 
 def _should_retry(job: Job) -> bool:
-    """Whether another attempt may help: after a crash or an unforeseen error, not after one that a person must fix."""
+    """Whether another attempt may help: after a crash or an unforeseen error, not after a `UserError`."""
     state = JobReader(job).state(worker_alive=True)
     unforeseen = state.status == "failed" and (bool(state.traceback) or state.exit_code == ABANDONED_EXIT_CODE)
     return not job.stop_file.exists() and (state.status == "crashed" or unforeseen)
 
 
 def run_attempt(job: Job, run_worker: Callable[[], int]) -> int:
-    """Run the job in a child, and record its death when it cannot do so itself; the exit code."""
+    """Run the job in a child process, and write its last event if it died without one; the exit code."""
     child = os.fork()
     if child == 0:
         code = FAILED
         try:
             code = run_worker()
         except Exception:  # noqa: BLE001
-            traceback.print_exc()  # to the log; the supervisor records the death
+            traceback.print_exc()  # to the log; the supervisor writes the last event
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -284,28 +287,28 @@ def run_attempt(job: Job, run_worker: Callable[[], int]) -> int:
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if JobReader(job).state(worker_alive=True).alive:
-        _note_death(job, code)
+        _record_death(job, code)
     return code if code >= 0 else 128 - code
 
 
-def _note_death(job: Job, code: int) -> None:
+def _record_death(job: Job, code: int) -> None:
     """Write the last event of a child that ended with `code` and wrote none."""
-    death = _death(code)
+    death = _death_event(code)
     append_event(job.journal, replace(death, hint=f"{death.hint} {resume_point(job)}"))
 
 
-def _death(code: int | None) -> Failed:
-    """The last event for a process that ended before it could report why; `code` is None where it is not known."""
+def _death_event(code: int | None) -> Failed:
+    """The last event for a process that ended without one; `code` is its exit code, None if unknown."""
     if code is None:
-        return Failed("The model server ended in the middle of the work.", _SIGNAL_HINT[signal.SIGKILL])
+        return Failed("The model server ended during the work.", _SIGNAL_HINT[signal.SIGKILL])
     if code < 0:
         number = signal.Signals(-code)
         message = f"The worker was killed by signal {-code} ({number.name})."
         return Failed(message, _SIGNAL_HINT.get(number, _CRASH_HINT), exit_code=code)
     if code == ABANDONED_EXIT_CODE:
-        return Failed("Another process of this training ended, and the worker was left waiting for it.", _CRASH_HINT,
+        return Failed("Another process of this training ended while the worker waited for it.", _CRASH_HINT,
                       exit_code=code)
-    return Failed(f"The worker ended with exit code {code} before it could say why.", _CRASH_HINT, exit_code=code)
+    return Failed(f"The worker ended with exit code {code} and gave no reason.", _CRASH_HINT, exit_code=code)
 
 
 if __name__ == "__main__":

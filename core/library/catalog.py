@@ -314,7 +314,7 @@ class ModelReference:
 def resolve(workspace: Workspace, reference: str) -> ModelReference:
     """The model behind `base:NAME`, `run:ID`, `run:ID@STEP` (or `@NAME`, `@best`) or `export:NAME`.
 
-    A run stands for its chosen checkpoint, else for the best.
+    `run:ID` refers to the checkpoint that a person chose, else to the best one.
     """
     kind, _, name = reference.partition(":")
     match kind:
@@ -377,9 +377,9 @@ _MOST_KNOWN = 1 << 15
 
 
 def run_reference(state: JobState) -> ModelReference | None:
-    """The checkpoint that a run stands for; None before there is one.
+    """The checkpoint that `run:ID` refers to; None if there is none yet.
 
-    The same object as before where nothing has changed: a page asks this of thousands of runs each second.
+    Cached while nothing has changed, because the page asks for thousands of runs each second.
     """
     folder = str(state.job.directory)
     stamp = file_stamp(f"{folder}/{CHECKPOINTS}"), file_stamp(f"{folder}/{CHECKPOINTS}/{NAMES}")
@@ -405,7 +405,7 @@ def references_stamp(workspace: Workspace, references: Sequence[ModelReference])
 
 
 def run_checkpoint(state: JobState) -> tuple[Path, int] | None:
-    """Folder and step of the checkpoint that a run stands for; None before there is one."""
+    """Folder and step of the checkpoint that `run:ID` refers to; None if there is none yet."""
     found = run_reference(state)
     return None if found is None or found.step is None else (found.folder, found.step)
 

@@ -1,7 +1,7 @@
-"""Chains of jobs: model, dataset, tokenizer, embeddings, training and its certificate; by default those of the demo.
+"""The chain of jobs of the Start tab and of `scripts.demo`: download, prepare, tokenizer, extend, train.
 
-The Start page and `scripts.demo` make the same chain. Each job names the one before it in `after`, so all can be
-started at once and a failure ends the chain where it happened.
+Each job names the one before it in `after`, so all can be started at once, and a failure ends the chain there. The job
+that certifies a training is created here too.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ Chosen = TypeVar("Chosen", bound=Options)
 
 @dataclass(frozen=True)
 class ChainOptions:
-    """What a person picks on the Start page; the defaults are the demo."""
+    """The choices on the Start tab; the defaults are the demo."""
 
     model: str = "tiny"
-    model_present: bool = False  # it need not be downloaded
-    source: str = "demo"  # `demo`, `as-is`, or a folder or table of text and audio
+    model_present: bool = False  # without a download job
+    source: str = "demo"  # see `config.schema.PrepareOptions`
     dataset: str = "amharic-demo"
     language: str = "am"
     any_script: bool = False
-    rules: str = "am"  # they verbalize numbers, so that digits can be typed later
+    rules: str = "am"  # text rules; they verbalize numbers
     merges: int = 0
-    train: TrainOptions = field(default_factory=lambda: demo_options("train", TrainOptions))  # the chain sets names
+    train: TrainOptions = field(default_factory=lambda: demo_options("train", TrainOptions))  # without dataset, model
     name: str | None = None  # of the training run
     extended_name: str = ""  # see `extended`
 
     @property
     def extended(self) -> str:
-        """Name of both the merged tokenizer and the extended model."""
+        """The name of both the tokenizer and the extension."""
         return self.extended_name or f"{self.model}-{self.language.replace(',', '-')}"
 
 
@@ -52,9 +52,9 @@ def demo_options(verb: str, kind: type[Chosen]) -> Chosen:
 
 
 def create_chain(workspace: Workspace, options: ChainOptions | None = None) -> list[Job]:
-    """Write the jobs, in order, not yet started; `control.start` each of them.
+    """Create the jobs in order, without starting them (see `control.start`).
 
-    A name that is wrong, or taken by another run, raises `UserError` before any job is made.
+    A name that is invalid, or that another run has, raises `UserError` before any job is created.
     """
     chosen = options or ChainOptions()
     steps = chain_steps(chosen)
@@ -67,10 +67,10 @@ def create_chain(workspace: Workspace, options: ChainOptions | None = None) -> l
     return made
 
 
-def choose_checkpoint(workspace: Workspace, options: CertifyOptions) -> None:
-    """Let the run stand for the checkpoint that `run:ID@STEP` names, before the job that certifies it is made.
+def use_named_checkpoint(workspace: Workspace, options: CertifyOptions) -> None:
+    """Select the checkpoint that `run:ID@STEP` names, before the job that certifies it is created.
 
-    `run:ID@best` ends a choice. What the run stands for already is no change.
+    `run:ID@best` ends an earlier choice. Nothing changes if that checkpoint is selected already.
     """
     name, _, wanted = catalog.require_run(options.run).removeprefix("run:").partition("@")
     chosen = pinned_names(workspace.run(name)).get(CHOICE)
@@ -80,8 +80,8 @@ def choose_checkpoint(workspace: Workspace, options: CertifyOptions) -> None:
         control.use_checkpoint(load_job(workspace, name), wanted)
 
 
-def create_proof(training: Job) -> Job:
-    """Write the job that certifies a training when it has finished, not yet started."""
+def create_certify_job(training: Job) -> Job:
+    """Create the job that certifies a training after it has finished, without starting it."""
     options = CertifyOptions(run=f"run:{training.id}", device=TrainOptions(**training.settings).device)
     return create_job(training.workspace, "certify", options, after=(training.id,))
 

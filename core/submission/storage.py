@@ -33,7 +33,7 @@ NEEDS, RESUMES, MADE_FROM = "needs it", "needs it to resume and for its certific
 _UPLOADS = Path(KINDS["upload"]).name
 _EMPTYING = ".emptying-"
 _STAMP_FORMAT, _STAMP_PARTS = "%Y%m%d-%H%M%S", 2  # then nanoseconds
-_PATIENCE_S = 10.0
+_LOCK_TIMEOUT_S = 10.0
 _BLOCK = 512  # bytes, of `st_blocks` (stat(2))
 _REFERENCES = {"base": "model", "codec": "model", "run": "run", "export": "export", "extension": "extension",
                "segments": "segments"}
@@ -467,5 +467,5 @@ def _names(folder: Path) -> list[str]:
 
 
 def _guard(workspace: Workspace) -> AbstractContextManager[None]:
-    return locked(workspace.path / ".storage.lock", _PATIENCE_S, "Something else is being deleted or restored.",
+    return locked(workspace.path / ".storage.lock", _LOCK_TIMEOUT_S, "Something else is being deleted or restored.",
                   "Try again in a moment.")

@@ -37,7 +37,7 @@ from core.jobs.verbs import VERBS
 from core.library import catalog, evaluation_report, listening, records
 from core.library.evaluation_report import EvaluatedClip, EvaluatedModel, EvaluationReport
 from core.submission import storage
-from core.submission.job_chains import choose_checkpoint
+from core.submission.job_chains import use_named_checkpoint
 from core.submission.requirements import check_requirements
 from core.workspace import Workspace
 from data import manifest
@@ -397,7 +397,7 @@ def submit(run: Callable[..., object], workspace: Workspace, verb: str, options:
     """What the page and the command line do with options, up to the work itself."""
     check_requirements(workspace, verb, options)
     if isinstance(options, CertifyOptions):
-        choose_checkpoint(workspace, options)
+        use_named_checkpoint(workspace, options)
     run(options, workspace, Recorder(workspace.runs / "heard"))
 
 

@@ -20,7 +20,7 @@ from core import certify as certify_job
 from core import train
 from core.export import _errors, _not_proven
 from core.jobs import directory
-from core.jobs.checkpoint_names import checkpoint_steps, choose
+from core.jobs.checkpoint_names import checkpoint_steps, set_choice
 from core.jobs.directory import Job
 from core.jobs.events import Finished, Journal, Progress, append_event
 from core.jobs.reporter import JournalReporter, StopRequested
@@ -31,7 +31,7 @@ from core.library.certificate import Certificate, CertificateCheck
 from core.library.records import CheckpointRecord
 from core.proof import certify
 from core.speech.evaluation import SpeechEvaluator
-from core.submission.job_chains import choose_checkpoint
+from core.submission.job_chains import use_named_checkpoint
 from core.training import checkpoint
 from core.workspace import Workspace
 from tests import chatterbox_world
@@ -263,17 +263,17 @@ def choices(world: Workspace) -> Job:
 def test_another_checkpoint_is_chosen_and_certified_by_the_same_job(world: Workspace, choices: Job) -> None:
     run = choices
     best, other = sorted(checkpoint_steps(run.directory), reverse=True)[:2]
-    with pytest.raises(UserError, match="only a finished training stands for"):
-        choose_checkpoint(world, CertifyOptions(run=f"run:choices@{other}"))
+    with pytest.raises(UserError, match="a checkpoint can be selected for a finished training only"):
+        use_named_checkpoint(world, CertifyOptions(run=f"run:choices@{other}"))
     append_event(run.journal, Finished({}))
     assert certify_job.run(CertifyOptions(run="run:choices"), world, Listener(run.directory))["step"] == best
     proven = JobReader(run).state(worker_alive=False)
     assert records_of_page.unproven_note(proven) == ""
-    choose(run.directory, str(other))
+    set_choice(run.directory, str(other))
     assert records_of_page.unproven_note(proven) == ", not proven yet"
     assert resolve(world, "run:choices").step == other
     for wanted, step in (("run:choices", other), (f"run:choices@{other}", other), ("run:choices@best", best)):
-        choose_checkpoint(world, CertifyOptions(run=wanted))
+        use_named_checkpoint(world, CertifyOptions(run=wanted))
         assert certify_job.run(CertifyOptions(run=wanted), world, Listener(run.directory))["step"] == step
         assert resolve(world, "run:choices").step == step
         assert records_of_page.unproven_note(proven) == ""
@@ -281,7 +281,7 @@ def test_another_checkpoint_is_chosen_and_certified_by_the_same_job(world: Works
     # a job that was stopped before another choice, and is resumed after it, takes nothing back
     late = Listener(run.directory)
     assert certify_job.run(CertifyOptions(run=f"run:choices@{other}"), world, late)["step"] == best
-    assert f"run:choices@{other} was to be certified" in late.of("warning")[0].message
+    assert f"not of run:choices@{other}: step " in late.of("warning")[0].message
     assert resolve(world, "run:choices").step == best
 
 
@@ -304,7 +304,8 @@ def test_of_two_certificates_the_one_of_the_choice_that_proves_more_stays(
     listener = Listener(run)
     certify_job.run(options, world, listener)
     assert certificate.read(path) == whole
-    assert f"of step {best} proves more (error rate of {whole.errors[0].language})" in listener.of("warning")[0].message
+    warning = listener.of("warning")[0].message
+    assert f"of step {best} that proves more (error rate of {whole.errors[0].language})" in warning
 
     def fails(*given: object, **more: object) -> certificate.Certificate:
         made = scores_less(*given, **more)
@@ -317,13 +318,13 @@ def test_of_two_certificates_the_one_of_the_choice_that_proves_more_stays(
     certificate.write(path, whole)
 
     def chosen_meanwhile(*given: object, **more: object) -> certificate.Certificate:
-        choose(run, str(other))
+        set_choice(run, str(other))
         return certify_folder(*given, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(certify, "certify_folder", chosen_meanwhile)
     listener = Listener(run)
     assert certify_job.run(options, world, listener)["step"] == best
-    assert f"stands for step {other} by now" in listener.of("warning")[0].message
+    assert f"step {other} of {run.name} is selected now" in listener.of("warning")[0].message
     assert certificate.read(path) == whole
     path.write_text("{")  # a damaged one is no reason
     monkeypatch.setattr(certify, "certify_folder", certify_folder)

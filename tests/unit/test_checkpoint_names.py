@@ -32,7 +32,7 @@ def test_a_training_without_a_checkpoint_begins_again(workspace: Workspace) -> N
 
 def test_a_dataset_goes_on_with_what_was_read(workspace: Workspace) -> None:
     job = create_job(workspace, "prepare", PrepareOptions(dataset="d", language="am", source="/somewhere"))
-    assert checkpoint_names.resume_point(job) == "It resumes from what was done before."
+    assert checkpoint_names.resume_point(job) == "It resumes from where it stopped."
 
 
 @pytest.mark.parametrize("behaviour", ["killed", "exits", "buggy", "resumable"])
@@ -87,7 +87,7 @@ def test_a_name_that_is_taken_or_a_step_that_is_gone_is_refused(run: Path) -> No
 
 def test_a_run_stands_for_the_checkpoint_of_ones_choice(run: Path, workspace: Workspace) -> None:
     job = directory.load_job(workspace, "one")
-    with pytest.raises(UserError, match="only a finished training stands for"):
+    with pytest.raises(UserError, match="a checkpoint can be selected for a finished training only"):
         control.use_checkpoint(job, "200")
     append_event(job.journal, Finished({}))
     assert catalog.resolve(workspace, "run:one").step == 400
@@ -101,17 +101,17 @@ def test_a_run_stands_for_the_checkpoint_of_ones_choice(run: Path, workspace: Wo
     assert checkpoint_names.checkpoint_steps(run) == [200, 400]
     state = control.read_state(job)
     assert [one.reference for one in catalog.list_checkpoints(state)] == ["run:one@400", "run:one@200"]
-    with pytest.raises(UserError, match="stands for step 200 already"):
+    with pytest.raises(UserError, match="refers to step 200 already"):
         control.use_checkpoint(job, "200")
     control.use_checkpoint(job, "")
     assert catalog.resolve(workspace, "run:one").step == 400
-    with pytest.raises(UserError, match="is the name of the checkpoint that the run stands for"):
+    with pytest.raises(UserError, match="is reserved for the checkpoint that the run refers to"):
         checkpoint_names.pin(run, 200, "choice")
 
 
 def test_the_best_checkpoint_has_a_reference_of_its_own(run: Path, workspace: Workspace) -> None:
     append_event(directory.load_job(workspace, "one").journal, Finished({}))
-    checkpoint_names.choose(run, "200")
+    checkpoint_names.set_choice(run, "200")
     assert catalog.resolve(workspace, "run:one@best").step == 400
     for ours in ("run:one@best", "run:one@200", "run:one"):
         assert requirements.check_requirements(workspace, "certify", CertifyOptions(run=ours)) == ()
@@ -121,7 +121,7 @@ def test_the_best_checkpoint_has_a_reference_of_its_own(run: Path, workspace: Wo
 
 
 def test_a_damaged_list_of_names_hides_no_run_and_gives_no_other_checkpoint(run: Path, workspace: Workspace) -> None:
-    checkpoint_names.choose(run, "200")
+    checkpoint_names.set_choice(run, "200")
     (run / "checkpoints" / "names.json").write_text("[", encoding="utf-8")
     state = control.read_state(directory.load_job(workspace, "one"))
     assert [one.reference for one in catalog.list_references(workspace, [state])] == ["run:one"]
@@ -137,7 +137,7 @@ def test_an_unknown_run_is_answered_with_those_that_speak(run: Path, workspace: 
 
 
 def test_nothing_is_deleted_while_a_name_is_given(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_names, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(checkpoint_names, "_LOCK_TIMEOUT_S", 0.0)
     with checkpoint_names.checkpoint_lock(run), pytest.raises(UserError, match="in use"):
         checkpoint.prune_checkpoints(run, last=1, best=None)
     assert checkpoint_names.checkpoint_steps(run) == [200, 400]

@@ -258,7 +258,7 @@ def test_an_interrupt_lets_the_run_save_and_exits_with_130(workspace: Workspace)
     script = (
         "import sys; from core.jobs import worker\n"
         "from scripts import command; from tests.unit import fake_verbs\n"
-        "worker._verb = lambda name, verbs: fake_verbs.train\n"
+        "worker._import_verb = lambda name, verbs: fake_verbs.train\n"
         "command.check_requirements = lambda *given: ()\n"
         "sys.exit(command.run_verb('train', sys.argv[1:]))"
     )

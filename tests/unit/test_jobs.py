@@ -166,7 +166,7 @@ def test_a_worker_killed_with_its_group_is_crashed_and_resumes_where_it_saved(wo
     ("wrong", "failed", "The clip a.wav is missing.", 1),
     ("buggy", "failed", "ZeroDivisionError: division by zero", 1),
     ("killed", "crashed", "The worker was killed by signal 9 (SIGKILL).", -9),
-    ("exits", "failed", "The worker ended with exit code 7 before it could say why.", 7),
+    ("exits", "failed", "The worker ended with exit code 7 and gave no reason.", 7),
 ])
 def test_how_a_job_failed_is_told_with_a_way_out(workspace: Workspace, behaviour: str, status: str, message: str,
                                                  exit_code: int):

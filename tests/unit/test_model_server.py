@@ -115,7 +115,7 @@ def test_a_model_server_killed_in_the_middle_fails_that_job_alone(workspace: Wor
     os.kill(server_pid(workspace), signal.SIGKILL)
     state = control.wait(job, PATIENCE_S)
     assert (state.status, state.resumable) == ("failed", True)
-    assert "ended in the middle of the work" in state.message
+    assert "ended during the work" in state.message
     assert "memory" in state.hint
     assert loaded(ask(workspace)) == 1
 

@@ -59,7 +59,8 @@ def test_nobody_is_ended_while_all_live() -> None:
 
 def test_a_process_ends_with_the_one_that_started_it() -> None:
     """The standard output of the grandchild is ours: `run` comes back once both are gone."""
-    child = ("import os, threading; from core.jobs.process_watchdog import exit_with; exit_with(os.getppid()); "
+    child = ("import os, threading; from core.jobs.process_watchdog import exit_with_parent; "
+             "exit_with_parent(os.getppid()); "
              f"threading.Event().wait({2 * PATIENCE_S})")
     parent = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(2)"
     found = subprocess.run([sys.executable, "-c", parent], capture_output=True, cwd=ROOT, timeout=PATIENCE_S,
@@ -69,7 +70,7 @@ def test_a_process_ends_with_the_one_that_started_it() -> None:
 
 def test_a_worker_left_waiting_is_told_of_and_tried_again(tmp_path: Path) -> None:
     job = create_job(Workspace.open(tmp_path), "train", TrainOptions())
-    worker._note_death(job, ABANDONED_EXIT_CODE)
+    worker._record_death(job, ABANDONED_EXIT_CODE)
     state = control.read_state(job)
     assert state.status == "failed"
     assert "Another process of this training ended" in state.message

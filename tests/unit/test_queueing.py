@@ -90,7 +90,7 @@ def test_what_waited_for_the_same_training_goes_before_its_certificate(workspace
     lock = queue.wait_for_turn(proof, reporter)  # type: ignore[arg-type]
     assert lock is not None
     lock.release()
-    assert reasons == [f"Waiting for cpu: {first.id} is before it in the queue."]
+    assert reasons == [f"Waiting for cpu: {first.id} is ahead in the queue."]
 
 
 @pytest.mark.parametrize("state", ["running", "finished", "missing"])
@@ -159,7 +159,7 @@ def test_a_job_waits_for_the_one_it_comes_after(workspace: Workspace):
     state = control.wait(second, PATIENCE_S)
     assert (state.status, state.started_at, state.resumable) == ("skipped", None, True)
     assert state.message == f"{first.id} was stopped, and this job needs what it makes."
-    assert state.hint == f"Fix what it says and resume {first.id}: the jobs that depend on it then resume too."
+    assert state.hint == f"Fix the reported problem and resume {first.id}: the jobs that depend on it then resume too."
 
 
 def test_what_a_failure_keeps_from_beginning_names_the_failure_and_goes_on_with_it(workspace: Workspace):

@@ -84,7 +84,7 @@ def record(workspace: Workspace, name: str, *events: Event, device: str = "auto"
 
 def offered(workspace: Workspace) -> tuple[list[str], dict[str, str]]:
     found = find_interrupted(JobBoard(workspace).states())
-    return [state.id for state in found.jobs], {state.id: reason for state, reason in found.kept_back}
+    return [state.id for state in found.jobs], {state.id: reason for state, reason in found.withheld}
 
 
 def test_the_page_names_what_was_resumed_and_from_where_while_it_lives(workspace: Workspace, devices: Path) -> None:

@@ -38,7 +38,7 @@ def test_what_the_table_says_of_a_verb_is_there(name: str) -> None:
     assert set(verb.makes) <= fields | {"job"}
     assert set(verb.needs.values()) <= MADE | {"reference", "recogniser", "source", "file"}
     assert verb.takes_device or "device" not in fields
-    assert verb.options_of in ("", *VERBS)
+    assert verb.presets_of in ("", *VERBS)
     assert (ROOT / "scripts" / f"{name}.py").is_file()
 
 

@@ -82,7 +82,7 @@ _TICK_S = 1.0
 TABS = ("Start", "Model", "Data", "Tokenizer", "Embeddings", "Train", "Listen", "Certificate", "Doctor", "Storage",
         "Jobs")
 _WORKER = "worker"
-_PATIENCE_S = 600.0
+_TIMEOUT_S = 600.0
 _KEPT_OPEN_S = 3.0  # the server closes a connection after five seconds without a request
 _WARM_SESSIONS = 20
 _CLOSED_S = 25.0  # the app notices a closed page at the next beat of its stream, every 15 s
@@ -99,7 +99,7 @@ class PageClient:
     ticker: int | None = None
 
     def __post_init__(self) -> None:
-        with urllib.request.urlopen(f"{self.url}config", timeout=_PATIENCE_S) as answer:
+        with urllib.request.urlopen(f"{self.url}config", timeout=_TIMEOUT_S) as answer:
             config = json.load(answer)
         self.events = config["dependencies"]
         self.ticker = next((one["id"] for one in config["components"] if one["props"].get("elem_id") == "live-tick"),
@@ -108,7 +108,7 @@ class PageClient:
                        for one in config["components"]}
         place = urlsplit(self.url)
         self._answered = -math.inf
-        self._connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_PATIENCE_S)
+        self._connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_TIMEOUT_S)
 
     def event(self, kind: str, of: int | None = None) -> Mapping[str, Any]:
         """The first event of this `kind`, of the component `of` where it is given."""
@@ -151,7 +151,7 @@ class PageClient:
     def open(self) -> float:
         """Load the page as a browser does, up to the contents of the open tab; seconds."""
         start = time.perf_counter()
-        with urllib.request.urlopen(self.url, timeout=_PATIENCE_S) as answer:
+        with urllib.request.urlopen(self.url, timeout=_TIMEOUT_S) as answer:
             answer.read()
         if any("load" in {name for _of, name in one["targets"]} for one in self.events):  # the bare page has none
             self._with_refresh(self.event("load"))
@@ -183,7 +183,7 @@ class PageClient:
     def heartbeat(self) -> Iterator[None]:
         """The stream by whose end the app learns that the page is closed."""
         place = urlsplit(self.url)
-        stream = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_PATIENCE_S)
+        stream = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_TIMEOUT_S)
         stream.request("GET", f"/gradio_api/heartbeat/{self.session}")
         stream.getresponse().read(1)
         try:
@@ -340,7 +340,7 @@ def served(program: Sequence[str]) -> Iterator[Served]:
         yield Served(url, process.pid, time.perf_counter() - start)
     finally:
         process.terminate()
-        process.wait(_PATIENCE_S)
+        process.wait(_TIMEOUT_S)
 
 
 def train(options: TrainOptions, _workspace: Workspace, reporter: Reporter) -> Result:
