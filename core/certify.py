@@ -19,7 +19,7 @@ from core.jobs.events import Result, WarningRaised
 from core.jobs.reporter import Reporter, progress_callback, stage
 from core.library import catalog, certificate
 from core.library.certificate import CERTIFICATE, Certificate
-from core.proof import certify
+from core.proof import certification
 from core.training import checkpoint
 from core.workspace import Workspace
 
@@ -46,11 +46,11 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
     with stage(reporter, "certificate"):
         progress = progress_callback(reporter, "Stopped. The run can be used; its certificate resumes at this "
                                                "sentence.")
-        input_hash = certify.compute_input_hash(workspace, folder, device.type, certify.SENTENCES)
-        made = certify.find_certificate(workspace, run_dir, input_hash)
+        input_hash = certification.compute_input_hash(workspace, folder, device.type, certification.SENTENCES)
+        made = certification.find_certificate(workspace, run_dir, input_hash)
         if made is None:
-            made = certify.certify_folder(workspace, folder, device, progress=progress, warn=warn)
-            certify.store_certificate(workspace, made)
+            made = certification.certify_folder(workspace, folder, device, progress=progress, warn=warn)
+            certification.store_certificate(workspace, made)
         _write(run_dir, made, warn)
 
     failed = ", ".join(made.failed())

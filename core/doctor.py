@@ -36,7 +36,7 @@ from core.library.diagnosis import (
 )
 from core.model.loading import TTSModel, load_base
 from core.proof import tokenizer_fit
-from core.proof.certify import base_probes, equal_logits
+from core.proof.certification import base_probes, equal_logits
 from core.proof.restore import RestoreRequest, restore_base_rows
 from core.proof.tensor_comparison import (
     TensorMatching,

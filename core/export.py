@@ -43,7 +43,7 @@ from core.model.loading import (
     write_taught,
 )
 from core.model.prefix import base_tensors, hash_tensors, is_taught, whole_table
-from core.proof import certify
+from core.proof import certification
 from core.speech import evaluation
 from core.speech.scoring import load_recogniser_or_warn
 from core.speech.synthesis import Synthesizer, join_chunks
@@ -154,17 +154,18 @@ def _certificate(workspace: Workspace, folder: Path, device: torch.device, repor
 
     Without `speak` it has the checks of the files alone, and says that the error rates are not proven yet.
     """
-    input_hash = certify.compute_input_hash(workspace, folder, device.type, certify.SENTENCES)
-    known = certify.find_certificate(workspace, folder.parent.parent, input_hash)
-    inputs = None if known else certify.load_certificate_inputs(
-        workspace, folder, device, certify.SENTENCES, input_hash, lambda message: reporter.emit(WarningRaised(message)))
+    input_hash = certification.compute_input_hash(workspace, folder, device.type, certification.SENTENCES)
+    known = certification.find_certificate(workspace, folder.parent.parent, input_hash)
+    inputs = None if known else certification.load_certificate_inputs(
+        workspace, folder, device, certification.SENTENCES, input_hash,
+        lambda message: reporter.emit(WarningRaised(message)))
     model = inputs.finetuned if inputs else load_checkpoint(workspace, folder, device)
     if inputs and not speak:
-        inputs = certify.without_sentences(inputs)
+        inputs = certification.without_sentences(inputs)
     size = inputs.size if inputs else 0
     probes = _probes(workspace, model)
     remaining = len(probes) + len(_merged_probes(model)) + len(_sample_texts(workspace, model))
-    count = CombinedProgress(progress_callback(reporter, _STOPPED), size + remaining, certify.COUNTED)
+    count = CombinedProgress(progress_callback(reporter, _STOPPED), size + remaining, certification.PROGRESS_UNIT)
     if known:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(known.created))
         reporter.emit(Plan((f"The certificate of {made} was computed from the same files: it is used as it is.",)))
@@ -173,8 +174,8 @@ def _certificate(workspace: Workspace, folder: Path, device: torch.device, repor
     if not speak:
         reporter.emit(WarningRaised("It is exported before its certificate is complete: the error rates are "
                                     f"{certificate.NOT_PROVEN_YET}. Export it again when they are."))
-    proof = certify.compute_certificate(inputs, count.part(size))
-    certify.store_certificate(workspace, proof)
+    proof = certification.compute_certificate(inputs, count.part(size))
+    certification.store_certificate(workspace, proof)
     return proof, model, count
 
 
@@ -201,8 +202,8 @@ def plain_tensors(model: TTSModel) -> dict[str, torch.Tensor]:
 
 def _probes(workspace: Workspace, model: TTSModel) -> list[ProbeSample]:
     """Samples of every language of `model`."""
-    return [*certify.base_probes(model), *certify.taught_probes(workspace, model),
-            *certify.row_probes(model, model.new_languages)]
+    return [*certification.base_probes(model), *certification.taught_probes(workspace, model),
+            *certification.row_probes(model, model.new_languages)]
 
 
 def _reload_check(workspace: Workspace, model: TTSModel, again: TTSModel, count: CombinedProgress) -> CertificateCheck:
@@ -226,7 +227,7 @@ def _reload_check(workspace: Workspace, model: TTSModel, again: TTSModel, count:
 
 def _merged_probes(model: TTSModel) -> list[ProbeSample]:
     """Samples of the languages whose adapters are merged; none without adapters."""
-    return certify.row_probes(model, model.new_languages) if model.adapters else []
+    return certification.row_probes(model, model.new_languages) if model.adapters else []
 
 
 def _merged_file(files: Sequence[ExportFile]) -> str:
@@ -262,7 +263,7 @@ def _merged_check(model: TTSModel, written: Mapping[str, str], again: TTSModel,
 def same_logits(one: TTSModel, other: TTSModel, item: ProbeSample) -> bool:
     """Whether two models give bit-identical logits for one sample."""
     with one.adapters_for(item.language), other.adapters_for(item.language):
-        return certify.equal_logits(one.lm.probe(item.sample), other.lm.probe(item.sample))
+        return certification.equal_logits(one.lm.probe(item.sample), other.lm.probe(item.sample))
 
 
 def _sample_texts(workspace: Workspace, model: TTSModel) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """The certificate of a finetuned model: named checks with expected and actual values.
 
-Everything in it was computed by `core.proof.certify` from the files on disk. Never loads torch:
+Everything in it was computed by `core.proof.certification` from the files on disk. Never loads torch:
 the page and the command line read it.
 """
 
@@ -63,7 +63,7 @@ class Certificate:
     created: float  # seconds since 1970
     checks: tuple[CertificateCheck, ...]
     errors: tuple[LanguageCER, ...]
-    input_hash: str = ""  # of all it was computed from, see `core.proof.certify`
+    input_hash: str = ""  # of all it was computed from, see `core.proof.certification`
     new_languages: tuple[str, ...] = ()  # that the training taught
 
     @property

@@ -24,7 +24,7 @@ from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
 from core.library.records import EXPORT_RECORD, ExportRecord, Origin, write_record
 from core.model.loading import TTSModel, assemble_export, write_sums
 from core.model.prefix import base_tensors, hash_tensors, new_rows, rows_name
-from core.proof.certify import base_probes, equal_logits, probe_note
+from core.proof.certification import base_probes, equal_logits, probe_note
 from core.proof.tensor_comparison import TensorMatching
 from core.speech import evaluation
 from core.workspace import Workspace

@@ -27,7 +27,7 @@ from core.model import loading
 from core.model.adapters import Adapters
 from core.model.loading import TTSModel, load
 from core.model.prefix import new_rows
-from core.proof import certify
+from core.proof import certification
 from core.speech import evaluation
 from core.speech.synthesis import Synthesizer, join_chunks
 from core.submission.requirements import check_requirements
@@ -206,7 +206,7 @@ def test_a_failed_check_blocks_the_export_unless_it_is_named(world: Workspace, e
     failed = replace(proof, checks=tuple(
         replace(check, result="failed", actual="something else") if check.name == "prefix_rows" else check
         for check in proof.checks if not check.name.endswith("_reloads")))
-    monkeypatch.setattr(certify, "find_certificate", lambda *_arguments: failed)
+    monkeypatch.setattr(certification, "find_certificate", lambda *_arguments: failed)
     listener = Listener(world.runs / "export-failed")
     message = r"failed checks, so it is not exported: prefix_rows: wanted \w+, got something else"
     with pytest.raises(UserError, match=message) as caught:
@@ -223,7 +223,7 @@ def test_a_failed_check_blocks_the_export_unless_it_is_named(world: Workspace, e
 
 def test_an_export_before_the_certificate_says_so_and_is_not_pushed(world: Workspace, exported: Path,
                                                                     monkeypatch) -> None:
-    monkeypatch.setattr(certify, "find_certificate", lambda *_arguments: None)
+    monkeypatch.setattr(certification, "find_certificate", lambda *_arguments: None)
     monkeypatch.setattr("core.speech.evaluation.SpeechEvaluator.generate", None)  # no sentence is spoken for it
     listener = Listener(world.runs / "export-early")
     result = export.run(ExportOptions(run=f"run:{RUN}", export="early", unproven=True), world, listener)
@@ -250,7 +250,7 @@ def test_a_full_disk_leaves_no_half_export(world: Workspace, exported: Path, mon
         raise OSError(28, "No space left on device")
 
     proof = certificate.read(exported / "certificate.json")
-    monkeypatch.setattr(certify, "find_certificate", lambda *_arguments: proof)
+    monkeypatch.setattr(certification, "find_certificate", lambda *_arguments: proof)
     monkeypatch.setattr(export, "write_sums", full)
     with pytest.raises(UserError, match="No space left on device") as caught:
         export.run(ExportOptions(run=f"run:{RUN}", export="halved"), world, Listener(world.runs / "export-halved"))
@@ -273,7 +273,7 @@ class Impatient(Listener):
 def test_a_stop_leaves_no_half_export(world: Workspace, exported: Path, text: str, monkeypatch) -> None:
     before = sorted(path.name for path in world.exports.iterdir())
     if text == "Amharic sentences":
-        monkeypatch.setattr(certify, "find_certificate", lambda *_arguments: None)
+        monkeypatch.setattr(certification, "find_certificate", lambda *_arguments: None)
     with pytest.raises(StopRequested, match="nothing was exported"):
         export.run(ExportOptions(run=f"run:{RUN}", export="stopped"), world,
                    Impatient(world.runs / "export-stopped", text))
@@ -282,7 +282,7 @@ def test_a_stop_leaves_no_half_export(world: Workspace, exported: Path, text: st
 
 def test_a_certificate_of_the_same_files_is_not_made_again(world: Workspace, exported: Path, monkeypatch) -> None:
     """What a stopped export had of it is there for its resume, and for another export of the same."""
-    monkeypatch.setattr(certify, "load_certificate_inputs", None)
+    monkeypatch.setattr(certification, "load_certificate_inputs", None)
     listener = Listener(world.runs / "export-second")
     export.run(ExportOptions(run=f"run:{RUN}", export="second"), world, listener)
     assert "computed from the same files" in listener.of("plan")[0].lines[0]
@@ -293,20 +293,20 @@ def test_a_certificate_of_the_same_files_is_not_made_again(world: Workspace, exp
 
 def test_a_certificate_of_other_files_is_not_taken(world: Workspace, exported: Path) -> None:
     folder = world.runs / RUN / "checkpoints" / "step-000008"
-    wanted = certify.compute_input_hash(world, folder, "cpu", certify.SENTENCES)
+    wanted = certification.compute_input_hash(world, folder, "cpu", certification.SENTENCES)
     made = certificate.read(exported / "certificate.json")
     assert made.input_hash == wanted
-    found = certify.find_certificate(world, world.runs / RUN, wanted)
+    found = certification.find_certificate(world, world.runs / RUN, wanted)
     assert found is not None
     assert found.created == made.created
-    assert certify.find_certificate(world, world.runs / RUN, "0" * 64) is None
+    assert certification.find_certificate(world, world.runs / RUN, "0" * 64) is None
     certificate.write(world.runs / RUN / certificate.CERTIFICATE, replace(made, input_hash=""))  # as older ones are
-    assert certify.find_certificate(world, world.runs / RUN, wanted) == found
+    assert certification.find_certificate(world, world.runs / RUN, wanted) == found
     (world.runs / RUN / certificate.CERTIFICATE).unlink()
 
 
 def test_an_export_has_one_count(world: Workspace, exported: Path, monkeypatch) -> None:
-    monkeypatch.setattr(certify, "SENTENCES", 2)
+    monkeypatch.setattr(certification, "SENTENCES", 2)
     listener = Listener(world.runs / "export-counted")
     export.run(ExportOptions(run=f"run:{RUN}", export="counted"), world, listener)
     told = listener.of("progress")

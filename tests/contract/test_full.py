@@ -17,7 +17,7 @@ from core.jobs.reporter import StopRequested
 from core.model.loading import load, load_checkpoint
 from core.model.precision import Precision
 from core.model.prefix import base_tensors
-from core.proof import certify
+from core.proof import certification
 from core.training import checkpoint, checkpoint_evaluation, dataloader, parameter_groups, setup
 from core.training.dataloader import Utterance
 from core.training.trainer import Trainer
@@ -200,7 +200,7 @@ def test_a_run_in_full_is_kept_resumed_and_certified(world: World) -> None:
     assert not any(torch.equal(first[name], base[name]) for name in one.changed if name.endswith("norm.weight"))
     states = [checkpoint.load_state(made.directory, 5).tensors for made in (whole, parts)]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0] if "cuda" not in name)
-    made = certify.certify_folder(world.workspace, checkpoint.folder_of(whole.directory, 5), DEVICE, sentences=1)
+    made = certification.certify_folder(world.workspace, checkpoint.folder_of(whole.directory, 5), DEVICE, sentences=1)
     assert made.failed() == ()
     assert made.check("changed_tensors").result == "measured"
     begun: list[Evaluated] = whole.of("evaluated")

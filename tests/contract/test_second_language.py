@@ -19,7 +19,7 @@ from core.library.records import ExtensionRecord
 from core.model.loading import TTSModel, load, load_checkpoint, load_front_end
 from core.model.precision import Precision
 from core.model.prefix import base_tensors, hash_tensors
-from core.proof import certify
+from core.proof import certification
 from core.training import checkpoint, dataloader, setup
 from core.training.trainer import Trainer
 from core.workspace import Workspace
@@ -72,19 +72,19 @@ def taught(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
     shutil.rmtree(folder)
 
 
-def probes(world: TaughtWorld, model: TTSModel) -> list[certify.ProbeSample]:
+def probes(world: TaughtWorld, model: TTSModel) -> list[certification.ProbeSample]:
     """Samples of every language of `model`."""
-    return [*certify.base_probes(model), *certify.taught_probes(world.workspace, model),
-            *certify.row_probes(model, model.new_languages)]
+    return [*certification.base_probes(model), *certification.taught_probes(world.workspace, model),
+            *certification.row_probes(model, model.new_languages)]
 
 
-def differing(before: TTSModel, after: TTSModel, samples: list[certify.ProbeSample]) -> list[str]:
+def differing(before: TTSModel, after: TTSModel, samples: list[certification.ProbeSample]) -> list[str]:
     """Languages of the samples whose logits `after` does not give as `before` did; rows behind are not compared."""
     found = []
     with torch.inference_mode():
         for item in samples:
             with before.adapters_for(item.language), after.adapters_for(item.language):
-                if not certify.equal_logits(before.lm.probe(item.sample), after.lm.probe(item.sample)):
+                if not certification.equal_logits(before.lm.probe(item.sample), after.lm.probe(item.sample)):
                     found.append(item.language)
     return found
 
@@ -100,7 +100,7 @@ def test_what_was_there_before_is_equal_to_the_bit(taught: TaughtWorld) -> None:
         if not after.front_end.unready(language):
             assert np.array_equal(before.front_end.encode(text, language), after.front_end.encode(text, language))
     with torch.inference_mode():  # and the adapters of Greek do act on Greek
-        item = certify.row_probes(after, [NEW])[0]
+        item = certification.row_probes(after, [NEW])[0]
         with after.adapters_for(NEW):
             own = after.lm.probe(item.sample).speech_logits
         assert not torch.equal(own, after.lm.probe(item.sample).speech_logits)
@@ -147,15 +147,15 @@ def test_no_step_of_the_second_training_moves_what_was_there(taught: TaughtWorld
 
 def test_the_certificate_covers_the_language_that_was_taught_before(taught: TaughtWorld) -> None:
     folder = checkpoint.folder_of(taught.workspace.run("run-el"), 8)
-    inputs = certify.load_certificate_inputs(taught.workspace, folder, CPU, sentences=1)
-    proof = certify.compute_certificate(replace(inputs, sentences={}))
+    inputs = certification.load_certificate_inputs(taught.workspace, folder, CPU, sentences=1)
+    proof = certification.compute_certificate(replace(inputs, sentences={}))
     assert not proof.failed()
     assert "am" in proof.check("base_logits").actual
     assert "taught before (am)" in proof.check("frozen_tensors").what
     with torch.no_grad():  # a changed row of Amharic is seen
         inputs.finetuned.lm.module.get_buffer(
             f"{inputs.finetuned.lm.text_tables[0].rpartition('.')[0]}.taught_0")[0] += 1
-    changed = certify.compute_certificate(replace(inputs, sentences={}))
+    changed = certification.compute_certificate(replace(inputs, sentences={}))
     assert {"prefix_rows", "frozen_tensors", "base_logits"} <= set(changed.failed())
 
 

@@ -17,7 +17,7 @@ from core.library import records
 from core.library.records import ExtensionRecord
 from core.model.precision import Precision
 from core.model.prefix import base_tensors, hash_tensors
-from core.proof import certify
+from core.proof import certification
 from core.training import checkpoint, checkpoint_evaluation, dataloader, setup
 from core.training.trainer import Trainer
 from core.workspace import Workspace
@@ -87,7 +87,7 @@ def test_each_language_is_trained_and_validated_and_the_base_stays(taught: Taugh
 
 def test_both_are_spoken_in_one_batch_beside_a_base_language(taught: TaughtWorld) -> None:
     after, base = taught.load(f"run:{RUN}"), taught.load(f"base:{taught.model}")
-    assert differing(base, after, certify.base_probes(base)) == []
+    assert differing(base, after, certification.base_probes(base)) == []
     voice = next(iter(load_voices(after, taught.workspace).values()))
     texts = [after.front_end.encode("αβγ", NEW), np.array([1, 2, 3, 4]), after.front_end.encode("ጀገጠ", "ti")]
     languages, sampling = [NEW, "en", "ti"], Sampling(temperature=1.0, guidance=0.0, seed=3)
@@ -102,12 +102,13 @@ def test_both_are_spoken_in_one_batch_beside_a_base_language(taught: TaughtWorld
 
 def test_the_certificate_names_each_language(taught: TaughtWorld) -> None:
     folder = checkpoint.folder_of(taught.workspace.run(RUN), 8)
-    inputs = certify.load_certificate_inputs(taught.workspace, folder, CPU, sentences=1)
-    proof = certify.compute_certificate(replace(inputs, sentences={}))
+    inputs = certification.load_certificate_inputs(taught.workspace, folder, CPU, sentences=1)
+    proof = certification.compute_certificate(replace(inputs, sentences={}))
     assert not proof.failed()
     assert proof.new_languages == (NEW, "ti")
     for code in (NEW, "ti"):
-        sentences = certify._held_out(taught.workspace, inputs.base, inputs.finetuned, inputs.record, code)
+        sentences = certification._held_out_sentences(taught.workspace, inputs.base, inputs.finetuned,
+                                                        inputs.record, code)
         clips = manifest.load(taught.workspace.dataset(BOTH)).split(HELD_OUT, code)
         assert len(sentences) == len(clips) == 4
 

@@ -9,7 +9,7 @@ from core import extend, tokenizer
 from core.model.loading import load
 from core.model.precision import Precision
 from core.model.prefix import new_rows, whole_table
-from core.proof import certify
+from core.proof import certification
 from core.training import dataloader, setup
 from core.training.trainer import Trainer
 from data import manifest
@@ -46,6 +46,6 @@ def test_a_variant_is_read_as_its_language_and_trained_beside_it(world: World) -
     trainer = Trainer(options, trained, dataloader.load_training_data(workspace, f"demo-{code}", trained), (),
                       Precision(DEVICE.type, torch.float32, "for the test"))
     trainer.train_step()
-    for item in certify.base_probes(base)[:4]:
+    for item in certification.base_probes(base)[:4]:
         with torch.inference_mode(), trained.adapters_for(item.language):
-            assert certify.equal_logits(base.lm.probe(item.sample), trained.lm.probe(item.sample))
+            assert certification.equal_logits(base.lm.probe(item.sample), trained.lm.probe(item.sample))

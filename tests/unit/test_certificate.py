@@ -29,7 +29,7 @@ from core.library import certificate, records
 from core.library.catalog import resolve
 from core.library.certificate import Certificate, CertificateCheck
 from core.library.records import CheckpointRecord
-from core.proof import certify
+from core.proof import certification
 from core.speech.evaluation import SpeechEvaluator
 from core.submission.job_chains import use_named_checkpoint
 from core.training import checkpoint
@@ -52,7 +52,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 
 def certified(world: Workspace, run: str = "gated") -> Certificate:
-    return certify.certify_folder(world, checkpoint.folder_of(world.runs / run, 8), CPU, sentences=2)
+    return certification.certify_folder(world, checkpoint.folder_of(world.runs / run, 8), CPU, sentences=2)
 
 
 def forget_scores(world: Workspace) -> None:
@@ -69,8 +69,8 @@ def test_gated_passes_every_check(world: Workspace) -> None:
 
 def test_logits_are_compared_with_deterministic_algorithms(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which are off while a GPU speaks."""
-    seen, equal = set(), certify.equal_logits
-    monkeypatch.setattr(certify, "equal_logits", lambda *given: seen.add(
+    seen, equal = set(), certification.equal_logits
+    monkeypatch.setattr(certification, "equal_logits", lambda *given: seen.add(
         torch.are_deterministic_algorithms_enabled()) or equal(*given))
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(False)
@@ -92,7 +92,7 @@ def test_full_reports_the_drift_it_measured(world: Workspace) -> None:
 @pytest.mark.parametrize("scope", ["gated", "full"])
 def test_base_logits_that_were_not_probed_are_not_proven(world: Workspace, scope: str,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certify, "base_probes", lambda model: [])
+    monkeypatch.setattr(certification, "base_probes", lambda model: [])
     made = certified(world, scope)
     assert made.check("base_logits").result == "not proven"
     shown = str(certificate_view(made))
@@ -110,7 +110,8 @@ def test_a_chatterbox_without_its_voice_speaks_as_a_recording_and_is_probed(tmp_
     extend_world(workspace, "chatterbox")
     train.run(train_options(scope="full", steps=1, checkpoint_every=1, evaluation_sentences=1, replay=0.0), workspace,
               Listener(workspace.runs / "voiceless"))
-    made = certify.certify_folder(workspace, checkpoint.folder_of(workspace.runs / "voiceless", 1), CPU, sentences=1)
+    folder = checkpoint.folder_of(workspace.runs / "voiceless", 1)
+    made = certification.certify_folder(workspace, folder, CPU, sentences=1)
     check = made.check("base_logits")
     assert check.result == "measured"
     assert "generated codes" in check.actual
@@ -132,7 +133,7 @@ def test_an_adapter_left_on_for_a_base_language_fails(world: Workspace, monkeypa
 
 
 def test_a_base_tensor_that_moved_fails(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = certify.load_checkpoint
+    load = certification.load_checkpoint
 
     def moved(*given):
         tts = load(*given)
@@ -140,7 +141,7 @@ def test_a_base_tensor_that_moved_fails(world: Workspace, monkeypatch: pytest.Mo
             tts.lm.module.get_buffer("text_emb.weight")[3, 0] += 1e-7
         return tts
 
-    monkeypatch.setattr(certify, "load_checkpoint", moved)
+    monkeypatch.setattr(certification, "load_checkpoint", moved)
     made = certified(world)
     assert {"prefix_rows", "frozen_tensors"} <= set(made.failed())
 
@@ -199,7 +200,8 @@ class Impatient(Listener):
 def test_each_sentence_and_probe_is_told_in_one_count(world: Workspace) -> None:
     forget_scores(world)
     told: list[Progress] = []
-    certify.certify_folder(world, checkpoint.folder_of(world.runs / "gated", 8), CPU, sentences=2, progress=told.append)
+    folder = checkpoint.folder_of(world.runs / "gated", 8)
+    certification.certify_folder(world, folder, CPU, sentences=2, progress=told.append)
     # a spot check of two languages by both, the base's own, the new one by both, three as recorded, and the probes
     total = 2 * 2 * 2 + 2 * 2 + 2 * 2 + 3 * 2 + 4
     assert {(one.total, one.unit) for one in told} == {(total, "sentences")}
@@ -213,29 +215,29 @@ def test_each_sentence_and_probe_is_told_in_one_count(world: Workspace) -> None:
 
 def test_what_a_certificate_rests_on_is_told_by_content(world: Workspace, tmp_path: Path) -> None:
     folder = checkpoint.folder_of(world.runs / "gated", 8)
-    content = certify.compute_input_hash(world, folder, "cpu", 2)
+    content = certification.compute_input_hash(world, folder, "cpu", 2)
     assert certified(world).input_hash == content
-    assert certify.compute_input_hash(world, folder, "cpu", 3) != content
-    assert certify.compute_input_hash(world, folder, "cuda", 2) != content
-    assert certify.compute_input_hash(world, checkpoint.folder_of(world.runs / "full", 8), "cpu", 2) != content
+    assert certification.compute_input_hash(world, folder, "cpu", 3) != content
+    assert certification.compute_input_hash(world, folder, "cuda", 2) != content
+    assert certification.compute_input_hash(world, checkpoint.folder_of(world.runs / "full", 8), "cpu", 2) != content
     for changed in (world.model("tiny") / "recogniser.safetensors", world.dataset("demo-am") / "dataset.yaml",
                     folder / records.CHECKPOINT):
         before = changed.read_bytes()
         changed.write_bytes(before.replace(b"fingerprint: ", b"fingerprint: x").replace(b'"step": 8', b'"step": 9')
                             + b" ")
-        assert certify.compute_input_hash(world, folder, "cpu", 2) != content
+        assert certification.compute_input_hash(world, folder, "cpu", 2) != content
         changed.write_bytes(before)
-    assert certify.compute_input_hash(world, folder, "cpu", 2) == content
+    assert certification.compute_input_hash(world, folder, "cpu", 2) == content
 
 
 def test_a_certificate_rests_on_who_judges(world: Workspace, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"ear")
-    assert certify._recogniser(world, "") == ""
-    before = certify._recogniser(world, str(tmp_path))
-    assert certify._recogniser(world, str(tmp_path)) == before
+    assert certification._recogniser(world, "") == ""
+    before = certification._recogniser(world, str(tmp_path))
+    assert certification._recogniser(world, str(tmp_path)) == before
     (tmp_path / "model.safetensors").write_bytes(b"an ear")
-    assert certify._recogniser(world, str(tmp_path)) != before
-    assert certify._recogniser(world, "some/deleted") == []
+    assert certification._recogniser(world, str(tmp_path)) != before
+    assert certification._recogniser(world, "some/deleted") == []
 
 
 @pytest.mark.parametrize("unit", ["French sentences", "probes"])
@@ -288,7 +290,7 @@ def test_another_checkpoint_is_chosen_and_certified_by_the_same_job(world: Works
 def test_of_two_certificates_the_one_of_the_choice_that_proves_more_stays(
     world: Workspace, choices: Job, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run, certify_folder = choices.directory, certify.certify_folder
+    run, certify_folder = choices.directory, certification.certify_folder
     best, other = sorted(checkpoint_steps(run), reverse=True)[:2]
     path, options = run / certificate.CERTIFICATE, CertifyOptions(run="run:choices")
     certify_job.run(options, world, Listener(run))
@@ -299,8 +301,8 @@ def test_of_two_certificates_the_one_of_the_choice_that_proves_more_stays(
         made = certify_folder(*given, **more)  # type: ignore[arg-type]
         return dataclasses.replace(made, errors=made.errors[1:], input_hash="")
 
-    monkeypatch.setattr(certify, "find_certificate", lambda *given: None)
-    monkeypatch.setattr(certify, "certify_folder", scores_less)  # as on a machine without the recogniser
+    monkeypatch.setattr(certification, "find_certificate", lambda *given: None)
+    monkeypatch.setattr(certification, "certify_folder", scores_less)  # as on a machine without the recogniser
     listener = Listener(run)
     certify_job.run(options, world, listener)
     assert certificate.read(path) == whole
@@ -312,7 +314,7 @@ def test_of_two_certificates_the_one_of_the_choice_that_proves_more_stays(
         first, *rest = made.checks
         return dataclasses.replace(made, checks=(dataclasses.replace(first, result="failed"), *rest))
 
-    monkeypatch.setattr(certify, "certify_folder", fails)  # what proves more is no reason to hide it
+    monkeypatch.setattr(certification, "certify_folder", fails)  # what proves more is no reason to hide it
     certify_job.run(options, world, Listener(run))
     assert certificate.read(path).failed() == (whole.checks[0].name,)
     certificate.write(path, whole)
@@ -321,13 +323,13 @@ def test_of_two_certificates_the_one_of_the_choice_that_proves_more_stays(
         set_choice(run, str(other))
         return certify_folder(*given, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(certify, "certify_folder", chosen_meanwhile)
+    monkeypatch.setattr(certification, "certify_folder", chosen_meanwhile)
     listener = Listener(run)
     assert certify_job.run(options, world, listener)["step"] == best
     assert f"step {other} of {run.name} is selected now" in listener.of("warning")[0].message
     assert certificate.read(path) == whole
     path.write_text("{")  # a damaged one is no reason
-    monkeypatch.setattr(certify, "certify_folder", certify_folder)
+    monkeypatch.setattr(certification, "certify_folder", certify_folder)
     certify_job.run(options, world, Listener(run))
     assert certificate.read(path).step == other
 
@@ -345,7 +347,7 @@ def test_sentences_that_chose_the_checkpoint_are_not_counted(world: Workspace) -
     train.run(train_options(evaluation_sentences=1), world, Listener(world.runs / "chosen"))
     folder = checkpoint.folder_of(world.runs / "chosen", 8)
     assert len(records.read_record(folder / records.CHECKPOINT, CheckpointRecord).scored) == 1
-    made = certify.certify_folder(world, folder, CPU)
+    made = certification.certify_folder(world, folder, CPU)
     new = next(error for error in made.errors if error.language == "am")
     assert (new.sentences, new.used_for_selection) == (3, False)
     assert "selected" not in made.check("character_error_rates").actual
@@ -354,13 +356,13 @@ def test_sentences_that_chose_the_checkpoint_are_not_counted(world: Workspace) -
 def test_a_checkpoint_chosen_by_loss_was_chosen_by_every_held_out_clip(world: Workspace) -> None:
     train.run(train_options(evaluation_sentences=1, select_best_by="speech_loss"), world,
               Listener(world.runs / "by-loss"))
-    made = certify.certify_folder(world, checkpoint.folder_of(world.runs / "by-loss", 8), CPU, sentences=2)
+    made = certification.certify_folder(world, checkpoint.folder_of(world.runs / "by-loss", 8), CPU, sentences=2)
     assert {error.language for error in made.errors if error.used_for_selection} == {"am"}
 
 
 def test_where_no_other_sentence_is_held_out_it_is_said_that_they_chose_the_checkpoint(world: Workspace) -> None:
     train.run(train_options(evaluation_sentences=20), world, Listener(world.runs / "all-chosen"))
-    made = certify.certify_folder(world, checkpoint.folder_of(world.runs / "all-chosen", 8), CPU)
+    made = certification.certify_folder(world, checkpoint.folder_of(world.runs / "all-chosen", 8), CPU)
     errors = {error.language: error for error in made.errors}
     assert errors["am"].sentences == 4
     assert {code for code, error in errors.items() if error.used_for_selection} == {"am"}
@@ -389,7 +391,7 @@ def spoken_texts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 def test_what_the_base_speaks_is_measured_once(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     forget_scores(world)
-    monkeypatch.setattr(certify, "_SPOT_CHECK", 1)
+    monkeypatch.setattr(certification, "_SPOT_CHECK", 1)
     said = spoken_texts(monkeypatch)
     first = certified(world)
     assert len([language for language, _ in said if language in ("en", "fr")]) == 2 * 2 + 2 * 2  # a spot check, and all
@@ -400,7 +402,7 @@ def test_what_the_base_speaks_is_measured_once(world: Workspace, monkeypatch: py
     assert [language for language, _ in said] == ["en", "fr", "am", "am"]  # its own spot check, and the new language
     assert [one for one in again.errors if not one.new] == [one for one in first.errors if not one.new]
     kept, = (world.cache / "certificates").glob("scores-*")
-    assert f"kept as {kept.stem[7:19]}" in again.check("character_error_rates").actual
+    assert f"(scores {kept.stem[7:19]})" in again.check("character_error_rates").actual
     kept.write_text('{"keys": ["cut o', encoding="utf-8")  # damaged: measured again
     assert certified(world).errors == first.errors
 
@@ -416,7 +418,7 @@ def one_thread() -> Iterator[None]:
 
 def test_a_certificate_that_is_killed_speaks_no_sentence_twice(world: Workspace, tmp_path: Path, one_thread: None,
                                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    decode, generate, score = SpeechEvaluator.decode, SpeechEvaluator.generate, certify.evaluation.score_recording
+    decode, generate, score = SpeechEvaluator.decode, SpeechEvaluator.generate, certification.evaluation.score_recording
     log, kill_after = tmp_path / "spoken.txt", [0]
 
     def note(what: str) -> None:
@@ -444,21 +446,21 @@ def test_a_certificate_that_is_killed_speaks_no_sentence_twice(world: Workspace,
 
     monkeypatch.setattr(SpeechEvaluator, "decode", noted)
     monkeypatch.setattr(SpeechEvaluator, "generate", batch)
-    monkeypatch.setattr(certify.evaluation, "score_recording", recorded)
+    monkeypatch.setattr(certification.evaluation, "score_recording", recorded)
     folder = checkpoint.folder_of(world.runs / "gated", 8)
     forget_scores(world)
-    whole = certify.certify_folder(world, folder, CPU, sentences=3)
+    whole = certification.certify_folder(world, folder, CPU, sentences=3)
     uninterrupted = sorted(log.read_text(encoding="utf-8").splitlines())
     log.unlink()
     forget_scores(world)
     for kill_after[0] in (2, 7, len(uninterrupted) - 4):  # in the recordings, the spot check, the last ones
         if (child := os.fork()) == 0:
             try:
-                certify.certify_folder(world, folder, CPU, sentences=3, progress=progress)
+                certification.certify_folder(world, folder, CPU, sentences=3, progress=progress)
             finally:
                 os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    resumed = certify.certify_folder(world, folder, CPU, sentences=3)
+    resumed = certification.certify_folder(world, folder, CPU, sentences=3)
     assert sorted(log.read_text(encoding="utf-8").splitlines()) == uninterrupted
     assert dataclasses.replace(resumed, created=whole.created) == whole
     assert not list((world.cache / "certificates").glob("codes-*"))
@@ -467,19 +469,19 @@ def test_a_certificate_that_is_killed_speaks_no_sentence_twice(world: Workspace,
 def test_the_time_that_is_left_is_told_after_three_sentences_and_within_a_factor_of_two() -> None:
     """Of batches that are generated at once, sentences that differ, and recordings that cost a third of speech."""
     now, told = 0.0, list[tuple[float, float | None]]()
-    work = certify.Work(lambda progress: told.append((now, progress.seconds_left)), lambda: now)
-    work.plan(compared=4, generated=48, spoken=48, recorded=40)
+    work = certification.CertificateProgress(lambda progress: told.append((now, progress.seconds_left)), lambda: now)
+    work.plan(compared=4, generated=48, decoded=48, recordings=40)
     for _ in range(4):
-        with work.doing("compared", 1, ""):
+        with work.measure("compared", 1, ""):
             now += 2.0
     for _ in range(40):
-        with work.doing("recorded", 1, ""):
+        with work.measure("recordings", 1, ""):
             now += 0.25
     for batch in range(3):
-        with work.doing("generated", 16, ""):
+        with work.measure("generated", 16, ""):
             now += 6.0
         for number in range(16):
-            with work.doing("spoken", 1, "", known=batch == 1 and number < 8):
+            with work.measure("decoded", 1, "", cached=batch == 1 and number < 8):
                 now += 0.0 if batch == 1 and number < 8 else 0.5 + 0.1 * (number % 5)
     given = [(now - at, left) for at, left in told if left is not None]
     assert next(at for at, left in told if left is not None) < 27  # the third sentence of the first batch
@@ -491,7 +493,7 @@ def test_errors_that_are_reused_are_those_that_both_would_have(world: Workspace,
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     reused = certified(world).errors
     forget_scores(world)
-    monkeypatch.setattr(certify, "_sound_the_same", lambda inputs, languages, work: False)
+    monkeypatch.setattr(certification, "_same_audio", lambda inputs, languages, work: False)
     assert certified(world).errors == reused
 
 

@@ -17,7 +17,7 @@ from core.export import same_logits
 from core.jobs.state import JobBoard
 from core.library import catalog, model_info, records
 from core.model.loading import TTSModel, load, load_model_to_extend
-from core.proof import certify
+from core.proof import certification
 from core.submission import requirements
 from core.training import setup
 from core.workspace import Workspace
@@ -54,8 +54,8 @@ def extended(world: Workspace) -> Workspace:
     return world
 
 
-def samples(model: TTSModel) -> list[certify.ProbeSample]:
-    return [*certify.base_probes(model), *certify.row_probes(model, ["am"])]
+def samples(model: TTSModel) -> list[certification.ProbeSample]:
+    return [*certification.base_probes(model), *certification.row_probes(model, ["am"])]
 
 
 def test_a_run_is_a_model_by_its_plain_name(extended: Workspace) -> None:
@@ -87,9 +87,9 @@ def test_the_extension_records_where_each_language_comes_from(extended: Workspac
     assert all(same_logits_before(before, after, item) for item in samples(before))
 
 
-def same_logits_before(before: TTSModel, after: TTSModel, item: certify.ProbeSample) -> bool:
+def same_logits_before(before: TTSModel, after: TTSModel, item: certification.ProbeSample) -> bool:
     with torch.inference_mode(), before.adapters_for(item.language), after.adapters_for(item.language):
-        return certify.equal_logits(before.lm.probe(item.sample), after.lm.probe(item.sample))
+        return certification.equal_logits(before.lm.probe(item.sample), after.lm.probe(item.sample))
 
 
 KINDS: tuple[dict[str, object], ...] = (
@@ -117,7 +117,7 @@ def test_adapters_of_every_kind_stand_beside_those_of_every_other(extended: Work
     before, after = load(workspace, f"run:{RUN}", CPU), load(workspace, "run:run-el", CPU)
     assert all(same_logits_before(before, after, item) for item in samples(before))
     again = load_model_to_extend(workspace, "run-el", CPU)  # all frozen, as the base of a third language
-    own = certify.row_probes(after, ["el"])
+    own = certification.row_probes(after, ["el"])
     assert all(same_logits(after, again, item) for item in [*samples(before), *own])
     assert not any(value.requires_grad for value in again.lm.module.parameters())
 
@@ -182,7 +182,7 @@ def test_an_export_holds_every_language_and_is_a_base_by_its_name(extended: Work
     write_checkpoint(extended, "gated", name="run-el", extension="tiny-am-el", dataset="demo-el")
     export.run(ExportOptions(run="run:run-el", export="both"), extended, Listener(extended.runs / "export-both"))
     trained, exported = load(extended, "run:run-el", CPU), load(extended, "export:both", CPU)
-    own = certify.row_probes(trained, ["el"])
+    own = certification.row_probes(trained, ["el"])
     assert all(same_logits(trained, exported, item) for item in [*samples(trained), *own])
     assert (extended.exports / "both" / records.TAUGHT / "am" / records.ROWS).is_file()
     card = (extended.exports / "both" / records.EXPORT_CARD).read_text(encoding="utf-8")

@@ -24,7 +24,7 @@ from core.library.records import EXPORT_RECORD, CheckpointRecord, ExportRecord, 
 from core.model import loading
 from core.model.loading import TTSModel, load_base, load_extension
 from core.model.prefix import base_tensors, hash_tensors
-from core.proof import certify
+from core.proof import certification
 from core.speech import evaluation
 from core.training import dataloader
 from core.training.dataloader import TrainingData
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def run(workspace: Workspace, name: str, options: TrainOptions, sentences: int = certify.SENTENCES) -> None:
+def run(workspace: Workspace, name: str, options: TrainOptions, sentences: int = certification.SENTENCES) -> None:
     """Write `exports/NAME`: weights, front-end, and the certificate over `sentences` a language."""
     torch.manual_seed(options.seed)
     tts = load_extension(workspace, options.extension, _CPU)
@@ -62,7 +62,7 @@ def run(workspace: Workspace, name: str, options: TrainOptions, sentences: int =
         made = loading.assemble_export(folder, _CPU)
         record = _record(workspace, tts, made, name, options)
         base = load_base(workspace, tts.name, _CPU)
-        certificate.write(folder / CERTIFICATE, certify.certify_model(workspace, base, made, record, sentences))
+        certificate.write(folder / CERTIFICATE, certification.certify_model(workspace, base, made, record, sentences))
         loading.write_sums(folder)
 
 

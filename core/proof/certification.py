@@ -1,7 +1,7 @@
-"""Compute a certificate: the checkpoint is loaded again from its files and compared with the base.
+"""The computation of a certificate: a checkpoint is loaded from its files and compared with the base.
 
-Nothing comes from the memory of the run but one hash that the trainer wrote when it saved. Probes are teacher-forced
-samples of every base language that were never trained on.
+Only one input comes from the training process: the hash of the frozen tensors that the trainer wrote into the
+checkpoint. Probes are teacher-forced samples of every base language, on which nothing was trained.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from data.manifest import HELD_OUT
 from models.base import Generated, RecognitionScore, Sample, SampleLogits
 
 SENTENCES = 40  # synthesized and scored in each language
-_TAUGHT_SENTENCES = 16  # probed of each language that the base was taught before
-COUNTED = "sentences"
+_TAUGHT_SENTENCES = 16  # probed in each language of an earlier training
+PROGRESS_UNIT = "sentences"
 SELECTION_NOTE = " on the sentences that selected the checkpoint"
 
 
-def _ignore(message: str) -> None:
+def _drop_warning(message: str) -> None:
     """Drop a warning."""
 
 
 @dataclass(frozen=True)
 class CertificateInputs:
-    """All that a certificate is computed from: both models, and what both synthesize."""
+    """Everything a certificate is computed from: both models, and the sentences that both synthesize."""
 
     base: TTSModel
     finetuned: TTSModel
@@ -66,36 +66,36 @@ class CertificateInputs:
     probes: list[ProbeSample]
     evaluator: SpeechEvaluator
     sentences: Mapping[str, tuple[TTSModel, list[HeldOutSentence]]]  # by language, with the model to compare with
-    missing: Mapping[str, list[str]]  # languages that cannot be scored, by reason
+    missing: Mapping[str, list[str]]  # by reason the languages that cannot be scored
     score_cache: ScoreCache
     input_hash: str = ""
 
     @property
     def size(self) -> int:
-        """Sentences to speak, recordings to score and probes to compare, where the base languages did not change."""
-        amount = _amount(self, self.probed)
-        return len(self.probes) + amount["spoken"] + amount["recorded"]
+        """Sentences to synthesize, recordings to score and probes to compare, if the base languages are unchanged."""
+        counts = _sentence_counts(self, self.probed)
+        return len(self.probes) + counts["decoded"] + counts["recordings"]
 
     @property
     def probed(self) -> set[str]:
-        """Languages whose path may be equal to the bit."""
+        """Languages whose results may be bit-identical to the base's; the probes show whether they are."""
         return {item.language for item in self.probes} if self.finetuned.scope != "full" else set()
 
 
 def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = no_progress) -> Certificate:
-    """The certificate; `progress` gets one count over every sentence and probe, and the time that is left."""
-    work = Work(progress)
-    probed = inputs.probed
-    work.plan(compared=len(inputs.probes), **_amount(inputs, probed))
+    """Compute the certificate; `progress` gets one count over all sentences and probes, and the time left."""
+    work = CertificateProgress(progress)
+    unchanged = inputs.probed
+    work.plan(compared=len(inputs.probes), **_sentence_counts(inputs, unchanged))
     record = inputs.record
     expected, actual = record.origin.fingerprint, inputs.finetuned.front_end.fingerprint
     with compute.deterministic():
         logits_check = _logits_check(inputs, work)
     proofs = (*_tensor_checks(inputs), logits_check, _tokens_check(inputs))
     if not all(check.result == "passed" for check in proofs):
-        work.plan(**_amount(inputs, probed, -1))
-        work.plan(**_amount(inputs, probed := set()))
-    errors, reused = _language_errors(inputs, probed, work)
+        work.plan(**_sentence_counts(inputs, unchanged, -1))
+        work.plan(**_sentence_counts(inputs, unchanged := set()))
+    errors, reused = _language_errors(inputs, unchanged, work)
     rates = [f"{item.language} {item.after:.1%}{SELECTION_NOTE if item.used_for_selection else ''}"
              for item in errors if item.after is not None]
     rates += [f"{', '.join(codes)}: {reason}" for reason, codes in inputs.missing.items()] + reused
@@ -112,11 +112,11 @@ def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = 
 
 
 def load_certificate_inputs(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
-                            input_hash: str = "", warn: Callable[[str], None] = _ignore) -> CertificateInputs:
-    """The inputs of the certificate of the checkpoint in `folder`; `input_hash` where it is known.
+                            input_hash: str = "", warn: Callable[[str], None] = _drop_warning) -> CertificateInputs:
+    """The inputs of the certificate of the checkpoint in `folder`; `input_hash` if the caller knows it.
 
-    `warn` gets the reason when the recogniser of the training cannot be loaded. Such a certificate has no input hash,
-    so it is not used again when the recogniser is back.
+    Warns if the recogniser of the training cannot be loaded. Such a certificate has no input hash, so it is not used
+    again when the recogniser is available.
     """
     record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
     finetuned = load_checkpoint(workspace, folder, device)
@@ -128,21 +128,22 @@ def load_certificate_inputs(workspace: Workspace, folder: Path, device: torch.de
 
 
 def without_sentences(inputs: CertificateInputs) -> CertificateInputs:
-    """The inputs of a certificate that is not complete: no sentence is spoken, and it is not used again."""
+    """The inputs of an incomplete certificate: without sentences, and not stored for later use."""
     languages = list(inputs.finetuned.front_end.languages)
     return replace(inputs, sentences={}, missing={certificate.NOT_PROVEN_YET: languages}, input_hash="")
 
 
 def certify_folder(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
-                   progress: ProgressCallback = no_progress, warn: Callable[[str], None] = _ignore) -> Certificate:
-    """The certificate of the checkpoint in `folder`, computed now."""
+                   progress: ProgressCallback = no_progress,
+                   warn: Callable[[str], None] = _drop_warning) -> Certificate:
+    """Compute the certificate of the checkpoint in `folder`."""
     return compute_certificate(load_certificate_inputs(workspace, folder, device, sentences, warn=warn), progress)
 
 
 def certify_model(workspace: Workspace, base: TTSModel, finetuned: TTSModel, record: CheckpointRecord,
                   sentences: int = SENTENCES, progress: ProgressCallback = no_progress) -> Certificate:
-    """The certificate of `finetuned`, which `record` describes."""
-    return compute_certificate(_load_inputs(workspace, base, finetuned, record, sentences, _ignore), progress)
+    """Compute the certificate of `finetuned`, which `record` describes."""
+    return compute_certificate(_load_inputs(workspace, base, finetuned, record, sentences, _drop_warning), progress)
 
 
 def base_probes(model: TTSModel) -> list[ProbeSample]:
@@ -152,7 +153,7 @@ def base_probes(model: TTSModel) -> list[ProbeSample]:
 
 
 def row_probes(model: TTSModel, languages: Sequence[str]) -> list[ProbeSample]:
-    """Every row that was added for `languages`, as texts of them over `LanguageModel.probe_features`."""
+    """Probes whose texts contain every row that was added for `languages`, over `LanguageModel.probe_features`."""
     voice = next(iter(model.family.load_voices(model.base_folder).values()), None)
     features = model.lm.probe_features(voice)
     codes = features.speech_codes.astype(np.int64)
@@ -166,7 +167,7 @@ def row_probes(model: TTSModel, languages: Sequence[str]) -> list[ProbeSample]:
 
 
 def taught_probes(workspace: Workspace, model: TTSModel) -> list[ProbeSample]:
-    """For each language that `model` was taught before: all of its rows, and held-out sentences where they are here."""
+    """Probes of each language of an earlier training: all its rows, and held-out sentences if their dataset exists."""
     probes = row_probes(model, model.origin.taught_languages)
     voice = next(iter(model.family.load_voices(model.base_folder).values()), None)
     features = model.lm.probe_features(voice)
@@ -182,7 +183,7 @@ def taught_probes(workspace: Workspace, model: TTSModel) -> list[ProbeSample]:
 
 
 def probe_note(base: TTSModel) -> str:
-    """What is to be said of the probes of a base that has neither clips nor a voice; else empty."""
+    """A note if the base has neither clips nor a voice for its probes; else empty."""
     family, folder = base.family, base.base_folder
     if family.load_replay_clips(folder) or family.load_voices(folder):
         return ""
@@ -190,7 +191,7 @@ def probe_note(base: TTSModel) -> str:
 
 
 def equal_logits(before: SampleLogits, after: SampleLogits) -> bool:
-    """Whether the logits are bit-identical; of `after` only the ids that `before` has count."""
+    """Whether the logits are bit-identical, over the text ids that `before` has."""
     old_text = after.text_logits[:, :before.text_logits.shape[1]]
     return torch.equal(before.text_logits, old_text) and torch.equal(before.speech_logits, after.speech_logits)
 
@@ -207,13 +208,13 @@ def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, reco
     untrained: TTSModel | None = None
     for language in finetuned.front_end.languages:
         try:
-            sentences = _held_out(workspace, base, finetuned, record, language)
+            sentences = _held_out_sentences(workspace, base, finetuned, record, language)
             if not sentences:
                 raise UserError("there are no held-out sentences")
             if not evaluator.can_score(language):
                 reason = unmeasured_reason(recogniser, language)
                 raise UserError(f"not measured, because {reason}" if reason else "no recogniser knows it")
-            if (new := language not in base.front_end.languages) and untrained is None:  # a whole model more
+            if (new := language not in base.front_end.languages) and untrained is None:  # loaded only if needed
                 untrained = load_extension(workspace, record.extension, base.device)
         except UserError as error:
             missing.setdefault(error.message, []).append(language)
@@ -231,11 +232,11 @@ def _hash(values: object) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-def _held_out(workspace: Workspace, base: TTSModel, finetuned: TTSModel, record: CheckpointRecord,
+def _held_out_sentences(workspace: Workspace, base: TTSModel, finetuned: TTSModel, record: CheckpointRecord,
               language: str) -> list[HeldOutSentence]:
-    """Held-out sentences; `UserError` when they, or the extension that is to speak them as well, are gone.
+    """Held-out sentences; `UserError` if the dataset, or the extension that synthesizes them too, was deleted.
 
-    Sentences that selected the checkpoint are left out, unless no other is held out; see
+    Sentences by which the checkpoint was selected are left out, unless there are no others; see
     `LanguageCER.used_for_selection`.
     """
     if language in base.front_end.languages:
@@ -250,8 +251,8 @@ def _held_out(workspace: Workspace, base: TTSModel, finetuned: TTSModel, record:
     return [one for one in sentences if one.text not in record.scored] or sentences
 
 
-def _and_taught(base: TTSModel) -> str:
-    """What is said of the languages that the base was taught before."""
+def _with_taught_languages(base: TTSModel) -> str:
+    """The part of a sentence that names the languages of earlier trainings; empty without any."""
     languages = ", ".join(base.origin.taught_languages)
     return f" and of the languages taught before ({languages})" if languages else ""
 
@@ -276,10 +277,11 @@ def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
                          f"are those of the base file{' and of the languages taught before' if base.taught else ''}."),
         CertificateCheck("frozen_tensors", _passed(frozen == frozen_after),
                          f"{len(before) - len(changed)} tensors, {frozen}", f"{equal} equal, {frozen_after}",
-                         f"Every tensor of the base model{_and_taught(base)} is unchanged." if not changed else
+                         f"Every tensor of the base model{_with_taught_languages(base)} is unchanged."
+                         if not changed else
                          "Every frozen tensor of the base model is unchanged."),
     ]
-    if changed:  # by the scope `full`
+    if changed:  # in scope `full`
         moved = {name: (after[name].float() - before[name].float()) for name in changed}
         size = sum(value.numel() for value in moved.values())
         values = sum(int((value != 0).sum()) for value in moved.values())
@@ -298,8 +300,8 @@ def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
 
 
 @torch.inference_mode()
-def _logits_check(inputs: CertificateInputs, work: Work) -> CertificateCheck:
-    """Whether all base-language logits are bit-identical, or their drift."""
+def _logits_check(inputs: CertificateInputs, work: CertificateProgress) -> CertificateCheck:
+    """Whether all base-language logits are bit-identical; else their drift."""
     base, finetuned, count = inputs.base, inputs.finetuned, len(inputs.probes)
     if not count:
         return CertificateCheck("base_logits", "not proven", "bit-identical",
@@ -307,7 +309,7 @@ def _logits_check(inputs: CertificateInputs, work: Work) -> CertificateCheck:
                                 "Logits of base-language samples before and after.")
     equal, largest, divergence = 0, 0.0, 0.0
     for item in inputs.probes:
-        with work.doing("compared", 1, "(probes compared)"):
+        with work.measure("compared", 1, "(probes compared)"):
             with base.adapters_for(item.language):
                 before = base.lm.probe(item.sample)
             with finetuned.adapters_for(item.language):
@@ -328,8 +330,8 @@ def _logits_check(inputs: CertificateInputs, work: Work) -> CertificateCheck:
         actual += f"; largest difference {largest:.3g}, mean divergence {divergence / count:.3g} nats a code"
     outcome: CheckOutcome = "measured" if finetuned.scope == "full" else _passed(equal == count)
     return CertificateCheck("base_logits", outcome, "bit-identical", actual,
-                            f"Logits of base-language samples{_and_taught(base)} before and after, computed one after "
-                            f"the other on {compute.numeric_environment(base.device)}.")
+                            f"Logits of base-language samples{_with_taught_languages(base)} before and after, computed "
+                            f"one after the other on {compute.numeric_environment(base.device)}.")
 
 
 def _tokens_check(inputs: CertificateInputs) -> CertificateCheck:
@@ -345,32 +347,32 @@ def _tokens_check(inputs: CertificateInputs) -> CertificateCheck:
 
 
 def _language_errors(inputs: CertificateInputs, unchanged: Collection[str],
-                     work: Work) -> tuple[list[LanguageCER], list[str]]:
-    """The errors of every language, before, after, and on the original recordings; and what is said of those reused.
+                     work: CertificateProgress) -> tuple[list[LanguageCER], list[str]]:
+    """CER of every language before, after and of the original recordings; and notes about reused results.
 
-    Where the path of a base language is `unchanged` to the bit, the finetuned model speaks a few of its sentences, and
-    if they sound as the base's do, it has the base's errors. Otherwise both speak all: the base languages share
-    batches, and a new one stands alone, because the base cannot read it. So before and after are computed in batches
-    of the same shape, and what did not change is bit-identical and scored only once.
+    For base languages that are bit-identical (`unchanged`) both models synthesize a few sentences. If the audio is the
+    same, the base's CER is reused. Otherwise both models synthesize all sentences. Base languages share batches; a new
+    language has separate ones, because the base cannot read it. So both models compute batches of the same shape, and
+    what did not change is bit-identical and scored only once.
     """
     after = inputs.finetuned
     new_languages = [code for code in inputs.sentences if code in after.new_languages]
     reusable = [code for code in inputs.sentences if code not in new_languages and code in unchanged]
     others = [code for code in inputs.sentences if code not in (*new_languages, *reusable)]
     recordings = {code: _corpus_score(code, _score_recordings(inputs, code, sentences, work))
-                  for code, (_, sentences) in inputs.sentences.items()}  # first: it tells the time left
-    same_sound = bool(reusable) and _sound_the_same(inputs, reusable, work)
-    if reusable and not same_sound:
+                  for code, (_, sentences) in inputs.sentences.items()}  # first, to estimate the time left
+    same_audio = bool(reusable) and _same_audio(inputs, reusable, work)
+    if reusable and not same_audio:
         more = sum(len(inputs.sentences[code][1]) for code in reusable)
-        work.plan(spoken=more, generated=more)
+        work.plan(decoded=more, generated=more)
         others, reusable = [*reusable, *others], []
 
     errors: dict[str, tuple[CorpusScore, CorpusScore]] = {}
     for before, languages in ((inputs.base, reusable), (inputs.base, others),
                               *((inputs.sentences[code][0], [code]) for code in new_languages)):
         sentences = {code: inputs.sentences[code][1] for code in languages}
-        scores = _speak(inputs, before, sentences, work) if languages else {}
-        scores_after = scores if languages == reusable else _speak(inputs, after, sentences, work)
+        scores = _score_speech(inputs, before, sentences, work) if languages else {}
+        scores_after = scores if languages == reusable else _score_speech(inputs, after, sentences, work)
         errors |= {code: (_corpus_score(code, scores[code]), _corpus_score(code, scores_after[code]))
                    for code in languages}
     found, notes = [], list[str]()
@@ -381,43 +383,45 @@ def _language_errors(inputs: CertificateInputs, unchanged: Collection[str],
         found.append(LanguageCER(code, code in new_languages, errors[code][1].sentences, before_cer, after_cer,
                                  original_cer, used_for_selection))
     if reusable:
-        notes.append(f"{', '.join(reusable)}: measured on the base {inputs.base.base_hash[:12]}, kept as "
-                     f"{inputs.score_cache.key[:12]}, from which the path does not differ by a bit; {_SPOT_CHECK} "
-                     "sentences of each, spoken by both, are the same sound")
+        notes.append(f"{', '.join(reusable)}: measured on the base {inputs.base.base_hash[:12]} (scores "
+                     f"{inputs.score_cache.key[:12]}), to which logits are bit-identical; {_SPOT_CHECK_SENTENCES} "
+                     "sentences of each, synthesized by both models, are the same audio")
     return found, notes
 
 
-def _amount(inputs: CertificateInputs, unchanged: Collection[str], sign: int = 1) -> dict[str, int]:
-    """How many sentences are spoken and recorded where the languages in `unchanged` are spoken by the base alone."""
-    spoken = recorded = 0
+def _sentence_counts(inputs: CertificateInputs, unchanged: Collection[str], sign: int = 1) -> dict[str, int]:
+    """How many sentences are synthesized and recordings scored, if the CER of `unchanged` base languages is reused."""
+    synthesized = recordings = 0
     for code, (_, sentences) in inputs.sentences.items():
-        reusable = code in unchanged and code not in inputs.finetuned.new_languages
-        spoken += len(sentences) + 2 * min(_SPOT_CHECK, len(sentences)) if reusable else 2 * len(sentences)
-        recorded += sum(one.original is not None for one in sentences)
-    return {"spoken": sign * spoken, "generated": sign * spoken, "recorded": sign * recorded}
+        if code in unchanged and code not in inputs.finetuned.new_languages:
+            synthesized += len(sentences) + 2 * min(_SPOT_CHECK_SENTENCES, len(sentences))
+        else:
+            synthesized += 2 * len(sentences)
+        recordings += sum(one.original is not None for one in sentences)
+    return {"decoded": sign * synthesized, "generated": sign * synthesized, "recordings": sign * recordings}
 
 
-_SPOT_CHECK = 4  # sentences of each base language that both models speak, where the path is equal to the bit
+_SPOT_CHECK_SENTENCES = 4  # of each bit-identical base language, which both models synthesize
 
 
-def _sound_the_same(inputs: CertificateInputs, languages: Sequence[str], work: Work) -> bool:
-    """Whether base and finetuned model speak a few sentences of each of these languages as the same samples."""
-    sentences = {code: evaluation.spread_evenly(inputs.sentences[code][1], _SPOT_CHECK) for code in languages}
-    before, after = (_speak(inputs, model, sentences, work) for model in (inputs.base, inputs.finetuned))
-    return all(before[code] and [one.sound for one in before[code]] == [one.sound for one in after[code]]
+def _same_audio(inputs: CertificateInputs, languages: Sequence[str], work: CertificateProgress) -> bool:
+    """Whether base and finetuned model synthesize a few sentences of each language as the same samples."""
+    sentences = {code: evaluation.spread_evenly(inputs.sentences[code][1], _SPOT_CHECK_SENTENCES) for code in languages}
+    before, after = (_score_speech(inputs, model, sentences, work) for model in (inputs.base, inputs.finetuned))
+    return all(before[code] and [one.audio_hash for one in before[code]] == [one.audio_hash for one in after[code]]
                for code in languages)
 
 
-def _speak(inputs: CertificateInputs, model: TTSModel, sentences: Mapping[str, Sequence[HeldOutSentence]],
-           work: Work) -> dict[str, list[SentenceScore]]:
-    """The scores of the sentences that `model` can read, by language; those that are kept are not spoken again.
+def _score_speech(inputs: CertificateInputs, model: TTSModel, sentences: Mapping[str, Sequence[HeldOutSentence]],
+           work: CertificateProgress) -> dict[str, list[SentenceScore]]:
+    """Synthesize and score the sentences that `model` can read, by language; cached scores are not computed again.
 
-    A batch whose codes are there is not generated again, and equal codes in the same voice are the same sound.
+    Neither is a batch whose codes are cached, nor a sentence whose codes and voice have a cached score.
     """
     evaluator, cache, prepared = inputs.evaluator, inputs.score_cache, PreparedVoices()
     items = evaluator.with_voices(model, evaluation.readable_texts(model, sentences))
     unreadable = sum(map(len, sentences.values())) - len(items)
-    work.plan(spoken=-unreadable, generated=-unreadable)
+    work.plan(decoded=-unreadable, generated=-unreadable)
     weights = cache.weights_hash(model)
     found: dict[str, list[SentenceScore]] = {code: [] for code in sentences}
     for batch in evaluation.in_batches(items):
@@ -429,7 +433,7 @@ def _speak(inputs: CertificateInputs, model: TTSModel, sentences: Mapping[str, S
         else:
             generated = cache.read_batch(batch_key)
             note = f"({language_name(batch[0].language)} sentences generated)"
-            with work.doing("generated", len(batch), note, known=bool(generated)):
+            with work.measure("generated", len(batch), note, cached=bool(generated)):
                 if not generated:
                     generated = evaluator.generate(model, batch, inputs.finetuned.sampling, prepared)
                     cache.write_batch(batch_key, generated)
@@ -441,7 +445,7 @@ def _speak(inputs: CertificateInputs, model: TTSModel, sentences: Mapping[str, S
                 codes = _hash([cache.key, item, model.front_end.verbalize(item.text, item.language),
                                hashlib.sha256(one.codes.tobytes() + states).hexdigest()])
                 score = cache.find(codes)
-            with work.doing("spoken", 1, f"({language_name(item.language)} sentences spoken)", known=bool(score)):
+            with work.measure("decoded", 1, f"({language_name(item.language)} sentences spoken)", cached=bool(score)):
                 if score is None:
                     score = SentenceScore.of(evaluator.decode(model, item, one))
                 if codes:
@@ -453,15 +457,15 @@ def _speak(inputs: CertificateInputs, model: TTSModel, sentences: Mapping[str, S
 
 
 def _score_recordings(inputs: CertificateInputs, language: str, sentences: Sequence[HeldOutSentence],
-                      work: Work) -> list[SentenceScore]:
-    """The scores of the original recordings that are there."""
+                      work: CertificateProgress) -> list[SentenceScore]:
+    """The scores of the sentences that have an original recording."""
     evaluator, cache, found = inputs.evaluator, inputs.score_cache, []
     for one in sentences:
         if one.original is None:
             continue
         key = _hash([cache.key, language, one.text, hash_file(one.original)])
         score = cache.find(key)
-        with work.doing("recorded", 1, f"({language_name(language)} sentences recorded)", known=bool(score)):
+        with work.measure("recordings", 1, f"({language_name(language)} recordings scored)", cached=bool(score)):
             if score is None:
                 score = SentenceScore.of_recording(evaluation.score_recording(evaluator, language, one))
                 cache.add(score, key)
@@ -475,30 +479,31 @@ def _corpus_score(language: str, scores: Sequence[SentenceScore]) -> CorpusScore
 
 @dataclass(frozen=True)
 class SentenceScore:
-    """What a recogniser said of one sentence: edits to its transcript, and letters of the text."""
+    """The score of one sentence: edits between transcript and text, and letters of the text."""
 
     edits: int
     letters: int
-    sound: str = ""  # SHA-256 of the samples; empty for a recording
+    audio_hash: str = ""  # SHA-256 of the samples; empty for a recording
 
     @classmethod
-    def of(cls, spoken: EvaluatedSentence) -> SentenceScore:
-        """Of a sentence that was spoken and scored."""
-        assert spoken.score is not None
-        samples = spoken.waveform.float().cpu().contiguous().numpy().tobytes()
-        return cls(spoken.score.edits, len(spoken.score.reference), hashlib.sha256(samples).hexdigest())
+    def of(cls, sentence: EvaluatedSentence) -> SentenceScore:
+        """The score of a synthesized sentence."""
+        assert sentence.score is not None
+        samples = sentence.waveform.float().cpu().contiguous().numpy().tobytes()
+        return cls(sentence.score.edits, len(sentence.score.reference), hashlib.sha256(samples).hexdigest())
 
     @classmethod
     def of_recording(cls, score: RecognitionScore) -> SentenceScore:
-        """Of an original recording."""
+        """The score of an original recording."""
         return cls(score.edits, len(score.reference))
 
 
 class ScoreCache:
-    """The scores of sentences, appended to a file one by one, so that no sentence is spoken twice.
+    """A cache of sentence scores: a file to which they are appended one by one, so none is computed twice.
 
-    `key` is the hash of what all of them depend on: base model, recogniser, sampling, machine. A sentence has keys of
-    its own besides: the weights and the batch it was generated in, and its codes. A line that was cut off is left out.
+    `key` is the hash of what all scores depend on: base model, recogniser, sampling, machine. Each score has further
+    keys: the hash of the weights and the batch in which it was generated, and the hash of its codes. Damaged lines are
+    ignored.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
@@ -510,26 +515,26 @@ class ScoreCache:
         for line in lines:
             with suppress(ValueError, TypeError, KeyError):
                 values = json.loads(line)
-                score = SentenceScore(int(values["edits"]), int(values["letters"]), str(values["sound"]))
+                score = SentenceScore(int(values["edits"]), int(values["letters"]), str(values["audio_hash"]))
                 self._known |= {str(name): score for name in values["keys"]}
 
     def weights_hash(self, model: TTSModel) -> str:
-        """The hash of every tensor of the language model, its rows and adapters among them."""
+        """The hash of every tensor of the language model, including rows and adapters."""
         if id(model) not in self._weights:
             self._weights[id(model)] = hash_tensors(model.lm.module.state_dict())
         return self._weights[id(model)]
 
     def find(self, key: str) -> SentenceScore | None:
-        """The score that was kept for `key`."""
+        """The cached score for `key`."""
         return self._known.get(key)
 
     def add(self, score: SentenceScore, *keys: str) -> None:
-        """Keep a score; it is in the file when this returns."""
+        """Store a score; it is in the file when this returns."""
         append_text(self._path, json.dumps({"keys": keys, **dataclasses.asdict(score)}) + "\n")
         self._known |= dict.fromkeys(keys, score)
 
     def write_batch(self, key: str, generated: Sequence[Generated]) -> None:
-        """Keep the codes of a batch until its sentences are scored."""
+        """Store the codes of a batch until its sentences are scored."""
         arrays = {f"codes-{number}": one.codes for number, one in enumerate(generated)}
         arrays |= {f"states-{number}": one.hidden_states.float().cpu().numpy() for number, one in enumerate(generated)
                    if one.hidden_states is not None}
@@ -538,7 +543,7 @@ class ScoreCache:
         write_bytes(self._batch(key), buffer.getvalue(), sync=False)
 
     def read_batch(self, key: str) -> list[Generated]:
-        """The codes of a batch; empty where there are none, or they are damaged."""
+        """The codes of a batch; empty if there are none, or their file is damaged."""
         with suppress(OSError, ValueError, KeyError, zipfile.BadZipFile), np.load(self._batch(key)) as arrays:
             return [Generated(arrays[f"codes-{number}"], "stop", torch.from_numpy(arrays[f"states-{number}"])
                               if f"states-{number}" in arrays else None)
@@ -553,60 +558,61 @@ class ScoreCache:
         return self._folder / f"codes-{key}.npz"
 
 
-_MEASURED_SENTENCES = 3  # spoken before the time that is left is told
+_MIN_TIMED_SENTENCES = 3  # synthesized before the time left is estimated
 
 
-class Work:
-    """Counts what a certificate does, and says what time is left by what each kind of it took so far.
+class CertificateProgress:
+    """Progress and time left of a certificate, from the time that each kind of work took so far.
 
-    A batch is generated at once and then decoded sentence by sentence, so that a plain rate would be wrong by far.
-    What was kept is counted, and takes no time.
+    The kinds: probes `compared`, sentences `generated` (codes) and `decoded` (audio and score), `recordings` scored. A
+    batch is generated at once and then decoded sentence by sentence, so a single rate would be far off. Cached work is
+    counted, and takes no time.
     """
 
     def __init__(self, progress: ProgressCallback, clock: Callable[[], float] = time.monotonic) -> None:
         self._progress, self._clock = progress, clock
         self._left, self._done, self._timed = Counter[str](), Counter[str](), Counter[str]()
-        self._seconds = dict.fromkeys(("compared", "generated", "spoken", "recorded"), 0.0)
+        self._seconds = dict.fromkeys(("compared", "generated", "decoded", "recordings"), 0.0)
 
     def plan(self, **more: int) -> None:
-        """Add so much work of each kind; a negative number is not to be done after all."""
+        """Add work of each kind; a negative number removes work."""
         self._left.update(more)
 
     @contextmanager
-    def doing(self, kind: str, count: int, note: str, known: bool = False) -> Iterator[None]:
-        """Report before a piece of work, and count it after; `known`: it was kept."""
+    def measure(self, kind: str, count: int, note: str, cached: bool = False) -> Iterator[None]:
+        """Context of `count` pieces of work: reports before and after it, and takes its time unless it is `cached`."""
         self._report(note)
         start = self._clock()
         yield
         self._left[kind] -= count
         self._done[kind] += count
-        if not known:
+        if not cached:
             self._timed[kind] += count
             self._seconds[kind] += self._clock() - start
         self._report(note)
 
     def seconds_left(self) -> float | None:
-        """None until some sentences were spoken, unless nothing is left to speak."""
-        if self._timed["spoken"] < _MEASURED_SENTENCES and self._left["spoken"] > 0:
+        """None until some sentences were synthesized, unless none is left."""
+        if self._timed["decoded"] < _MIN_TIMED_SENTENCES and self._left["decoded"] > 0:
             return None
         each = {kind: self._seconds[kind] / self._timed[kind] for kind in self._seconds if self._timed[kind]}
         return sum(each.get(kind, 0.0) * max(0, count) for kind, count in self._left.items())
 
     def _report(self, note: str) -> None:
-        done, left = (sum(counts[kind] for kind in ("compared", "spoken", "recorded"))
+        done, left = (sum(counts[kind] for kind in ("compared", "decoded", "recordings"))
                       for counts in (self._done, self._left))
         seconds_left = self.seconds_left()
-        rate = 0.0 if seconds_left is None else self._timed["spoken"] / max(1e-9, self._seconds["spoken"])
-        self._progress(Progress(done, done + left, COUNTED, note, round(rate, 3),
+        rate = 0.0 if seconds_left is None else self._timed["decoded"] / max(1e-9, self._seconds["decoded"])
+        self._progress(Progress(done, done + left, PROGRESS_UNIT, note, round(rate, 3),
                                 None if seconds_left is None else round(seconds_left, 1)))
 
 
-_VERSION = 4  # of what `core.proof.certify` computes; a new one makes all certificates out of date
+_VERSION = 4  # increased when this module computes something else: then older certificates are not used again
 _FOLDER = "certificates"  # in the workspace's cache
 
 
 def compute_input_hash(workspace: Workspace, folder: Path, device: str, sentences: int) -> str:
-    """The hash for the checkpoint in `folder`, computed on a kind of `device` with so many sentences a language."""
+    """The hash of all inputs of the certificate of the checkpoint in `folder`, on `device`, with so many sentences."""
     record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
     dataset = rows = ""
     with suppress(UserError):
@@ -620,12 +626,12 @@ def compute_input_hash(workspace: Workspace, folder: Path, device: str, sentence
 
 
 def _recogniser(workspace: Workspace, name: str) -> object:
-    """The identity of a recogniser: its record, or the state of files that the user has put there."""
+    """The identity of a recogniser: the hash of its record, else names, sizes and times of its files."""
     if name in ("", recognisers.BUILT_IN):
         return name
     try:
         folder = recognisers.locate(workspace, name)
-    except UserError as error:  # its record is damaged, and it scores nothing
+    except UserError as error:  # its record is damaged: it cannot score
         return error.message
     assert folder is not None
     if (folder / MODEL_RECORD).is_file():
@@ -635,7 +641,7 @@ def _recogniser(workspace: Workspace, name: str) -> object:
 
 
 def find_certificate(workspace: Workspace, run: Path, input_hash: str) -> Certificate | None:
-    """A certificate with this input hash: the run's own, or one that an export made."""
+    """A certificate with this input hash: that of the run, or one that an export stored."""
     for path in (run / certificate.CERTIFICATE, _path(workspace, input_hash)):
         with suppress(UserError):
             found = certificate.read(path)
@@ -645,7 +651,7 @@ def find_certificate(workspace: Workspace, run: Path, input_hash: str) -> Certif
 
 
 def store_certificate(workspace: Workspace, made: Certificate) -> None:
-    """Store a certificate for the next export of the same; not where its recogniser was unavailable."""
+    """Store a certificate for the next export of the same checkpoint, unless it is incomplete."""
     if not made.input_hash:
         return
     path = _path(workspace, made.input_hash)
