@@ -523,7 +523,7 @@ class SynthesizeOptions(Options):
 
     voice_model: str = Field("base:tiny", title="Model", description="`base:NAME`, `run:ID` (its best checkpoint), `run:ID@STEP` or `export:NAME`.")
     text: str = Field("", title="Text", description="Text to synthesize, of any length.")
-    file: AbsolutePath = Field("", title="Text file", description="Text file (UTF-8) to synthesize instead: each line is a clip of its own.")
+    file: AbsolutePath = Field("", title="Text file", description="Text file (UTF-8) to synthesize instead: each line becomes a clip.")
     lines: bool = Field(True, title="A clip per line", description="Each line of the text file is a clip; otherwise the file is one long text.")
     archive: AbsolutePath = Field("", title="Archive", description="Also copy the ZIP file of all clips, with a table of them, to this path.")
     language: LanguageCode = Field("en", title="Language", description="Language code of the text.")

@@ -1,9 +1,8 @@
 """The same texts, voice and seed through two models, side by side, with the CER of the original recordings.
 
-For a language that the base model lacks, its side reads the romanised spelling as one of its own languages, and a note
-says so: it has no tokens for the text itself. Such texts share no batch with the others: what both models read alike is
-then computed in batches of the same shape on both sides, so that a base language which did not change is
-bit-identical.
+The base model has no tokens for a new language: it reads the romanised spelling as one of its languages, and a note
+says so. Such texts do not share a batch with others. So texts that both models read are computed in batches of the same
+shape, and a base language that did not change is bit-identical.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def match_loudness(waveforms: Mapping[str, Samples], rate: int) -> tuple[dict[st
 
 
 def _flac(samples: Samples, rate: int, clip: ListeningClip) -> bytes:
-    """The clip as FLAC of 16 bits. X of ABX has dither of its own, so that its bytes are not those of A or B."""
+    """The clip as 16-bit FLAC. X of ABX gets dither, so that its bytes differ from those of A and B."""
     if clip.copy:
         dither = np.random.default_rng().triangular(-1, 0, 1, len(samples)) / 32768
         samples = (samples + dither).astype(np.float32)

@@ -82,7 +82,7 @@ def run(options: UnpackOptions, workspace: Workspace, reporter: Reporter) -> Res
                 for one in manifest.files:
                     _read_file(archive, one, folders, progress)
                 if archive.read(HEADER_BYTES).strip(b"\0"):
-                    raise ValueError("it goes on behind the last file of its list")
+                    raise ValueError("it has more data after the last file of its list")
             except (ValueError, FileExistsError, NotADirectoryError, tarfile.TarError) as error:
                 raise _refusal(path, error) from error
             for item, folder in folders.items():

@@ -40,7 +40,7 @@ def noise(shape: tuple[int, ...], seed: int = 3) -> torch.Tensor:
 
 
 def extended(base: Tensors) -> Tensors:
-    """A healthy finetune: the base's rows to the bit, and trained rows behind them."""
+    """A healthy finetune: the base's rows bit-identical, and trained rows after them."""
     rows = {name: base[name].std() * noise((len(NEW), base[name].shape[1]), seed) for seed, name in enumerate(TABLES)}
     return {name: torch.cat([value, rows[name]]) if name in rows else value.clone() for name, value in base.items()}
 

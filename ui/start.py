@@ -370,14 +370,14 @@ def _resume(page: Page) -> Sequence[object]:
 
 
 def further_button(states: Sequence[JobState]) -> object:
-    """Train further, named by what it goes on from; shown when a training has ended."""
+    """The button that starts a new training from the weights of the last one; visible when a training has ended."""
     ended = bool(states) and not any(state.alive for state in usable(states)) and not _resumable(states)
     return gr.update(visible=ended, value=f"Train {chain_title(states).partition(' from ')[0]} further")
 
 
 def further_options(workspace: Workspace, states: Sequence[JobState], length: str,
                     gpus: Sequence[Gpu] = ()) -> TrainOptions:
-    """A new training of this length on the weights of the chain's last one, with its other options."""
+    """Options of a new training of this length from the weights of the chain's last one, otherwise with its options."""
     before = _last_training(states)
     if before is None:
         raise UserError("There is no training to go on from.", "Train first.")

@@ -41,7 +41,7 @@ _FRESH_S, _REST = 15.0, 20  # a measurement is at least that old, and 20 times a
 
 
 class Measurements:
-    """The inventory of the workspace, taken in a thread of its own while somebody looks; the page never waits."""
+    """The inventory of the workspace, updated in a separate thread while the tab is open; the page never waits."""
 
     def __init__(self, workspace: Workspace, board: JobBoard) -> None:
         self._workspace, self._board = workspace, board

@@ -213,7 +213,7 @@ def fill_page(values: Mapping[str, Any]) -> str:
 
 
 def read_page(folder: Path) -> str:
-    """The page of the test in `folder`, filled anew with the data of its file: a script of others is not served."""
+    """The page of the test in `folder`: our template with the data of its file, so no foreign script is served."""
     path, hint = folder / PAGE, "Make the test again: python -m scripts.listening_test."
     with foreign.reading(path, hint):
         found = _DATA.search(foreign.read_bytes(path, PAGE_BYTES).decode("utf-8"))

@@ -349,9 +349,9 @@ def _texts(values: Iterable[object]) -> Iterator[str]:
 
 def delete(workspace: Workspace, item: Item, board: JobBoard | None = None,
            dependencies: Sequence[Dependency] | None = None) -> BinEntry:
-    """Move `item` into the bin; `UserError` where it is not there or a living job uses it.
+    """Move `item` into the bin; `UserError` if it does not exist or a job that is alive uses it.
 
-    `dependencies`: what `find_dependencies` found, where several items are deleted; jobs are looked at anew.
+    `dependencies`: the result of `find_dependencies`, if several items are deleted; the jobs' states are read again.
     """
     board = board or JobBoard(workspace)
     with _guard(workspace):

@@ -172,7 +172,7 @@ def certify(workspace: Workspace, run: str, *, failed: bool = False) -> None:
                "The 2454 old rows of text_emb and text_head are those of the base file."),
          CertificateCheck("frozen_tensors", "passed", f"182 tensors, {one}", f"182 equal, {one}",
                "Every tensor of the base model is unchanged."),
-         CertificateCheck("base_logits", "passed", "equal to the bit", "16 of 16 samples (en, fr) equal to the bit",
+         CertificateCheck("base_logits", "passed", "bit-identical", "16 of 16 samples (en, fr) bit-identical",
                "Logits of base-language samples before and after.")),
         (LanguageCER("en", False, 40, 0.061, 0.061, 0.032), LanguageCER("fr", False, 40, 0.073, 0.073, 0.041),
          LanguageCER("am", True, 40, 0.731, 0.184, 0.022)),
@@ -186,7 +186,7 @@ def examine(workspace: Workspace) -> Job:
                     (2535, 1024), "float32", 0.01, 2454, 2454, 0.0101, 0.01) for table in ("text_emb", "text_head")]
     rows += [TensorFinding(f"{table}.weight", "new rows", "new", "their length is 0.97 times that of the old rows",
                      (81, 1024), "float32", rows=81) for table in ("text_emb", "text_head")]
-    layers = [TensorFinding(f"tfmr.layers.{layer}.self_attn.{name}_proj.weight", "layers", "equal", "equal to the bit",
+    layers = [TensorFinding(f"tfmr.layers.{layer}.self_attn.{name}_proj.weight", "layers", "equal", "bit-identical",
                       (1024, 1024), "float32") for layer in range(30) for name in "qkvo"]
     fit = TokenizerFit("/elsewhere/tokenizer.json", 2535, 2535, 2454, 0, (), 0, (), 0, 0, (), 0, 81, 0)
     heard = ProbeDrift(16, 0, 0.83, 0.214, ("en", "fr"))

@@ -1,4 +1,4 @@
-"""A Chatterbox export: it reloads to the bit, and the published package loads and speaks it."""
+"""A Chatterbox export: it reloads bit-identically, and the published package loads and speaks it."""
 
 from __future__ import annotations
 

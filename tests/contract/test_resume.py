@@ -1,4 +1,4 @@
-"""A run that was stopped and resumed is the run that was never stopped, to the bit on a CPU."""
+"""A run that was stopped and resumed is the run that was never stopped, bit-identical on a CPU."""
 
 from __future__ import annotations
 

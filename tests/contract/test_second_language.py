@@ -1,4 +1,4 @@
-"""A model that was taught one language is a base for the next: what it had before stays equal to the bit."""
+"""A model that was taught one language is a base for the next: what it had before stays bit-identical."""
 
 from __future__ import annotations
 

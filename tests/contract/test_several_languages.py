@@ -128,7 +128,7 @@ def test_the_run_is_a_base_again(taught: TaughtWorld) -> None:
 
 
 def third_on_top(taught: TaughtWorld, base: str) -> None:
-    """A next language upon `base` leaves both of its languages equal to the bit."""
+    """A next language upon `base` leaves both of its languages bit-identical."""
     workspace, before = taught.workspace, taught.load(base)
     code = f"{THIRD}-{base.partition(':')[0]}"
     add_language(workspace, base, code, CYRILLIC, taught.model)

@@ -19,7 +19,7 @@ DAMAGED = (
     TensorFinding("text_emb.weight", "old rows", "shrunk", "shrunk to 0.99", (57, 32), "float32", 0.01, 46, 46, 0.01,
                   0.01),
     TensorFinding("text_emb.weight", "new rows", "new", "their length is 1.00 times", (11, 32), "float32", rows=11),
-    *(TensorFinding(f"tfmr.layers.{place}.self_attn.q_proj.weight", "layers", "equal", "equal to the bit", (32, 32))
+    *(TensorFinding(f"tfmr.layers.{place}.self_attn.q_proj.weight", "layers", "equal", "bit-identical", (32, 32))
       for place in range(4)),
 )
 FIT = TokenizerFit("/x/tokenizer.json", 57, 57, 46, 0, (), 0, (), 0, 0, (), 0, 11, 0)

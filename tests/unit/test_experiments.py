@@ -19,7 +19,7 @@ from scripts.dev.benchmark.timing import MeasurementStats
 from scripts.dev.experiments import engine, plan, report, results
 from scripts.dev.experiments.results import TrialResult
 
-ONE = TrialResult("rows", 0, 400, 150.0, 2**30, 8000, "75 of 75 tensors", "40 of 40 samples (en, fr) equal to the bit",
+ONE = TrialResult("rows", 0, 400, 150.0, 2**30, 8000, "75 of 75 tensors", "40 of 40 samples (en, fr) bit-identical",
                {"am": 0.5, "en": 0.06}, {"am": 0.7, "en": 0.06}, {50: 5.0, 200: 4.0})
 
 

@@ -496,7 +496,7 @@ def test_an_old_row_behind_the_prefix_is_not_taken_for_a_new_one(
 
 
 def same_speech(base: object, restored: object) -> None:
-    """Codes and logits of the base languages are those of the base, to the bit."""
+    """Codes and logits of the base languages are bit-identical to the base's."""
     from core.training import replay
     from models.base import Sampling
 

@@ -1,4 +1,4 @@
-"""The doctor knows Chatterbox by the same protocol: damaged rows are found, and put back to the bit."""
+"""The doctor knows Chatterbox by the same protocol: damaged rows are found, and restored bit-identically."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ def test_a_comparison_is_equal_to_the_bit_where_nothing_changed(world: Workspace
 def test_what_both_models_read_alike_is_computed_in_batches_of_the_same_shape(
     world: Workspace, listener: Listener, monkeypatch,
 ) -> None:
-    """Half precision rounds by the shape of a batch: what stands in one with it could undo the equality to the bit."""
+    """Half precision rounds by the shape of a batch: other texts of a batch could undo bit-identity."""
     texts = (("en", "the cat"), ("am", "ሀለመ"), ("fr", "le chat"), ("am", "ሰረቀ ሀለ"))
     batches: list[list[list[int]]] = []
     monkeypatch.setattr(TransformerLanguageModel, "generate", watched(batches, TransformerLanguageModel.generate))
