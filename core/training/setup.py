@@ -399,7 +399,7 @@ def _copy_rows(folder: Path, tts: TTSModel, reference: str, first_new_row: int) 
     shown = ", ".join(repr(text) for text in missing[:_SHOWN_TOKENS]) + (" ..." if len(missing) > _SHOWN_TOKENS else "")
     others = f"{len(missing)} start with the values of the extension ({shown})" if missing else "none is missing"
     return (f"its vocabulary differs: {len(pairs)} of {len(wanted)} new rows are copied by the text of their token, "
-            f"{others}, {len(available) - len(pairs)} of its own are not used.")
+            f"{others}, {len(available) - len(pairs)} of its rows are not used.")
 
 
 def _copy_adapters(folder: Path, tts: TTSModel, record: CheckpointRecord) -> str:

@@ -186,7 +186,7 @@ FORGERIES: dict[str, tuple[Callable[[Members, dict[str, Any]], None], str]] = {
     "a lock": (lambda m, f: add(m, f, f"runs/{RUN}/lock"), "belongs to nothing"),
     "a file of another run": (lambda m, f: add(m, f, "runs/other/config.yaml"), "belongs to nothing"),
     "a file of the app": (lambda m, f: add(m, f, "cache/measures/x"), "no folder of a workspace"),
-    "a file that is not listed": (lambda m, f: (add(m, f, f"runs/{RUN}/more"), f["files"].pop())[0], "goes on behind"),
+    "a file that is not listed": (lambda m, f: (add(m, f, f"runs/{RUN}/more"), f["files"].pop())[0], "more data after"),
     "a file that is missing": (lambda m, f: m.pop() and None, "truncated|empty|end|header"),
     "another order": (lambda m, f: m.reverse(), "stands where its list has"),
     "a file twice": (lambda m, f: f["files"].append(f["files"][0]), "one twice"),
