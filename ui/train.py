@@ -57,7 +57,7 @@ def build(page: Page) -> None:
 
 
 def _build_run(page: Page) -> None:
-    """What shows the chosen run and acts on it."""
+    """The panels and buttons of the chosen run."""
     with gr.Row(elem_classes="controls"):
         page.run.render()
         stop = gr.Button("Stop", size="md", visible=False, elem_id="stop", min_width=100)
@@ -110,13 +110,13 @@ def _build_run(page: Page) -> None:
 
 
 def _refresh_on(page: Page, *widgets: gr.Dropdown | gr.Radio | gr.Checkbox) -> None:
-    """Refresh as soon as a choice changes. No output: `[gr.skip()]` for a single one is taken for its value."""
+    """Refresh as soon as a choice changes. No outputs: Gradio takes `[gr.skip()]` for the value of a single one."""
     for widget in widgets:
         page.live.pending.append(widget.input(lambda: None, None, None, **QUIET))
 
 
 def selected_run(view: View) -> JobState | None:
-    """The chosen run; when none is chosen, a running one, else the newest. None: it was deleted."""
+    """The chosen run; if none is chosen, a running one, else the newest. None if it was deleted."""
     return view.selected_job("run", "train")
 
 
@@ -138,7 +138,7 @@ def status_view(view: View) -> Html:
     proof = next((one for one in view.alive if one.certifies == state.id), None)
     note = job_views.certificate_note(state, past)
     if state.status == "finished" and records.unproven_note(state):
-        note = f"Not proven yet. It can be used; {'its certificate comes next' if proof else 'see Certificate'}."
+        note = f"Not proven yet. The run can be used; {'its certificate comes next' if proof else 'see Certificate'}."
     return join((job_views.job_card(state, title, note),
                  job_views.job_card(proof) if proof and state.status == "finished" else NOTHING,
                  job_views.plan(state.plan.lines) if state.plan else NOTHING, run_views.run_numbers(state)))
@@ -150,7 +150,7 @@ def samples_view(view: View) -> Html:
 
 
 def _build_new_run(page: Page) -> None:
-    """The preset, the form and the preflight check. The accordion opens while there is no run; no refresh closes it."""
+    """The preset, the form and the preflight check. The accordion is open while there is no run."""
     with gr.Accordion("New run", open=False, elem_classes="fold", elem_id="new-run") as fold:
         choices = {"extension": lambda view: page.workspace.list_extensions(),
                    "dataset": lambda view: verb_form.trainable_datasets(page.workspace, view.values["train.extension"]),
@@ -167,12 +167,12 @@ def _build_new_run(page: Page) -> None:
         )
         attach_preset(page, selector, form)
         preflight = gr.HTML(elem_id="preflight")
-    page.live.panel(fold, opened, "train")
+    page.live.panel(fold, open_without_runs, "train")
     page.live.panel(preflight, preflight_view, "train")
 
 
-def opened(view: View) -> object:
-    """Open while there is no run; else as the person left it, also before the first refresh."""
+def open_without_runs(view: View) -> object:
+    """Open the fold while there is no run; else leave it as the person set it."""
     return gr.update(open=True) if view.newest("train") is None else gr.skip()
 
 
@@ -260,14 +260,14 @@ def _build_comparison(page: Page) -> None:
         (job_views.run_name(state), state.id) for state in trainings(view.jobs)]), "train")
     page.live.panel(shown, lambda view: comparison_view(
         compared_runs(view), view.values["runs.scale"] == _SCALES[1], view.values["runs.along"] == "Minutes")
-        if view.values["runs.unfolded"] == "True" else gr.skip(), "train")  # a dozen charts that are seldom looked at
+        if view.values["runs.unfolded"] == "True" else gr.skip(), "train")  # not drawn while the fold is closed
     for event, value in ((fold.expand, "true"), (fold.collapse, "false")):
         page.live.pending.append(event(None, None, [unfolded], js=f"() => {value}", **QUIET))
     _refresh_on(page, runs, scale, x_axis)
 
 
 def trainings(states: Sequence[JobState]) -> list[JobState]:
-    """Trainings that made a step, newest first."""
+    """Trainings with at least one step, newest first."""
     return [state for state in states if state.verb == "train" and state.steps]
 
 
@@ -289,7 +289,7 @@ def comparison_view(states: Sequence[JobState], logarithmic: bool, by_time: bool
 
 
 def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, list[Series], bool]]:
-    """Title, lines and whether it is a share, of each chart."""
+    """Of each chart the title, the lines, and whether the values are percentages."""
 
     def x_value(step: Step) -> float:
         return step.seconds / 60 if by_time else float(step.step)
@@ -337,7 +337,7 @@ def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, li
 
 
 def _run_label(state: JobState) -> str:
-    """A run in legends and tables: its own name, else its time and the last part of its id."""
+    """The name of a run in legends and tables: its id if a person chose it, else its time and the end of its id."""
     short = job_views.short_id(state.id)
     return short if short == state.id else f"{job_views.clock(state.job.created)} ({short})"
 
@@ -374,14 +374,14 @@ def _option_table(states: Sequence[JobState]) -> Html:
 
 @dataclass(frozen=True)
 class PresetSelector:
-    """The widgets."""
+    """The widgets of the preset."""
 
     name: gr.Dropdown
     memory: gr.Dropdown
     about: gr.HTML
     reset: gr.Button
     notice: gr.HTML
-    filled: gr.State  # JSON: the value that the preset last put into each field
+    filled: gr.State  # JSON: the value that the preset last filled into each field
 
 
 def build_preset() -> PresetSelector:
@@ -405,7 +405,7 @@ def attach_preset(page: Page, selector: PresetSelector, form: OptionsForm) -> No
     live = page.live
     live.watch("preset", selector.name)
     live.watch("memory", selector.memory)
-    live.watch("placed", selector.filled)
+    live.watch("filled", selector.filled)
     for name in _PRESET_FIELDS:
         live.panel(form.widget(name), partial(field_update, page, name), "train")
     live.panel(selector.filled, lambda view: filled_values(page, view), "train")
@@ -416,7 +416,7 @@ def attach_preset(page: Page, selector: PresetSelector, form: OptionsForm) -> No
 
 
 def current_preset(page: Page, view: View) -> FittedPreset:
-    """The preset for what the form holds, computed once for all panels of a refresh."""
+    """The preset for the values in the form, computed once for all panels of a refresh."""
     key = ("presets", *(view.values[name] for name in _PRESET_INPUTS))
     if key not in view.cache:
         on_cpu = view.values["train.device"] == "cpu"
@@ -434,18 +434,18 @@ def current_preset(page: Page, view: View) -> FittedPreset:
 
 
 def preset_values(page: Page, view: View) -> Mapping[str, Value]:
-    """The preset's value of each field, else the schema's default."""
+    """The value of each field by the preset, else the default of the schema."""
     return {**_PRESET_DEFAULTS, **current_preset(page, view).values}
 
 
 def unchanged_values(page: Page, view: View) -> Mapping[str, Value]:
-    """The value that each field has without a person's change."""
+    """The value that each field would have if no person had changed it."""
     return {name: view.values[f"train.{name}"] if _follows(view, name) else value
             for name, value in preset_values(page, view).items()}
 
 
 def field_update(page: Page, name: str, view: View) -> object:
-    """The preset's value for a field that follows it."""
+    """Fill the preset's value into a field that no person changed."""
     value = preset_values(page, view)[name]
     return gr.update(value="" if value is None else value) if _follows(view, name) else gr.skip()
 
@@ -458,30 +458,30 @@ def filled_values(page: Page, view: View) -> str:
 
 
 def _last_filled(view: View) -> Mapping[str, Value]:
-    """What the preset last put into each field; at first the schema's defaults."""
-    filled: Mapping[str, Value] = json.loads(view.values["placed"] or "{}")
+    """The value that the preset last filled into each field; at first the default of the schema."""
+    filled: Mapping[str, Value] = json.loads(view.values["filled"] or "{}")
     return {**_PRESET_DEFAULTS, **filled}
 
 
 def _follows(view: View, name: str) -> bool:
-    """Whether no person changed the field."""
+    """Whether the field still has the value that was filled in: no person changed it."""
     return same_value(view.values[f"train.{name}"], _last_filled(view)[name])
 
 
 def changed_values(page: Page, view: View) -> Mapping[str, str]:
-    """What a person typed that differs from the preset, by field."""
+    """By field the values that a person changed and that differ from the preset."""
     values = preset_values(page, view)
     return {name: view.values[f"train.{name}"] for name in _PRESET_FIELDS
             if not _follows(view, name) and not same_value(view.values[f"train.{name}"], values[name])}
 
 
 def reset_preset(*values: Value) -> Sequence[object]:
-    """Treat the present values as the preset's own, so that the fields follow it again."""
+    """Treat the present values as filled in by the preset, so that the next refresh replaces them."""
     return [NOTHING, json.dumps(dict(zip(_PRESET_FIELDS, values, strict=True)))]
 
 
 def about_view(preset: FittedPreset, changed: Mapping[str, str]) -> Html:
-    """What the preset is for and why it was taken, what it sets, and what a person changed."""
+    """The purpose of the preset, why it was chosen, what it sets, and what a person changed."""
     fields = TrainOptions.model_fields
     values = job_views.facts([(fields[name].title or name, "as attention" if value is None else value)
                               for name, value in preset.values.items()])

@@ -1,6 +1,6 @@
 """The form of one verb: prerequisites, fields with their choices and suggestions, start button, command, last job.
 
-A value that a person typed stays; one that was suggested follows what else is chosen.
+A value that a person typed is never overwritten; a suggested value changes with the other choices.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from ui.page import TABS, Page
 
 ChoiceSource = Callable[[View], Sequence[str]]
 Suggested = tuple[Callable[[View], Value], Callable[[View], Collection[Value]]]
-"""What a field should hold, and every value that may have been suggested before."""
+"""Two functions: the value to suggest for a field, and every value that may have been suggested before."""
 OnStarted = Mapping[Block, Callable[[Job], object]]
-"""Updates of other components when the button has started a job."""
+"""Updates of other components after the button has started a job."""
 _PREREQUISITES: Mapping[str, tuple[str, str, str]] = {
     "model": ("No base model yet. Download one on the Model tab.", "model",
               "Choose one, or download one on the Model tab."),
@@ -46,12 +46,12 @@ _PREREQUISITES: Mapping[str, tuple[str, str, str]] = {
     "extension": ("No extended model yet. Add embedding rows on the Embeddings tab.", "embeddings",
                   "Choose one, or add embedding rows on the Embeddings tab."),
 }
-"""By field: the notice when there is nothing to choose, the tab that makes one, and the hint when none is chosen."""
+"""By field: the notice if there is nothing to choose, the tab that makes one, and the hint if none is chosen."""
 _FIRST_LANGUAGE = "am"
 
 
 def tab_header(title: str, *texts: str) -> gr.HTML:
-    """The head of a tab: its title and its purpose."""
+    """The title of a tab and its purpose."""
     return gr.HTML(div("lead", element("h2", title), *(paragraph(text) for text in texts)))
 
 
@@ -77,10 +77,10 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
                     preset: Callable[[View], Mapping[str, Value]] | None = None,
                     second: tuple[str, str] | None = None,
                     defaults: Mapping[str, Value] | None = None) -> tuple[OptionsForm, gr.Button]:
-    """The form of `verb`, its start button and the equal command; `choices` are read again on each refresh.
+    """The form of `verb`, its start button and the equivalent command; `choices` are read again on each refresh.
 
-    `suggested` values follow what else is chosen until a person types something else. The headings of the field
-    groups name what differs from `preset`. `second`: another verb that takes the same options, and its button.
+    `suggested` values change with the other choices until a person types something else. The headings of the field
+    groups name the values that differ from `preset`. `second`: another verb with the same options, and its button.
     """
     tab = VERBS[verb].tab
     form = build_form(VERBS[verb].options, first=first, choices=dict.fromkeys(choices, ()), defaults=defaults)
@@ -94,7 +94,7 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
     def choice(view: View, name: str) -> object:
         view = resolved_selection(view, verb, choices)
         field, offered = f"{verb}.{name}", list(choices[name](view))
-        # what may be left empty is not filled in
+        # a field that may be empty gets no suggestion
         newest = "" if "" in offered else newest_made(view, VERBS[verb].needs.get(name, ""))
         return gr.update(choices=offered, value=view.follow(field, view.values[field], offered, newest) or None)
 
@@ -138,7 +138,7 @@ def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str],
 
 
 def last_job_view(verb: str, nothing: str, result: Callable[[JobState], Html] | None = None) -> Callable[[View], Html]:
-    """A panel: the newest job of `verb` and its result; `nothing` before there is one."""
+    """A panel with the newest job of `verb` and its result; the text `nothing` before there is one."""
 
     def render(view: View) -> Html:
         state = view.newest(verb)
@@ -152,7 +152,7 @@ def last_job_view(verb: str, nothing: str, result: Callable[[JobState], Html] | 
 
 
 def build_rename(page: Page, chosen: gr.Dropdown, name: str) -> None:
-    """A fold that gives the job in `chosen` a name; its id, which others refer to, stays."""
+    """A fold in which a person sets the display name of the job in `chosen`; its id does not change."""
 
     def rename(job: str | None, title: str) -> Sequence[object]:
         if not job:
@@ -163,15 +163,14 @@ def build_rename(page: Page, chosen: gr.Dropdown, name: str) -> None:
     with gr.Accordion("Name", open=False, elem_classes="fold", elem_id=f"{name}-rename"):
         with gr.Row(elem_classes="controls"):
             title = gr.Textbox("", label="Name", max_lines=1, elem_id=f"{name}-title", scale=4, max_length=64,
-                               info="Shown in lists and on cards. The id stays, so that nothing that refers to it "
-                               "breaks. Empty: no name.")
+                               info="Shown in lists and on cards. The id does not change. Empty: no name.")
             button = gr.Button("Rename", size="md", scale=0, min_width=110, elem_id=f"{name}-rename-button")
         notice = gr.HTML(elem_classes="notices")
     page.on(button.click, rename, [chosen, title], [notice, title])
 
 
 def build_prerequisites(page: Page, verb: str, tab: str, choices: Mapping[str, ChoiceSource]) -> None:
-    """A notice and buttons that show only while there is nothing to choose for a field of the form."""
+    """A notice and buttons that are visible only while a field of the form has nothing to choose."""
 
     def visible(view: View, name: str) -> object:
         missing = missing_prerequisites(view, verb, choices)
@@ -190,7 +189,7 @@ def build_prerequisites(page: Page, verb: str, tab: str, choices: Mapping[str, C
 
 
 def missing_prerequisites(view: View, verb: str, choices: Mapping[str, ChoiceSource]) -> tuple[str, ...]:
-    """Fields of a form for which there is nothing to choose and no job that makes it."""
+    """Fields of a form with nothing to choose, and no job that makes it."""
     resolved = resolved_selection(view, verb, choices)
     return tuple(name for name in choices if name in _PREREQUISITES and not resolved.values[f"{verb}.{name}"]
                  and not names_being_created(view, verb, name))
@@ -206,9 +205,9 @@ def prerequisites_view(names: Sequence[str]) -> Html:
 
 
 def resolved_selection(view: View, verb: str, choices: Mapping[str, ChoiceSource]) -> View:
-    """`view` with the values that the form's dropdowns will show: existing, or made by a living job; else empty.
+    """`view` with the values that the form's dropdowns will show: names that exist or that a job is making; else empty.
 
-    Where nothing valid is chosen, the schema's default comes first.
+    If the chosen value is not valid, the schema's default is preferred.
     """
     chosen = dict(view.values)
     for name, source in choices.items():
@@ -221,7 +220,7 @@ def resolved_selection(view: View, verb: str, choices: Mapping[str, ChoiceSource
 
 
 def newest_made(view: View, kind: str) -> str:
-    """The name of the artefact of a kind that a job made last; empty where none did."""
+    """The name of the artefact of a kind that was made last; empty if there is none."""
     if (key := ("newest made",)) not in view.cache:
         made: dict[str, str] = {}
         for state in sorted((one for one in view.jobs if one.status == "finished"), key=lambda one: one.ended_at or 0):
@@ -235,7 +234,7 @@ def newest_made(view: View, kind: str) -> str:
 
 
 def names_being_created(view: View, verb: str, field: str) -> set[str]:
-    """Names of the artefacts for `field` of `verb` that living jobs make."""
+    """Names of artefacts for `field` of `verb` that jobs are making now."""
     kind = VERBS[verb].needs.get(field)
     names = set()
     for state in view.alive:
@@ -246,12 +245,12 @@ def names_being_created(view: View, verb: str, field: str) -> set[str]:
 
 
 def suggest_value(current: str, wanted: Value, suggested: Iterable[Value]) -> object:
-    """`wanted` in the place of a value of those that were `suggested`; else what was typed stays."""
+    """Replace the current value by `wanted` if it is one of the `suggested` ones; a typed value stays."""
     return gr.update(value=wanted) if any(same_value(current, value) for value in suggested) else gr.skip()
 
 
 def require_choices(verb: str, names: Sequence[str], values: Sequence[Value]) -> None:
-    """Raise `UserError` where a prerequisite is not chosen."""
+    """Raise `UserError` if a prerequisite is not chosen."""
     for name, value in zip(names, values, strict=True):
         if name in _PREREQUISITES and not str(value or "").strip():
             title = VERBS[verb].options.model_fields[name].title
@@ -259,7 +258,7 @@ def require_choices(verb: str, names: Sequence[str], values: Sequence[Value]) ->
 
 
 def trainable_datasets(workspace: Workspace, extension: str) -> list[str]:
-    """The datasets in no language of the base; those in a language of `extension` first."""
+    """The datasets in new languages; those in the languages of `extension` first."""
     spoken, before = set[str](), set(_base_languages(workspace, extension))
     with suppress(UserError):
         spoken = set(model_info.languages_of_extension(workspace, extension))
@@ -269,7 +268,7 @@ def trainable_datasets(workspace: Workspace, extension: str) -> list[str]:
 
 
 def replayable_datasets(workspace: Workspace, extension: str, chosen: str) -> list[str]:
-    """Nothing, each dataset in a language of the base of `extension`, all of them, and those `chosen`."""
+    """The choices of `replay_datasets`: none, each dataset in base languages, all of them, and the `chosen` ones."""
     base = _base_languages(workspace, extension)
     names = [one.name for one in records.datasets(workspace) if set(one.languages) <= set(base)]
     several = [", ".join(names)] if len(names) > 1 else []
@@ -285,18 +284,18 @@ def _base_languages(workspace: Workspace, extension: str) -> tuple[str, ...]:
 
 
 def models_to_build_upon(workspace: Workspace, jobs: Sequence[JobState]) -> list[str]:
-    """The base models, then the exports and the runs that have ended, on which a next language can be built."""
+    """The base models, then the exports and ended runs that can be extended by another language."""
     return [*workspace.list_models(), *(model.reference for model in taught_models(workspace, jobs))]
 
 
 def taught_models(workspace: Workspace, jobs: Sequence[JobState]) -> list[catalog.ModelReference]:
-    """The exports and the runs that have ended, on which a next language can be built."""
+    """The exports and ended runs that can be extended by another language."""
     return [one.model for one in taught(workspace, jobs)]
 
 
 @dataclass(frozen=True)
 class TaughtModel:
-    """A model to build upon, with the name of its base, the title of its family and the languages it was taught."""
+    """A run or export to extend, with its base, the title of its family and the languages of its trainings."""
 
     model: catalog.ModelReference
     base: str
@@ -305,11 +304,11 @@ class TaughtModel:
 
 
 _TAUGHT: list[tuple[tuple[object, ...], list[catalog.ModelReference], list[TaughtModel]]] = []
-"""Of the last call of `taught`: what changes with its answer, the references that were asked about, and the answer."""
+"""A cache of the last call of `taught`: stamp, references and result."""
 
 
 def taught(workspace: Workspace, jobs: Sequence[JobState]) -> list[TaughtModel]:
-    """As `taught_models`, with what is said of each; kept while nothing changes."""
+    """Like `taught_models`, with details of each; cached while nothing changes."""
     references = catalog.list_references(workspace, [state for state in jobs if not state.alive])
     stamp = catalog.references_stamp(workspace, references)
     for before, _references, found in _TAUGHT:
@@ -329,18 +328,18 @@ def taught(workspace: Workspace, jobs: Sequence[JobState]) -> list[TaughtModel]:
 
 
 def tokenizer_name(workspace: Workspace, model: str, dataset: str) -> str:
-    """Such as `tiny-am`, or `tiny-am-el` for a model that was taught Amharic."""
+    """A name such as `tiny-am`, or `tiny-am-el` for a model that has learned Amharic before."""
     language = records.dataset(workspace, dataset).language if dataset in workspace.list_datasets() else ""
     return f"{model_stem(workspace, model)}-{in_a_name(language or _FIRST_LANGUAGE)}"
 
 
 def in_a_name(languages: str) -> str:
-    """The codes of languages with hyphens between them, as a name has them."""
+    """Language codes joined by hyphens, for use in a name."""
     return languages.replace(",", "-")
 
 
 def model_stem(workspace: Workspace, model: str) -> str:
-    """The name of a base model; of a run or an export that of its base and its languages, such as `tiny-am`."""
+    """The start of a suggested name: the base model, and the languages of a run or export, such as `tiny-am`."""
     if ":" not in model:
         return model or CATALOG[0].name
     try:
@@ -359,7 +358,7 @@ def generated_names(workspace: Workspace, jobs: Sequence[JobState] = ()) -> set[
 
 
 def family_of_extension(workspace: Workspace, extension: str) -> CatalogEntry:
-    """The family of an extension; the built-in one where it is unknown."""
+    """The family of an extension; the built-in family if it is unknown."""
     try:
         return model_info.family_of_extension(workspace, extension)
     except UserError:
