@@ -1,9 +1,9 @@
 """Low-rank adapters by `peft`: LoRA (Hu et al. 2021), DoRA (Liu et al. 2024) and AdaLoRA (Zhang et al. 2023).
 
-One switch turns all of them on or off, also for single rows of a batch. Switched off, each wrapped layer computes
-exactly the product of its base layer, so the output is bit-identical to the base model's. In a batch of several
-languages the base product is computed for all rows together, as the base model does, and some rows alone take what the
-adapters add. On disk they are in peft's own format, and `PeftModel.from_pretrained` loads them.
+The adapters of a module are enabled or disabled together, also for single rows of a batch. If they are disabled, each
+wrapped layer computes exactly the product of its base layer, so the output is bit-identical to the base model's. In a
+batch of several languages the base product is computed for all rows together, as in the base model, and the adapters'
+output is added to some of the rows. Files are in peft's format: `PeftModel.from_pretrained` loads them.
 
 `peft` is imported in functions: it takes seconds.
 """
@@ -44,7 +44,7 @@ _IMPORTANCE, _UNCERTAINTY, _KEPT = "importance", "uncertainty", "kept"
 
 @dataclass(frozen=True)
 class AdapterPlan:
-    """Which adapters to make. `steps` are those of the run, over which AdaLoRA allocates its ranks."""
+    """The adapters to make. `steps` are those of the run, over which AdaLoRA reduces its ranks."""
 
     kind: AdapterKind
     ranks: Mapping[str, int]  # by the last part of the names of the layers that are wrapped
@@ -54,7 +54,7 @@ class AdapterPlan:
 
 
 def plan_adapters(options: TrainOptions, targets: Mapping[str, Sequence[str]]) -> AdapterPlan:
-    """The adapters that `options` ask for; `targets` are the layers of each part of the model."""
+    """The adapters of `options`; `targets` are the names of the layers by part of the model."""
     given = {"attention": options.adapter_rank, "mlp": options.adapter_rank_mlp, "heads": options.adapter_rank_heads}
     ranks = {part: options.adapter_rank if given.get(part) is None else given[part] or 0 for part in targets}
     if not any(ranks.values()):
@@ -70,9 +70,10 @@ def plan_adapters(options: TrainOptions, targets: Mapping[str, Sequence[str]]) -
 
 
 class Adapters:
-    """The adapters of one language, or of one training, inside a module; off until switched on.
+    """The adapters of one training inside a module; disabled until `switch(True)`.
 
-    A module may have several, of which one at most is on. Those that have a name of their own are frozen.
+    A module may have the adapters of several trainings, of which at most one is enabled. Only those with the default
+    name are trainable.
     """
 
     def __init__(self, module: nn.Module, config: LoraConfig, seed: int = 0, name: str = _NAME) -> None:
@@ -84,7 +85,7 @@ class Adapters:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             tuner = (AdaLoraModel if adaptive else LoraModel)(module, config, adapter_name=name)
-        del module.peft_config  # of this tuner alone, not to be shared with the next one
+        del module.peft_config  # else the next tuner of this module would share it
         self.module, self.config, self.name = module, config, name
         self.allocation = RankAllocation(tuner) if adaptive and name == _NAME else None
         self._layers = [layer for layer in module.modules() if isinstance(layer, LoraLayer) and name in layer.scaling]
@@ -101,7 +102,7 @@ class Adapters:
 
     @classmethod
     def fresh(cls, module: nn.Module, plan: AdapterPlan, seed: int) -> Adapters:
-        """Adapters as planned; they start without effect, but for rounding in DoRA."""
+        """New adapters by `plan`; at first they have no effect, except rounding in DoRA."""
         from peft import AdaLoraConfig, LoraConfig
 
         rank = max(plan.ranks.values())
@@ -120,7 +121,7 @@ class Adapters:
 
     @classmethod
     def load(cls, module: nn.Module, folder: Path, name: str = _NAME) -> Adapters:
-        """Adapters that `save` wrote; `UserError` when they do not fit `module`."""
+        """The adapters that `save` wrote; `UserError` if they do not fit `module`."""
         from peft import PeftConfig
 
         check_settings(folder)
@@ -163,7 +164,7 @@ class Adapters:
         return adapter_scale(self.config.to_dict())
 
     def carries_scale(self, name: str) -> bool:
-        """Whether this tensor is the one of its layer that the adapter's output is proportional to."""
+        """Whether the adapter's output is proportional to this tensor, so that a scale can be multiplied into it."""
         return (".lora_E" if self.allocation else ".lora_B") in name
 
     @torch.no_grad()
@@ -181,7 +182,7 @@ class Adapters:
         return merged
 
     def switch(self, on: bool) -> None:
-        """Turn these adapters on or off; others in the same module must be off."""
+        """Enable or disable these adapters; those of other trainings in the module must be disabled."""
         for layer in self._layers:
             layer.enable_adapters(on)
             if on:
@@ -192,7 +193,7 @@ class Adapters:
     def uncast(self) -> Iterator[None]:
         """Context without peft's cast of the input to the adapters' type.
 
-        For training under autocast, which casts by itself: casting twice costs a tenth of a step.
+        For training under autocast, which casts too: casting twice costs a tenth of a step's time.
         """
         for layer in self._layers:
             layer.cast_input_dtype_enabled = False
@@ -204,7 +205,7 @@ class Adapters:
 
     @contextmanager
     def enabled(self, on: bool) -> Iterator[None]:
-        """Context with all adapters on, or off."""
+        """Context in which these adapters are enabled or disabled."""
         before = self.on
         self.switch(on)
         try:
@@ -214,9 +215,9 @@ class Adapters:
 
     @contextmanager
     def enabled_for_rows(self, rows: Sequence[bool]) -> Iterator[None]:
-        """Context in which the adapters act on these rows of a batch alone; for inference.
+        """Context in which the adapters act only on the rows of a batch that are True in `rows`; for inference.
 
-        A batch may hold the rows several times, one copy after another, as guidance does.
+        A batch may hold all rows several times, one copy after another, as with classifier-free guidance.
         """
         mask = torch.tensor(rows, device=next(self.module.parameters()).device)
         mask = self._masks.setdefault(len(rows), mask).copy_(mask)
@@ -228,7 +229,7 @@ class Adapters:
 
 @contextmanager
 def _gated(layer: nn.Module, mask: torch.Tensor) -> Iterator[None]:
-    """Let one layer's adapter act on the rows of `mask` alone."""
+    """Context in which one layer's adapter acts only on the rows of `mask`."""
     saved: list[torch.Tensor] = []
 
     def save(_module: nn.Module, _input: object, output: torch.Tensor) -> None:
@@ -237,7 +238,7 @@ def _gated(layer: nn.Module, mask: torch.Tensor) -> Iterator[None]:
     def blend(_module: nn.Module, _input: object, output: torch.Tensor) -> torch.Tensor:
         plain = saved.pop()
         if len(plain) % len(mask):
-            raise ValueError(f"{len(plain)} rows for {len(mask)} switches")
+            raise ValueError(f"a batch of {len(plain)} rows for a mask of {len(mask)}")
         switches = mask.repeat(len(plain) // len(mask)).reshape(-1, *[1] * (plain.dim() - 1))
         return torch.where(switches, output, plain)
 
@@ -295,15 +296,12 @@ def _stored_name(name: str, adapter: str) -> str:
     return stored.removesuffix(".weight") if ".lora_magnitude_vector." in stored else stored
 
 
-if TYPE_CHECKING:
-    from peft import AdaLoraModel
-
 class RankAllocation:
     """AdaLoRA's rank allocation (arXiv:2303.10512) as peft does it, with a state that can be resumed.
 
-    Every layer begins with more directions than it will have. The importance of each is averaged over the steps, and
-    from a tenth of the run to its last third the least important ones of all layers together are set to zero, until the
-    budget is met.
+    Every layer begins with more directions than it will have at the end. The importance of each direction is averaged
+    over the steps. From a tenth of the run to its last third the least important directions of all layers are set to
+    zero, until the budget of ranks is met.
     """
 
     def __init__(self, tuner: AdaLoraModel) -> None:
@@ -311,8 +309,8 @@ class RankAllocation:
         self._kept: dict[str, torch.Tensor] = {}  # directions that the last allocation left, by factor
         tuner.peft_config[tuner.trainable_adapter_name].rank_pattern = None
 
-    def follow(self, step: int) -> None:
-        """After `step` optimizer steps, while the gradients of the last one are still there."""
+    def update(self, step: int) -> None:
+        """Allocate ranks after `step` optimizer steps; the gradients of the last step must still exist."""
         config = self._tuner.peft_config[self._tuner.trainable_adapter_name]
         config.rank_pattern = {name: kept.bool().tolist() for name, kept in self._kept.items()} or None
         self._tuner.update_and_allocate(step)
@@ -321,7 +319,7 @@ class RankAllocation:
         config.rank_pattern = None  # files have all directions, those set to zero too
 
     def penalty(self) -> torch.Tensor:
-        """Distance of the directions of a layer from orthogonality, the mean over the factors."""
+        """AdaLoRA's orthogonality penalty: distance of the directions from orthogonality, the mean over the factors."""
         weight = self._tuner.peft_config[self._tuner.trainable_adapter_name].orth_reg_weight
         parts = []
         for name, value in self._own():

@@ -56,10 +56,10 @@ _CACHE_SHARE = 0.5  # of the free memory, for the caches of texts that are gener
 
 @dataclass(frozen=True)
 class TaughtLanguage:
-    """What a model was taught in one training before it was extended again: its record, files and adapters.
+    """The result of an earlier training, after which the model was extended again: record, files and adapters.
 
-    `files` are those of its folder in `taught`, by their paths there: a training may hold the tensors in half
-    precision.
+    `files` are the contents of its folder in `taught`, by path. They are kept as bytes, because the loaded tensors may
+    be cast to half precision.
     """
 
     record: TaughtRecord
@@ -69,10 +69,10 @@ class TaughtLanguage:
 
 @dataclass(frozen=True)
 class TTSModel:
-    """A complete text-to-speech model: language model, front-end and adapters, with the family that has its vocoder.
+    """A complete text-to-speech model: language model, front-end and adapters; its `family` loads the vocoder.
 
-    `scope` is that of the training, `rows` for an extension as it was initialised, and None for a base model. A model
-    that is extended again is a base, with the languages that it was `taught` before; `adapters` are the new ones.
+    `scope` is that of the training; `rows` for an untrained extension, None for a base model. If a trained model is
+    extended again, its earlier trainings are in `taught` and count as a part of the base; `adapters` are the new ones.
     """
 
     ref: str
@@ -88,28 +88,28 @@ class TTSModel:
     changed: tuple[str, ...] = ()  # tensors of the base that were trained
     base_values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of `changed`, with `keep_base`
     taught: tuple[TaughtLanguage, ...] = ()
-    text_library: str = ""  # that wrote out numbers of base languages in the training; empty: none, or not stored
+    text_library: str = ""  # package that wrote out numbers of base languages in the training; empty: none, or unknown
 
     def text_library_note(self) -> str:
-        """Why numbers of base languages may be read otherwise than in the training, as a sentence; empty if alike."""
+        """A sentence if numbers of base languages may be read differently than in the training; else empty."""
         here = self.front_end.text_library
         if self.text_library in ("", here):
             return ""
-        return (f"Numbers and signs of {', '.join(self.front_end.base_languages)} were written out by "
-                f"{self.text_library} when {self.ref} was trained; here {here or 'no such package'} is installed, so "
-                "that they may be read otherwise.")
+        return (f"Numbers and signs of {', '.join(self.front_end.base_languages)} may be read differently than in the "
+                f"training: they were written out by {self.text_library} when {self.ref} was trained; here "
+                f"{here or 'no such package'} is installed.")
 
     @contextmanager
     def adapters_for_batch(self, languages: Sequence[str]) -> Iterator[None]:
-        """Context with the adapters enabled that each row of a batch needs, and all others disabled.
+        """Context in which each row of a batch has the adapters of its language, and all others are disabled.
 
-        The rows may need those of one language beside rows that need none; see `Adapters.enabled_for_rows`.
+        The rows may need the adapters of one training or none (see `Adapters.enabled_for_rows`), but not of two.
         """
         of_rows = [self.adapters_of(language) for language in languages]
         wanted = next((adapters for adapters in of_rows if adapters), None)
         enabled = [adapters is not None for adapters in of_rows]
         if any(adapters not in (None, wanted) for adapters in of_rows):
-            raise ValueError(f"the adapters of several languages in one batch: {', '.join(dict.fromkeys(languages))}")
+            raise ValueError(f"the adapters of several trainings in one batch: {', '.join(dict.fromkeys(languages))}")
         with ExitStack() as stack:
             for adapters in (self.adapters, *(one.adapters for one in self.taught)):
                 if adapters is not None and adapters is not wanted and adapters.on:
@@ -119,20 +119,20 @@ class TTSModel:
             yield
 
     def adapters_for(self, language: str) -> AbstractContextManager[None]:
-        """Context with the adapters enabled that texts of `language` need, and all others disabled."""
+        """Context with the adapters of `language` enabled, if it has some, and all others disabled."""
         return self.adapters_for_batch([language])
 
     @property
     def sampling(self) -> Sampling:
-        """What is recommended for this model."""
+        """The recommended sampling of this model."""
         return self.family.sampling_for(self.front_end.base_languages)
 
     def generate(self, texts: Sequence[np.ndarray], languages: Sequence[str],
                  voices: Sequence[Voice | PreparedVoice], sampling: Sampling) -> list[Generated]:
         """`LanguageModel.generate`, each text with the adapters of its language, in batches that fit into memory.
 
-        On a GPU a batch is filled up to a power of two by copies of its last text: each size has CUDA graphs. Texts
-        that need the adapters of several languages do not share a batch.
+        On a GPU a batch is padded to a power of two with copies of its last text, because each size needs a CUDA graph.
+        Texts that need different adapters do not share a batch.
         """
         adapted = list(dict.fromkeys(filter(None, map(self.adapters_of, languages))))
         if len(adapted) > 1:
@@ -146,7 +146,7 @@ class TTSModel:
             return [by_index[index] for index in range(len(texts))]
         needed, found = self.lm.decode_bytes(max(map(len, texts))), list[Generated]()
         most = self._fitting(needed, self._batch_size(len(texts)))
-        if most < len(texts):  # buffers of other batches may be in the way
+        if most < len(texts):  # free the buffers of other batches and try again
             self.lm.free_buffers()
             most = self._fitting(needed, self._batch_size(len(texts)))
         while rest := len(texts) - len(found):
@@ -162,9 +162,9 @@ class TTSModel:
                 if count == 1:
                     raise
                 out_of_memory = True
-            if out_of_memory:  # outside of `except`, whose traceback holds the buffers
+            if out_of_memory:  # not inside `except`, because the traceback keeps the buffers alive
                 self.lm.free_buffers()
-                torch.cuda.empty_cache()  # else a small tensor can keep the block of a large cache
+                torch.cuda.empty_cache()  # else a small tensor can keep a large block reserved
                 most = 1 << (count - 1).bit_length() - 1
         return found
 
@@ -172,13 +172,13 @@ class TTSModel:
         return 1 << (count - 1).bit_length() if self.device.type == "cuda" else count
 
     def _fitting(self, needed: int, count: int) -> int:
-        """How many of `count` texts to generate at once if each takes `needed` bytes; on a GPU a power of two."""
+        """How many of `count` texts to generate at once if each needs `needed` bytes; on a GPU a power of two."""
         free = compute.free_bytes(self.device)
         fitting = count if free is None else max(1, min(count, int(_CACHE_SHARE * free) // needed))
         return fitting if fitting == count else 1 << fitting.bit_length() - 1
 
     def adapters_of(self, language: str) -> Adapters | None:
-        """The adapters that act on texts of `language`."""
+        """The adapters of `language`, or None."""
         for one in self.taught:
             if language in one.record.languages:
                 return one.adapters
@@ -186,18 +186,18 @@ class TTSModel:
 
     @property
     def new_languages(self) -> tuple[str, ...]:
-        """The languages of the last extension: neither the base's nor taught before."""
+        """The languages of the last extension: not those of the base or of earlier trainings."""
         return tuple(code for code in self.front_end.languages
                      if self.front_end.is_new(code) and code not in self.origin.taught_languages)
 
     @property
     def frozen_hash(self) -> str:
-        """The hash of every tensor that was there before the last extension."""
+        """The hash of every tensor that existed before the last extension."""
         return self.taught[-1].record.frozen_hash if self.taught else self.base_hash
 
     @property
     def origin(self) -> Origin:
-        """What rows and adapters of this model belong to."""
+        """The identity of base, vocabulary and earlier trainings, to which rows and adapters belong."""
         return Origin(self.family.name, self.name, self.base_hash, self.front_end.prefix_size, self.front_end.size,
                       self.front_end.fingerprint, tuple(one.record for one in self.taught))
 
@@ -308,7 +308,7 @@ def load_export(folder: Path, device: torch.device) -> TTSModel:
 
 
 def assemble_export(folder: Path, device: torch.device) -> TTSModel:
-    """`load_export` without the check of every file, for an export that is just being written."""
+    """`load_export` without the check of every file, for an export that is still being written."""
     record = read_export_record(folder)
     split = _split_export(folder, record.origin, device)
     lm, front_end, rows = split.lm, split.front_end, split.rows
@@ -332,21 +332,21 @@ def assemble_export(folder: Path, device: torch.device) -> TTSModel:
 
 
 def load_merged(folder: Path, merged: str, device: torch.device) -> TTSModel:
-    """The model in the file `merged` of an export that is just being written: no adapters, all of its rows as new ones.
+    """The model in the file `merged` of an export that is still being written: without adapters, all rows as new ones.
 
-    The file takes the place of the plain one while it is loaded, as a program that knows no adapters would have it.
+    While it is loaded the file gets the name of the plain one, as in a program that does not know adapters.
     """
     record = read_export_record(folder)
     family = family_named(record.origin.family)
     plain, other = family.language_model_file(folder), folder / merged
-    aside = plain.with_name(f"{plain.name}.plain")
-    plain.rename(aside)
+    renamed = plain.with_name(f"{plain.name}.plain")
+    plain.rename(renamed)
     other.rename(plain)
     try:
         split = _split_export(folder, record.origin, device)
     finally:
         plain.rename(other)
-        aside.rename(plain)
+        renamed.rename(plain)
     base = TTSModel(f"export:{record.name}", family, record.origin.model, folder, record.origin.base_hash, split.lm,
                     _base_front_end(split.front_end), device, text_library=record.text_library)
     rows = {rows_name(table): torch.cat([split.earlier[table][len(split.lm.module.get_parameter(table)):],
@@ -356,11 +356,11 @@ def load_merged(folder: Path, merged: str, device: torch.device) -> TTSModel:
 
 @dataclass(frozen=True)
 class _SplitExport:
-    """The language model of an export with the base's rows alone, and its other rows by the names of their tables."""
+    """The language model of an export with only the base's rows, and its other rows by table."""
 
     lm: LanguageModel
     front_end: FrontEnd
-    earlier: Mapping[str, torch.Tensor]  # rows of the base and of the taught languages
+    earlier: Mapping[str, torch.Tensor]  # rows of the base and of earlier trainings
     rows: Mapping[str, torch.Tensor]  # new ones, named as by `rows_name`
 
 
@@ -400,7 +400,7 @@ def extend_model(base: TTSModel, front_end: FrontEnd, rows: Mapping[str, torch.T
 
 
 def write_taught(folder: Path, model: TTSModel) -> None:
-    """Write what `model` was taught before into `folder`, each training's languages into a folder of `taught`."""
+    """Write the earlier trainings of `model` into `folder`, each into a subfolder of `taught`."""
     for one in model.taught:
         for name, content in one.files.items():
             path = resolve_inside(folder / records.TAUGHT, one.record.folder) / name
@@ -410,7 +410,7 @@ def write_taught(folder: Path, model: TTSModel) -> None:
 
 def _add_language(base: TTSModel, front_end: FrontEnd, record: TaughtRecord, rows: Mapping[str, torch.Tensor],
            adapter: Path) -> TTSModel:
-    """`base` with what it was taught in one more training, frozen; `adapter`: the folder of its adapters, if any."""
+    """`base` with the result of one more training, frozen; `adapter`: the folder of its adapters, if it has some."""
     model, adapters = extend_model(base, front_end, rows, frozen=True), None
     files = {records.ROWS: tensor_files.serialize(rows)}
     if adapter.is_dir():

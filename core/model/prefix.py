@@ -1,9 +1,8 @@
-"""Old rows that cannot move: buffers beside the only parameters, the new rows.
+"""Extended text tables: the old rows are buffers (the prefix), and only the new rows are parameters.
 
-No optimizer, weight decay, momentum, clipping or averaging can touch what is not a
-parameter. The old part of every output comes from the very matrix product the base model
-makes, at its old shape, so that it stays bit-identical whatever stands beside it. The old
-rows may be cast to half precision for a training; the new rows stay in float32.
+No optimizer, weight decay, momentum, clipping or averaging changes a buffer. The old part of every output is computed
+by the same matrix product as in the base model, at the same shape, so it is bit-identical, whatever rows were added.
+The old rows may be cast to half precision for a training; the new rows stay in float32.
 """
 
 from __future__ import annotations
@@ -21,14 +20,15 @@ from models.base import LanguageModel
 
 
 class PrefixTable(nn.Module):
-    """A text table: `prefix` (N, width) frozen rows, those of `taught` languages, frozen too, and the `new` ones.
+    """A text table in parts: the base's rows (N, width), the rows of each earlier training (`taught`), and `new` rows.
 
-    Each language's rows (M, width) are a tensor of their own, so that its products keep their shape whatever comes
-    behind them. A bias (N,) is divided likewise. A model that is only a base has no `new` rows.
+    All but the new ones are frozen. The rows (M, width) of each training are a separate tensor, so their matrix product
+    keeps its shape when further rows are added. A bias (N,) is divided in the same way. A model that is only to be
+    extended has no `new` rows.
     """
 
-    weight: torch.Tensor  # the prefix, under the name it has in the base
-    bias: torch.Tensor | None  # the same
+    weight: torch.Tensor  # the rows of the base, under the base's name
+    bias: torch.Tensor | None  # the bias of the base
 
     def __init__(self, prefix: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         super().__init__()
@@ -36,10 +36,10 @@ class PrefixTable(nn.Module):
         self.register_buffer("bias", None if bias is None else bias.detach())
         self.new: nn.Parameter | None = None
         self.new_bias: nn.Parameter | None = None
-        self.languages = 0  # that were taught
+        self.languages = 0  # number of `taught` parts
 
     def append(self, rows: torch.Tensor, bias: torch.Tensor | None, *, frozen: bool) -> None:
-        """Append the `rows` of a language: to train, or `frozen`."""
+        """Append the `rows` of a training: as parameters, or `frozen`."""
         assert self.new is None, "the new rows come last"
         if frozen:
             self.register_buffer(f"taught_{self.languages}", rows.detach().clone())
@@ -50,7 +50,7 @@ class PrefixTable(nn.Module):
             self.new_bias = None if bias is None else nn.Parameter(bias.clone())
 
     def parts(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
-        """Rows and bias of the prefix, of each taught language, and the new ones."""
+        """Rows and bias of the base, of each earlier training, and the new ones."""
         found = [(self.weight, self.bias)]
         found += [(self.get_buffer(f"taught_{index}"), getattr(self, f"taught_{index}_bias"))
                   for index in range(self.languages)]
@@ -58,34 +58,34 @@ class PrefixTable(nn.Module):
 
 
 class PrefixEmbedding(PrefixTable):
-    """An embedding of these rows."""
+    """An embedding whose rows are the parts of a `PrefixTable`."""
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Ids (...,) below the number of rows to (..., width)."""
-        (prefix, _), *behind = self.parts()
+        (prefix, _), *later = self.parts()
         embedded, start = F.embedding(ids.clamp(max=len(prefix) - 1), prefix), len(prefix)
-        for number, (rows, _) in enumerate(behind, 1):
-            own = (ids - start).clamp(min=0)
-            if number < len(behind):
-                own = own.clamp(max=len(rows) - 1)
-            embedded = torch.where((ids >= start)[..., None], F.embedding(own, rows), embedded)
+        for number, (rows, _) in enumerate(later, 1):
+            row_ids = (ids - start).clamp(min=0)
+            if number < len(later):
+                row_ids = row_ids.clamp(max=len(rows) - 1)
+            embedded = torch.where((ids >= start)[..., None], F.embedding(row_ids, rows), embedded)
             start += len(rows)
         return embedded
 
 
 class PrefixLinear(PrefixTable):
-    """A linear head of these rows."""
+    """A linear head whose output rows are the parts of a `PrefixTable`."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden (..., width) to logits (..., number of rows)."""
-        (prefix, bias), *behind = self.parts()
+        (prefix, bias), *later = self.parts()
         return torch.cat([F.linear(hidden, prefix, bias), *(
-            F.linear(hidden, rows.to(hidden.dtype), None if own is None else own.to(hidden.dtype))
-            for rows, own in behind)], -1)
+            F.linear(hidden, rows.to(hidden.dtype), None if its_bias is None else its_bias.to(hidden.dtype))
+            for rows, its_bias in later)], -1)
 
 
 def tokens_of_table(lm: LanguageModel, table: str, tokens: Sequence[NewToken]) -> tuple[NewToken, ...]:
-    """Those of the `tokens` that have a row in a text table: all, or the tags alone in the table of languages."""
+    """The `tokens` that have a row in a text table: all of them; in the table of languages only language tags."""
     return tuple(token for token in tokens if table != lm.language_table or token.kind == "tag")
 
 
@@ -102,14 +102,14 @@ def parameter_name(table: str) -> str:
 
 def extend_tables(module: nn.Module, tables: tuple[str, ...], rows: Mapping[str, torch.Tensor], *,
                   frozen: bool = False) -> None:
-    """Append the `rows` of a language to each of the text `tables`, whose modules get their prefix form.
+    """Append the `rows` of a training to each of the text `tables`; their modules become `PrefixTable`s, in place.
 
     `rows` are (M, width), or (M,) of a bias, and named as by `rows_name`; `frozen` ones cannot be trained.
     """
     for table in tables:
         name, _, leaf = table.rpartition(".")
         if leaf == "bias":
-            continue  # with its weight
+            continue  # it is extended together with its weight
         owner, (parent, _, own_name) = module.get_submodule(name), name.rpartition(".")
         bias, new_bias = getattr(owner, "bias", None), rows.get(f"{name}.bias")
         assert (bias is None) == (new_bias is None), f"{name} has a bias, and new rows without one, or the reverse"
@@ -121,7 +121,7 @@ def extend_tables(module: nn.Module, tables: tuple[str, ...], rows: Mapping[str,
 
 
 def whole_table(module: nn.Module, table: str) -> torch.Tensor:
-    """All rows of a text table, (N, width) or (N,) of a bias, whether it was extended or not."""
+    """All rows of a text table, extended or not: (N, width), or (N,) of a bias."""
     name, _, leaf = table.rpartition(".")
     owner = module.get_submodule(name)
     if not isinstance(owner, PrefixTable):
@@ -136,35 +136,35 @@ def new_rows(module: nn.Module, tables: tuple[str, ...]) -> dict[str, nn.Paramet
 
 
 def base_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Every tensor of an extended or adapted module that came from the base, by the base's own names.
+    """Every tensor of an extended or adapted module that came from the base, by its name in the base.
 
-    Rows and adapters of languages that the base was taught are among them, under names of their own.
+    Rows and adapters of earlier trainings belong to the base; their names contain `TAUGHT`.
     """
     return {_BASE_LAYERS.sub(".", name): value for name, value in module.state_dict().items() if is_of_base(name)}
 
 
 def is_of_base(name: str) -> bool:
-    """Whether a tensor of an extended or adapted module is the base's: neither a new row nor a new adapter's."""
+    """Whether a tensor of an extended or adapted module belongs to the base, so not to new rows or adapters."""
     is_new = name.endswith((".new", ".new_bias")) or (".lora_" in name and not is_taught(name))
     return not is_new and not is_count(name)
 
 
 def is_taught(name: str) -> bool:
-    """Whether a tensor of an extended or adapted module is of a language that the base was taught."""
+    """Whether a tensor of an extended or adapted module belongs to an earlier training."""
     return TAUGHT in name
 
 
-_BASE_LAYERS = re.compile(r"(\.base_layer)+\.")  # adapters of two kinds wrap a layer twice
-TAUGHT = ".taught_"  # in the names of rows and adapters of taught languages
+_BASE_LAYERS = re.compile(r"(\.base_layer)+\.")  # repeated if the adapters of two trainings wrap a layer
+TAUGHT = ".taught_"  # in the names of rows and adapters of earlier trainings
 
 
 def is_count(name: str) -> bool:
-    """Whether a tensor only says how many directions an adapter has, as AdaLoRA's do."""
+    """Whether a tensor is AdaLoRA's count of an adapter's ranks."""
     return ".ranknum." in name
 
 
 def hash_tensors(tensors: dict[str, torch.Tensor]) -> str:
-    """SHA-256 over names, types, shapes and bytes, in the order of the names."""
+    """SHA-256 over names, dtypes, shapes and bytes, sorted by name."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         value = tensors[name].detach().cpu().contiguous()

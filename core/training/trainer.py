@@ -254,7 +254,7 @@ class Trainer:
                 torch.autograd.graph.increment_version(parameter)
             self.scaler.update()
             if self._allocation is not None:
-                self._allocation.follow(self.step + 1)
+                self._allocation.update(self.step + 1)
         if self.ema is not None:
             self.ema.update()
         self.train_model.lm.module.eval()
