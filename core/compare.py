@@ -101,9 +101,9 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
     loaded = 2 - first.cached - second.cached
     lines = [f"{pluralize(len(texts), 'text')} through {base.ref} and {finetuned.ref}: voice "
              f"{second.voice}, seed {options.sampling.seed}; {first.precision}"
-             f"{'' if loaded else '; loaded already'}."]
+             f"{'' if loaded else '; already loaded'}."]
     if unused := unused_controls(options.sound, base.family):
-        lines.append(f"{', '.join(unused)}: {base.family.name} has no such control; it changes nothing.")
+        lines.append(f"{', '.join(unused)}: no effect, because {base.family.name} has no such control.")
     notes = [sides[BASE].note for sides in inputs if BASE in sides]
     lines += [note for note in dict.fromkeys(notes) if note]
     reporter.emit(Plan(tuple(lines), {"texts": len(texts), "loaded": loaded}))

@@ -296,7 +296,7 @@ def _tasks(options: EvaluateOptions, workspace: Workspace, lead: _Lead, name: st
                                    options.voices[0] if options.voices else "", options.sound,
                                    trained_on=lead.model).synthesizer.model
     if unused := unused_controls(options.sound, model.family):
-        warn(f"{', '.join(unused)}: {model.family.name} has no such control; it changed nothing.")
+        warn(f"{', '.join(unused)}: no effect, because {model.family.name} has no such control.")
     voices = _Voices.of(options, lead, model)
     tasks, unread = [], dict[str, int]()
     for one in every:

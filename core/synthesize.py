@@ -1,6 +1,6 @@
-"""Synthesize a text, or each line of a file: chunks as they are computed, then the clip, then its score.
+"""The verb `synthesize`: a text, or each line of a file. Chunks are emitted as they are computed, then clip and score.
 
-A clip is scored where a recogniser knows the language. `clips.zip` holds all clips and a table of them.
+A clip is scored if a recogniser knows the language. `clips.zip` holds all clips and a table of them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ SIDE = "speech"
 
 def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
         model_cache: ModelCache | None = None) -> Result:
-    """Write `audio/chunk-NNN.wav` one by one, `audio/speech.wav` and its spectrogram; of a file `audio/NNNN.wav`.
+    """Write `audio/chunk-NNN.wav` one by one, `audio/speech.wav` and its spectrogram; for a file `audio/NNNN.wav`.
 
-    Models are taken from `model_cache`, and stay there.
+    The model is taken from `model_cache` if it is there, else loaded into it.
     """
     texts = read_texts(options)
     with stage(reporter, "load"):
@@ -40,11 +40,11 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
     count = _count_chunks(synthesizer, texts, options)
     many = f"{pluralize(len(texts), 'clip')}, " if options.file else ""
     plan = (f"{many}{pluralize(count, 'chunk')} with {model.ref} in the voice {loaded.voice}; "
-            f"{loaded.precision}{'; loaded already' if loaded.cached else ''}.")
+            f"{loaded.precision}{'; already loaded' if loaded.cached else ''}.")
     reporter.emit(Plan((plan,), {"clips": len(texts), "chunks": count, "loaded": 0 if loaded.cached else 1}))
     if unused := unused_controls(options.sound, model.family):
-        reporter.emit(WarningRaised(f"{', '.join(unused)}: {model.family.name} has no such control; "
-                                    "it changed nothing."))
+        reporter.emit(WarningRaised(f"{', '.join(unused)}: no effect, because {model.family.name} has no such "
+                                    "control."))
     for note in dict.fromkeys(note for text in texts for note in synthesizer.reading_notes(text, language)):
         reporter.emit(WarningRaised(note))
 
@@ -63,7 +63,7 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
                                             chunk_stem=f"{stem}-chunk" if options.file else "chunk", stem=stem)
                     reporter.emit(clip.unscored_event(SIDE, index, texts[index], language))
                     waiting.append((index, texts[index], clip))
-                if not recogniser_loaded:  # after the first can be heard
+                if not recogniser_loaded:  # only now, so that the first clip can be played early
                     recogniser, recogniser_loaded = load_recogniser_or_warn(
                         workspace, model, lambda message: reporter.emit(WarningRaised(message)),
                         languages=(language,)), True
@@ -123,7 +123,7 @@ def read_texts(options: SynthesizeOptions) -> list[str]:
 
 
 def _count_chunks(synthesizer: Synthesizer, texts: list[str], options: SynthesizeOptions) -> int:
-    """The chunks of all texts; `UserError` names the first line that the model cannot speak."""
+    """The number of chunks of all texts; `UserError` names the first line that the model cannot read."""
     count = 0
     for number, text in enumerate(texts, 1):
         try:

@@ -1,6 +1,6 @@
-"""The frame of every verb on the command line: flags from the schema, the run as a job, an exit code.
+"""The command line of every verb: flags from the schema, the run as a job, an exit code.
 
-The job stands in the workspace like one started from the page, and is seen there; only its process is this one.
+The job is created in the workspace and is visible on the page, like one started there, but it runs in this process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ USAGE_ERROR = 2
 ALREADY_RUNNING = worker.ALREADY_RUNNING
 STOPPED = worker.STOPPED
 OUTPUT_CLOSED = 141
-"""The output was cut off, as by `| head`; what a shell gives for a program that SIGPIPE ended."""
+"""The reader of the output closed it, as `head` does; the code that a shell gives for a program ended by SIGPIPE."""
 
 CODES = ("0 finished, 1 failed{graded}, 2 wrong usage (nothing was started), 3 already running, 130 stopped, "
          "141 output closed.")
@@ -50,16 +50,16 @@ CODES = ("0 finished, 1 failed{graded}, 2 wrong usage (nothing was started), 3 a
 DEFAULT_WORKSPACE = "workspace"
 _NEWEST: Mapping[str, str] = {"segments": "segment", "tokenizer": "tokenizer", "extension": "extend",
                               "dataset": "prepare"}
-"""Options that name what was made before, and the verb that makes it; the last one made is taken."""
+"""Options whose default is the artefact that was made last, and the verb that makes it."""
 _Arguments = ParamSpec("_Arguments")
 Work = Callable[[Workspace, argparse.Namespace], Mapping[str, Any] | int]
 
 
 def run_verb(verb: str, arguments: Sequence[str] | None = None, *, grade: Callable[[JobState], int] = lambda _state: 0,
              graded: str = "", more: str = "") -> int:
-    """Run `verb` as the command line says; the exit code, which for a job that finished is its `grade`.
+    """Run `verb` with the arguments of the command line; the exit code, which for a finished job is its `grade`.
 
-    `graded` is the help for an exit code 1 of a finished job, and `more` help on what the script does beside the verb.
+    `graded` is the help for exit code 1 of a finished job, and `more` is help on other things that the script does.
     """
     parser = build_parser(verb, graded=graded)
     parser.epilog = f"{more} {parser.epilog}".strip()
@@ -68,7 +68,7 @@ def run_verb(verb: str, arguments: Sequence[str] | None = None, *, grade: Callab
     resuming = VERBS[verb].resumes and given.resume is not None
     others = given_values(given, VERBS[verb].options) or given.config
     if resuming and (others or given.name or is_preset_given(given)):
-        parser.error("--resume goes on with a run as it was configured; it takes no other option")
+        parser.error("--resume continues a run with its own options; it takes no other option")
     try:
         workspace = Workspace.open(given.workspace)
         options = options_of(verb, given, workspace)
@@ -106,7 +106,7 @@ def script_parser(script: str, description: str | None, json_help: str) -> argpa
 
 def actions_parser(script: str, description: str | None,
                    json_help: str) -> tuple[argparse.ArgumentParser, Callable[..., argparse.ArgumentParser]]:
-    """The parser of a script with actions, and what adds one: `--workspace` and `--json` stand before or behind it."""
+    """The parser of a script with actions, and a function that adds one; `--workspace` and `--json` work on both."""
     parser: argparse.ArgumentParser = _Parser(prog=f"python -m scripts.{script}", description=description,
                                               formatter_class=argparse.RawDescriptionHelpFormatter)
     for where, otherwise in ((parser, None), (anywhere := argparse.ArgumentParser(add_help=False), argparse.SUPPRESS)):
@@ -118,9 +118,9 @@ def actions_parser(script: str, description: str | None,
 
 
 def run_in_workspace(parser: argparse.ArgumentParser, arguments: Sequence[str] | None, do: Work) -> int:
-    """The frame of a command that is no job: parse, open the workspace, `do` the work; the exit code.
+    """Run a command that is no job: parse, open the workspace, `do` the work; the exit code.
 
-    `do` returns what `--json` prints, or an exit code when it has printed all itself.
+    `do` returns what `--json` prints, or an exit code if it has printed everything itself.
     """
     given = parser.parse_args(arguments)
     _replace_unknown_letters()
@@ -136,7 +136,7 @@ def run_in_workspace(parser: argparse.ArgumentParser, arguments: Sequence[str] |
 
 
 def _replace_unknown_letters() -> None:
-    """A terminal without Ethiopic letters must not end the work."""
+    """Print escapes for characters that the terminal's encoding lacks, instead of raising an error."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
@@ -144,7 +144,7 @@ def _replace_unknown_letters() -> None:
 def run_job(job: Job, *, resuming: bool = False, as_json: bool = False) -> int:
     """Run `job` in this process, with a line for each event; the exit code.
 
-    The last line says how to resume it, where that may help.
+    If a resume may help, the last line is the command for it.
     """
     console = Console()
     console.say(f"{job.id} in {job.workspace.path}")
@@ -159,7 +159,7 @@ def run_job(job: Job, *, resuming: bool = False, as_json: bool = False) -> int:
 
 
 def _train_and_certify(training: Job, *, resuming: bool, as_json: bool) -> int:
-    """Run a training and its certificate, which another job may be making already; the exit code."""
+    """Run a training and the job that certifies it, unless another job does that already; the exit code."""
     code, result = run_job(training, resuming=resuming), Result()
     if code == 0:
         states = JobBoard(training.workspace).states()
@@ -175,10 +175,10 @@ def _train_and_certify(training: Job, *, resuming: bool, as_json: bool) -> int:
 
 
 def is_worth_resuming(state: JobState) -> bool:
-    """Whether a resume as it stands may get further; not where the person must change an option (a taken name).
+    """Whether a resume without other options may succeed; not if the user must change an option, such as a taken name.
 
-    Hints at what can be mended around the job say "continue" or "resume"; one with the command itself needs no other.
-    A training is always worth it: it has steps and a separate name.
+    Hints about problems outside of the job contain "continue" or "resume"; a hint with the command itself needs no
+    second one. A training is always worth resuming.
     """
     if not state.resumable or "--resume" in state.hint:
         return False
@@ -187,7 +187,7 @@ def is_worth_resuming(state: JobState) -> bool:
 
 
 def resume_command(job: Job) -> str:
-    """The command that resumes a job: by its own script in the terminal, or in the background."""
+    """The command that resumes a job: with the script of its verb, else with `scripts.jobs`."""
     where = ("--workspace", str(job.workspace.path))
     words = ((f"scripts.{job.verb}", *where, "--resume") if VERBS[job.verb].resumes
              else ("scripts.jobs", *where, "resume"))
@@ -205,7 +205,7 @@ def json_line(state: JobState) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that takes `-3°C` for a value, as argparse takes `-3`: only `-x` and `--word` are options."""
+    """A parser that accepts `-3°C` as a value, as argparse accepts `-3`: only `-x` and `--word` are options."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -213,7 +213,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Help(argparse.HelpFormatter):
-    """Each paragraph of a text is wrapped by itself; an example is one line, to be copied."""
+    """Wraps each paragraph of a text separately; an example stays one line, to be copied."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(part if part.startswith("Example") else super(_Help, self)._fill_text(part, width, indent)
@@ -227,28 +227,28 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
     codes = f"Exit code: {CODES.format(graded=f' or {graded}' if graded else '')}"
     parser = script_parser(verb, model.__doc__, "end with the outcome as one line of JSON")
     parser.epilog, parser.formatter_class = f"{codes}\n\n{example}", _Help
-    parser.add_argument("--config", metavar="FILE", help="options from a YAML file; flags win over it")
+    parser.add_argument("--config", metavar="FILE", help="options from a YAML file; flags override it")
     if VERBS[verb].resumes:
         parser.add_argument("--resume", metavar="ID", help="resume a run that was stopped, failed or crashed")
         parser.add_argument("--name", help="name of the run (default: verb and time)")
     if verb == "train":
         parser.add_argument("--no-certificate", action="store_true",
-                            help="end when the steps are done; python -m scripts.certify proves the run later")
+                            help="end after the last step; python -m scripts.certify certifies the run later")
     if issubclass(model, TrainOptions):
         parser.add_argument("--preset", choices=("auto", *model_info.NAMES),
-                            help="options for so much speech; auto chooses by the dataset's hours; --config and flags "
-                                 "win over it (default: none, the options' own defaults)")
+                            help="options for an amount of speech; auto chooses by the dataset's hours; --config and "
+                                 "flags override it (default: none)")
         parser.add_argument("--memory", choices=get_args(model_info.Memory), default="auto",
-                            help="the preset for a GPU of so many GB; auto takes the one found (default: %(default)s)")
+                            help="the preset for a GPU of this many GB; auto detects it (default: %(default)s)")
     add_arguments(parser, model)
     return parser
 
 
 def options_of(verb: str, given: argparse.Namespace, workspace: Workspace) -> Options:
-    """The options: flags win over the file of `--config`, and that over the preset."""
+    """The options: flags override the file of `--config`, and that overrides the preset."""
     values = read_preset(given.config, verb) if given.config else {}
     values = merged(values, given_values(given, VERBS[verb].options))
-    parse_options(VERBS[verb].options, values)  # what is given is told to be wrong before what is left out
+    parse_options(VERBS[verb].options, values)  # report wrong values before missing ones
     if not (VERBS[verb].resumes and given.resume is not None):
         values = merged(values, made_last(verb, values, workspace))
     if is_preset_given(given):
@@ -257,8 +257,8 @@ def options_of(verb: str, given: argparse.Namespace, workspace: Workspace) -> Op
 
 
 def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> dict[str, str]:
-    """What `values` leave out: the dataset, tokenizer, extension and segments that were made last, as on the page, and
-    a name for what is made of them. Each is printed. `UserError` where there is none.
+    """Values for options that `values` lack: the artefacts that were made last, as on the page, and a name for the new
+    artefact. Each is printed. `UserError` if there is no such artefact.
     """
     options, found = VERBS[verb].options.model_fields, dict[str, str]()
 
@@ -329,7 +329,7 @@ def preset_values(arguments: argparse.Namespace, above: Mapping[str, object],
 
 
 class Console:
-    """Events as lines; on a terminal, progress is written over itself."""
+    """Prints events as lines; on a terminal, progress overwrites its line."""
 
     def __init__(self) -> None:
         self._open_line = False
@@ -349,7 +349,7 @@ class Console:
         try:
             stream.write(text + "\n")
             stream.flush()
-        except BrokenPipeError:  # the reader has gone; the run goes on
+        except BrokenPipeError:  # nobody reads the output; the run continues
             discard_output(stream)
 
     def end_line(self) -> None:
@@ -376,7 +376,7 @@ def exit_with(main: Callable[_Arguments, int], *given: _Arguments.args, **named:
 
 
 def discard_output(stream: IO[str]) -> None:
-    """Write to nowhere from here on, where the reader has gone (Python's manual, `signal`, SIGPIPE)."""
+    """Redirect a stream without a reader to /dev/null (Python's manual, `signal`, note on SIGPIPE)."""
     try:
         stream.flush()
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""Synthesized clips as files of a job: each chunk at once, then the whole, its numbers and its spectrogram."""
+"""Synthesized clips as files of a job: each chunk at once, then the whole clip, its measures and its spectrogram."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOLDER = "audio"
 _SILENCE_DB = -120.0
 _INK = "#8a8a8a"  # contrast of at least 3 against black and against white
 _SIZE_INCHES, _DPI = (6.4, 2.2), 120
-_DYNAMIC_RANGE_NEPERS = 7.0  # that the spectrogram shows below its maximum; about 60 dB
+_DYNAMIC_RANGE_NEPERS = 7.0  # of the spectrogram, below its maximum; about 60 dB
 _CUT_OFF = {
     "limit": "the model did not stop, so the speech was cut off",
     "repetition": "the model began to repeat itself, so the speech was cut off there",
@@ -35,7 +35,7 @@ _CUT_OFF = {
 
 @dataclass(frozen=True)
 class SynthesizedClip:
-    """A synthesized text. `path` is relative to the job's directory; `synthesis_s` is what the synthesis took."""
+    """A synthesized text. `path` is relative to the job's directory; `synthesis_s` is its computation time."""
 
     waveform: torch.Tensor  # (S,)
     sample_rate: int
@@ -64,13 +64,13 @@ class SynthesizedClip:
         return 10 * math.log10(power) if power > 0 else _SILENCE_DB
 
     def unscored_event(self, side: str, index: int, text: str, language: str) -> AudioGenerated:
-        """The event of the clip that can be heard, before it is scored."""
+        """The event of the clip before it is scored."""
         return AudioGenerated(side, index, self.path, text, language, round(self.duration_s, 3),
                               round(self.synthesis_s, 3), scoring=True)
 
     def event(self, side: str, index: int, text: str, language: str, score: RecognitionScore | None, spectrogram: str,
               note: str = "", unmeasured: str = "", transcript: str = "") -> AudioGenerated:
-        """The event of the finished clip; `transcript` is that of the score in words."""
+        """The event of the finished clip; `transcript`: that of the score, divided into words."""
         return AudioGenerated(
             side, index, self.path, text, language, round(self.duration_s, 3), round(self.synthesis_s, 3),
             score.error if score else None, transcript, spectrogram, note, unmeasured,
@@ -103,7 +103,7 @@ def write_clip(chunks: Iterable[SynthesizedChunk], sample_rate: int, reporter: R
 
 
 def write_archive(folder: Path, made: Sequence[AudioGenerated], facts: Mapping[str, Mapping[str, str]]) -> str:
-    """Write `clips.zip`: the sound of finished clips and `clips.csv`, a line for each; its path in `folder`.
+    """Write `clips.zip`: the audio of finished clips and `clips.csv`, a line for each; its path in `folder`.
 
     `facts` are further columns by side, such as the model. No cell is a formula for a spreadsheet (`safe_cell`).
     """
@@ -116,7 +116,7 @@ def write_archive(folder: Path, made: Sequence[AudioGenerated], facts: Mapping[s
     writer.writeheader()
     writer.writerows({name: safe_cell(value) for name, value in row.items()} for row in rows)
     with atomic_path(folder / ARCHIVE) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-        archive.writestr("clips.csv", "\ufeff" + table.getvalue())  # the mark tells spreadsheets that it is UTF-8
+        archive.writestr("clips.csv", "\ufeff" + table.getvalue())  # byte order mark: spreadsheets read it as UTF-8
         for clip in made:
             archive.write(folder / clip.path, Path(clip.path).name)
     return ARCHIVE

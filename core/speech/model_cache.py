@@ -1,8 +1,8 @@
-"""LRU cache of loaded models; an entry is invalid when one of its files changed.
+"""LRU cache of loaded models; an entry is invalid when one of its files has changed.
 
-A model is cached under its reference, precision and device together with the state of every file it came from: path,
-size, inode, and the times of the last write and the last change, of which the latter cannot be set by hand. The state
-is taken before the files are read, so a file that changes while it is read is read again at the next request.
+The key of a model is its reference, precision and device, with the state of every file that it was loaded from: path,
+size, inode, and the times of the last write (mtime) and change (ctime, which a user cannot set). The state is taken
+before the files are read. So if a file changes while it is read, it is read again at the next request.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Key = tuple[str, SpeakingPrecision, str, frozenset[FileState]]
 
 @dataclass(frozen=True)
 class CachedSynthesizer:
-    """A synthesizer for one request, its precision and its voice in words; `cached`: its model was loaded before."""
+    """A synthesizer for one request; `precision` and `voice` describe it; `cached`: its model was loaded before."""
 
     synthesizer: Synthesizer
     precision: str
@@ -64,10 +64,10 @@ class ModelCache:
                     voice: str, sound: SoundOptions, unknown: UnknownCharacters = "refuse",
                     max_text_ids: dict[str, int] | None = None,
                     trained_on: TTSModel | None = None) -> CachedSynthesizer:
-        """`ref` with `voice`; loaded when it is not cached, or when one of its files is not what was read.
+        """The model `ref` with `voice`; loaded if it is not cached, or if one of its files has changed.
 
-        `max_text_ids` overrides, by language, the longest texts of the model's own training data. A model without
-        voices speaks in that of a clip that it was trained on, or that `trained_on` was.
+        `max_text_ids` overrides, by language, the longest texts of the model's training data. A model without voices
+        uses the voice of a clip of its training data, or of that of `trained_on`.
         """
         key = (ref, precision, str(device), _file_states(_sources(workspace, ref)))
         cached = self._models.pop(key, None)
@@ -90,7 +90,7 @@ class ModelCache:
         return CachedSynthesizer(synthesizer, model.precision, described, cached is not None)
 
     def _load(self, workspace: Workspace, ref: str, device: torch.device, precision: SpeakingPrecision) -> _CachedModel:
-        """Load after dropping what is out of date, then the least recently used."""
+        """Load a model, after dropping older versions of it and the least recently used models."""
         for key in [key for key in self._models if key[:2] == (ref, precision)]:
             del self._models[key]
         while len(self._models) >= _MAX_MODELS:
@@ -107,7 +107,7 @@ class ModelCache:
 
 
 def _speaker_clip(workspace: Workspace, ref: str, name: str) -> tuple[str, Path]:
-    """A speaker of the data that the model `ref` was trained on, and a clip; without a name who speaks most."""
+    """A speaker of the training data of `ref`, and a clip of it; without a name the one with the most speech."""
     found = model_info.speakers(workspace, resolve(workspace, ref))
     name = name or next(iter(found), "") if "" not in found else name
     if name not in found:
@@ -116,7 +116,7 @@ def _speaker_clip(workspace: Workspace, ref: str, name: str) -> tuple[str, Path]
 
 
 def _sources(workspace: Workspace, ref: str) -> list[Path]:
-    """Files and folders that a model is made from, and the texts that determine the length of a text chunk."""
+    """The files and folders of a model, and those of its dataset, whose texts determine the length of text chunks."""
     kind, _, name = ref.partition(":")
     if kind == "extension":
         extension = records.read_record(workspace.extension(name) / records.EXTENSION, ExtensionRecord)

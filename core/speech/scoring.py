@@ -1,7 +1,7 @@
-"""Recognisers that score synthesized speech: the one that comes with a model, and one of the user's choice.
+"""Recognisers that score synthesized speech: the one that comes with a model, and one that the user chose.
 
-A chosen recogniser scores the new language of a run alone. Its transcript is compared with the text by letters:
-spaces, case and punctuation are not pronounced.
+A chosen recogniser scores only the new languages of a run. Its transcript is compared with the text by letters, without
+spaces, case and punctuation, which are not pronounced.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from models.registry import family
 
 _BUILT_IN_MODEL, _REVISION = "tiny", "main"
 _WANTED = ("*.json", "*.txt", "*.model", "*model*.safetensors", "pytorch_model*.bin")
-_UNWANTED = ("*/*",)  # files in folders are of other programs
+_UNWANTED = ("*/*",)  # files in subfolders belong to other programs
 
 
 class Recogniser(Protocol):
@@ -51,12 +51,12 @@ class Recogniser(Protocol):
         ...
 
     def normalise(self, text: str, language: str) -> str:
-        """`text` in the letters that transcripts are compared by."""
+        """`text` in the letters in which transcripts are compared."""
         ...
 
 
 class RecogniserChoice(Protocol):
-    """What names a recogniser: the options of a training, the record of a checkpoint or of an export."""
+    """Names a recogniser: the options of a training, the record of a checkpoint or of an export."""
 
     @property
     def recogniser(self) -> str:
@@ -111,7 +111,7 @@ class CompositeRecogniser:
 
 @dataclass(frozen=True)
 class UnavailableRecogniser:
-    """The model's own recogniser, without the language whose chosen recogniser cannot be loaded."""
+    """The model's own recogniser, without the languages whose chosen recogniser cannot be loaded."""
 
     own: Recogniser | None
     missing: tuple[str, ...]  # the languages
@@ -148,7 +148,7 @@ def download_recogniser(choice: RecogniserChoice, languages: Sequence[str], work
 
 
 def load_recogniser(workspace: Workspace, model: TTSModel, choice: RecogniserChoice) -> Recogniser | None:
-    """The recogniser of a training, which may select its best checkpoint; `UserError` where it cannot be loaded."""
+    """The recogniser of a training, which may select its best checkpoint; `UserError` if it cannot be loaded."""
     try:
         return _load(workspace, model, choice)
     except UserError as error:
@@ -158,10 +158,10 @@ def load_recogniser(workspace: Workspace, model: TTSModel, choice: RecogniserCho
 def load_recogniser_or_warn(workspace: Workspace, model: TTSModel, warn: Callable[[str], None],
                             choice: RecogniserChoice | None = None,
                             languages: Collection[str] | None = None) -> Recogniser | None:
-    """The recogniser of `choice`, else of the training of `model`, beside the model's own.
+    """The recogniser of `choice`, else of the training of `model`, together with the model's own.
 
-    Where it cannot be loaded, `warn` gets the reason and its languages are not scored: the errors of two recognisers
-    must not be compared. It is loaded only where one of them is among `languages`, if these are given.
+    If it cannot be loaded, `warn` gets the reason, and its languages are not scored by another recogniser, because
+    errors of two recognisers cannot be compared. If `languages` are given, it is loaded only for one of them.
     """
     if choice is None and model.ref.startswith("export:"):
         choice = _locate_recogniser(workspace, loading.export_record(model))
@@ -177,7 +177,7 @@ def load_recogniser_or_warn(workspace: Workspace, model: TTSModel, warn: Callabl
 
 def replace_unavailable(workspace: Workspace, model: TTSModel, warn: Callable[[str], None],
                         choice: RecogniserChoice, error: UserError) -> UnavailableRecogniser:
-    """The recogniser that remains when `error` prevents loading that of `choice`; `warn` gets the reason and a hint."""
+    """What remains if `error` prevents loading the recogniser of `choice`; `warn` gets the reason and a hint."""
     codes, name, folder = model.new_languages, choice.recogniser, _folder(workspace, choice.recogniser)
     missing = folder is not None and not folder.is_dir()
     if not missing:
@@ -195,7 +195,7 @@ def replace_unavailable(workspace: Workspace, model: TTSModel, warn: Callable[[s
 
 
 def unmeasured_reason(recogniser: Recogniser | None, language: str) -> str:
-    """Why the recogniser that was chosen for `language` is unavailable; empty where none was chosen, or it is there."""
+    """Why the recogniser that was chosen for `language` is unavailable; empty if none was chosen or it is available."""
     unavailable = isinstance(recogniser, UnavailableRecogniser) and language in recogniser.missing
     return recogniser.reason if unavailable else ""  # type: ignore[union-attr]
 
@@ -222,17 +222,17 @@ def _load(workspace: Workspace, model: TTSModel, choice: RecogniserChoice) -> Re
 
 
 def _language_names(choice: RecogniserChoice, languages: Sequence[str]) -> dict[str, str]:
-    """The chosen recogniser's name of each language; empty for the usual names. Commas stand between several."""
+    """By language the chosen recogniser's name of it; empty for the usual names. The option is comma-separated."""
     given = [name.strip() for name in choice.recogniser_language.split(",")] if choice.recogniser_language else []
     if given and len(given) != len(languages):
         raise UserError(f"The recogniser's names of the languages are {choice.recogniser_language!r}; "
                         f"{len(languages)} are wanted, for {', '.join(languages)}.",
-                        "Give them in this order, with commas between them, or none.")
+                        "Give them in this order, separated by commas, or leave it empty.")
     return dict(zip(languages, given or [""] * len(languages), strict=True))
 
 
 def _locate_recogniser(workspace: Workspace, record: ExportRecord) -> ExportRecord:
-    """`record` with the folder of its recogniser instead of its name, where the run of the export is here."""
+    """`record` with the folder of its recogniser instead of its name, if the run of the export is in the workspace."""
     if record.recogniser in ("", BUILT_IN) or "/" in record.recogniser:
         return record
     with suppress(UserError):
@@ -247,12 +247,12 @@ def _folder(workspace: Workspace, name: str) -> Path | None:
     """The folder of a recogniser, whether it exists or not; None for the built-in one."""
     try:
         return recognisers.locate(workspace, name)
-    except UserError:  # its record is damaged, which the check of its files reports
+    except UserError:  # its record is damaged; the check of its files reports that
         return workspace.recognisers / recognisers.folder_name(name)
 
 
 def _recovery_hint(choice: RecogniserChoice, language: str, folder: Path | None, missing: bool) -> str:
-    """How to get the recogniser back; the owner of an export alone has neither dataset nor extension."""
+    """How to restore the recogniser. With only an export there is no dataset or extension for a preflight check."""
     name = choice.recogniser
     if folder is None:
         return f"Get the built-in model (python -m scripts.download --model {_BUILT_IN_MODEL}), then do this again."

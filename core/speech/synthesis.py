@@ -1,8 +1,8 @@
-"""Text to speech with any model, chunk by chunk, so that the first can be played while the next is computed.
+"""Text to speech with any model, chunk by chunk, so that the first chunk can be played while the next is computed.
 
-The chunks of a text do not depend on earlier texts: the same text, voice and seed give the same audio. Several texts,
-of whatever languages, can share batches: the codes of each are those of the text alone, but for rounding, which may
-decide between two codes of nearly equal probability.
+The same text, voice and seed give the same audio; earlier texts have no influence. Texts of any languages can share
+batches. Then the codes of a text are the same as alone, except that rounding may decide between two codes of nearly
+equal probability.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FADE_S = 0.005  # at both ends of a chunk, against clicks
 class SynthesizedChunk:
     """The speech of a text chunk, or of a part of it while it is streamed, with the pause after it.
 
-    `synthesis_s` is the time it took; the chunks of one batch have an equal share.
+    `synthesis_s` is its computation time; the time of a batch is divided equally among its chunks.
     """
 
     text: str
@@ -59,7 +59,7 @@ class SynthesizedChunk:
 
 @dataclass(frozen=True)
 class _GeneratedChunk:
-    """The codes of a text chunk, and its share of the time they took."""
+    """The codes of a text chunk, and its share of the time of its batch."""
 
     chunk: TextChunk
     generated: Generated
@@ -68,7 +68,7 @@ class _GeneratedChunk:
 
 
 class Synthesizer:
-    """One model with one voice. `max_text_ids` is how many text ids it gets at once, by language."""
+    """One model with one voice. `max_text_ids`: by language the most text ids of a chunk."""
 
     def __init__(self, model: TTSModel, voice: str | Voice = "", max_text_ids: dict[str, int] | None = None,
                  sound: SoundOptions | None = None, vocoder: Vocoder | None = None,
@@ -88,16 +88,16 @@ class Synthesizer:
         return self.vocoder.sample_rate
 
     def split(self, text: str, language: str) -> list[TextChunk]:
-        """The chunks of `text` that `synthesize` computes one by one; `UserError` when it cannot be synthesized."""
+        """The chunks of `text` that `synthesize` computes one by one; `UserError` if it cannot be synthesized."""
         max_text_length = self.model.lm.max_text_length
         limit = min(self.max_text_ids.get(language, self.model.lm.preferred_max_text_length), max_text_length)
         return split_for_model(text, language, self.front_end, limit, max_text_length, self._unknown)
 
     def reading_notes(self, text: str, language: str) -> list[str]:
-        """How `text` is read where that is not as it is written or may be otherwise, a sentence each.
+        """Notes, a sentence each, if `text` is not read as it is written.
 
-        What becomes of characters that the tokenizer lacks, whether Hebrew gets vowel points, and a package of another
-        version than in the training.
+        They are about characters that the tokenizer lacks, vowel points of Hebrew, digits that stay digits, and a text
+        package of another version than in the training.
         """
         notes = []
         if self._unknown != "refuse" and (unknown := self.front_end.unknown_characters(text, language)):
@@ -117,7 +117,7 @@ class Synthesizer:
     def synthesize(self, text: str, language: str, options: SamplingOptions) -> Iterator[SynthesizedChunk]:
         """The chunks of `text`, each as soon as it is computed. The last one has no pause after it.
 
-        The first chunk is streamed, where the family can; then batches of two, four and eight chunks follow.
+        The first chunk is streamed if the family can stream; then batches of two, four and eight chunks follow.
         """
         sampling = self._sampling(options)
         chunks, batch_size, seed = self.split(text, language), 1, sampling.seed
@@ -129,10 +129,10 @@ class Synthesizer:
 
     def synthesize_batch(self, texts: Sequence[tuple[str, str]], options: SamplingOptions,
                          progress: ProgressCallback = no_progress) -> list[Iterator[SynthesizedChunk]]:
-        """`synthesize` of each language and text: the codes of all at once, now; the sound of each when it is read.
+        """`synthesize` of several pairs of language and text: codes are generated now, waveforms while iterating.
 
-        The chunks of a text have the seeds that they have when it is alone, so chunks of several texts share a batch.
-        A single text is streamed; of several none is.
+        The chunks of a text have the same seeds as alone, so chunks of several texts can share a batch. Only a single
+        text is streamed.
         """
         if len(texts) == 1:
             return [self.synthesize(texts[0][1], texts[0][0], options)]
@@ -146,10 +146,11 @@ class Synthesizer:
     def _generate_in_batches(self, texts: Sequence[list[TextChunk]], languages: Sequence[str], sampling: Sampling,
                              batch_size: int, progress: ProgressCallback = no_progress
                              ) -> Iterator[tuple[int, _GeneratedChunk]]:
-        """The codes of the chunks of each text, in order, with the number of the text.
+        """The codes of the chunks of each text, in order, with the index of the text.
 
-        Every text has its next `batch_size` chunks generated with one seed, then twice as many with another. So the
-        seeds of a text depend on no other text, and the chunks of all texts that are due share batches.
+        In a round the next `batch_size` chunks of every text are generated with one seed; the next round has twice as
+        many, with another seed. So the seeds of a text do not depend on other texts, and chunks of all texts share
+        batches.
         """
         waiting, seed, total, done = list(texts), sampling.seed, sum(map(len, texts)), 0
         while any(waiting):
@@ -182,7 +183,7 @@ class Synthesizer:
                 if not ended and not len(waveform):
                     continue
                 pause_s = 0.0 if last or not ended else PAUSES_S[chunk.boundary]
-                waveform = waveform.float().clamp(-OUTPUT_PEAK, OUTPUT_PEAK)  # a gain would jump from part to part
+                waveform = waveform.float().clamp(-OUTPUT_PEAK, OUTPUT_PEAK)  # not a gain, which would vary by part
                 waveform = torch.cat([waveform, torch.zeros(round(pause_s * self.sample_rate))])
                 now = time.perf_counter()
                 finish_reason = codes.finish_reason if isinstance(codes, Generated) else "stop"
@@ -191,7 +192,7 @@ class Synthesizer:
 
     def _generate(self, chunks: Sequence[TextChunk], languages: Sequence[str],
                   sampling: Sampling) -> list[list[tuple[TextChunk, Generated]]]:
-        """The codes of each chunk; a chunk that reaches the limit of codes is generated again as two halves."""
+        """The codes of each chunk; a chunk that reaches the limit of codes is generated again in two halves."""
         ids = [self._text_ids(chunk, language) for chunk, language in zip(chunks, languages, strict=True)]
         voices = [self._prepared_voice(chunk.text, language) for chunk, language in zip(chunks, languages, strict=True)]
         outputs = self.model.generate(ids, languages, voices, sampling)
@@ -216,7 +217,7 @@ class Synthesizer:
         return replace(self.model.sampling, **asked, position_scheme=self._sound.position_scheme)
 
     def _prepared_voice(self, text: str, language: str) -> PreparedVoice:
-        """The voice for `text`; one that is to last a certain time is not cached, since few texts have the same."""
+        """The prepared voice for `text`; cached unless a duration is wanted, which differs from text to text."""
         if duration_s := self._wanted_s(text):
             with self.model.adapters_for(language):
                 return self.model.lm.prepare(replace(self.voice, duration_s=duration_s))
@@ -227,7 +228,7 @@ class Synthesizer:
         return self._prepared[adapters]
 
     def _wanted_s(self, text: str) -> float:
-        """How long `text` is to last, in seconds; 0 leaves it to the model."""
+        """The wanted duration of `text` in seconds; 0 leaves it to the model."""
         rate = self._sound.speaking_rate
         return len(text) / rate if rate else self._sound.duration_s or 0.0
 
@@ -235,7 +236,7 @@ class Synthesizer:
         return VocoderOptions(self._sound.flow_steps, self._sound.flow_prompt_s, self._sound.watermark, seed)
 
     def _vocode(self, one: _GeneratedChunk, seed: int) -> SynthesizedChunk:
-        """Vocode, fade in and out, limit the peak, and append the pause."""
+        """Decode to a waveform, fade in and out, limit the peak, and append the pause."""
         start = time.perf_counter()
         options = replace(self._vocoder_options(seed), duration_s=self._wanted_s(one.chunk.text))
         waveform = self.vocoder.decode(one.generated.codes, self.voice, options,
@@ -260,14 +261,14 @@ def join_chunks(chunks: Sequence[SynthesizedChunk]) -> torch.Tensor:
 
 
 def unused_controls(sound: SoundOptions, family: Family) -> list[str]:
-    """The options that were set and that `family` does not have."""
+    """The options that were set although `family` does not use them."""
     plain = SoundOptions()
     return [name for name in type(sound).model_fields
             if getattr(sound, name) != getattr(plain, name) and name not in family.sound_options]
 
 
 def find_voice(model: TTSModel, name: str, emotion: EmotionOptions | None = None) -> Voice:
-    """The model's voice called `name` (empty: its first one), or that of the recording at the path `name`.
+    """The model's voice called `name` (empty: its first one), or the voice of the recording at the path `name`.
 
     `emotion` changes the voice of a recording.
     """

@@ -40,7 +40,7 @@ def test_the_second_comparison_loads_nothing_and_sounds_the_same(tmp_path: Path)
         assert server.running
     assert [state.plan.counts["loaded"] for state in (alone, first, again) if state.plan] == [2, 2, 0]
     assert again.plan is not None
-    assert "loaded already" in again.plan.lines[0]
+    assert "already loaded" in again.plan.lines[0]
     assert sounds(alone) == sounds(first) == sounds(again)
     deadline = time.monotonic() + PATIENCE_S
     while server.running:  # it goes with the app

@@ -184,7 +184,7 @@ def test_a_job_speaks_with_the_controls(world: Workspace) -> None:
                                               voice=str(world.path / "me.wav"), device="cpu"), world, listener)
     assert result["duration_s"]
     assert [event.message for event in listener.of("warning") if "no such control" in event.message] == [
-        "exaggeration: indextts2 has no such control; it changed nothing."]
+        "exaggeration: no effect, because indextts2 has no such control."]
 
 
 def test_an_emotion_clip_that_is_no_sound_is_named(take: Callable[..., Synthesizer], tmp_path: Path) -> None:
