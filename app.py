@@ -186,7 +186,7 @@ def serve(board: JobBoard, given: argparse.Namespace, port: int, auth: tuple[str
              "the countdown.")
         restart.begin(given.resume_after)
     for state, reason in restart.interrupted.withheld if restart else ():
-        _say(f"{state.id} is not resumed by itself: {reason}")
+        _say(f"{state.id} is not resumed automatically: {reason}")
     if not given.no_check:
         threading.Thread(target=check_machine, args=(workspace, findings), name="check", daemon=True).start()
     if idle:

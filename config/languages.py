@@ -69,8 +69,8 @@ def doubt(code: str) -> str:
         return (f"{code!r} is not the usual code of {language_name(usual)}, which is {usual!r}: a model that knows the "
                 "language knows it by that one.")
     if entry is None:
-        return (f"{language!r} is the code of no language (ISO 639, BCP 47). Near it: {', '.join(_near(language))}. A "
-                "code of your own is best begun with x-, such as x-mine: nobody mistakes it.")
+        return (f"{language!r} is the code of no language (ISO 639, BCP 47). Similar codes: "
+                f"{', '.join(_near(language))}. Start a code of your own with x-, such as x-mine.")
     if not langcodes.tag_is_valid(code):
         return f"{code!r}: {language!r} is {entry.name}; what follows is no script, region or variant of BCP 47."
     return ""

@@ -26,7 +26,7 @@ def parse_options(model: type[SomeOptions], values: Mapping[str, object]) -> Som
             f"{'.'.join(str(part) for part in fault['loc'])}: {plain_fault(fault['msg'], fault['input'])}"
             for fault in error.errors()
         ]
-        raise UserError("Options that cannot be used: " + "; ".join(faults) + ".", "Mend these values.") from error
+        raise UserError("Options that cannot be used: " + "; ".join(faults) + ".", "Correct these values.") from error
 
 
 def read_record(path: Path, kind: type[Record], hint: str) -> Record:

@@ -650,10 +650,10 @@ def check_sharding(options: TrainOptions, processes: int, *, in_float16: bool = 
         return
     reasons = [
         (options.scope != "full" or options.full_trainable == "adapters",
-         "what it trains beside the base is small: only scope `full` that changes the base itself has something to "
-         "share out", "train with sharding `none`"),
-        (processes == 1, "there is one process, which would hold all of it", "ask for one process a GPU (`processes`)"),
-        (options.ewc > 0, "the importance of the base's numbers (ewc) is estimated on whole gradients",
+         "rows and adapters are small: only scope `full` that changes the base itself has weights to shard",
+         "train with sharding `none`"),
+        (processes == 1, "there is only one process", "set `processes` to the number of GPUs"),
+        (options.ewc > 0, "the importance of the base's weights (ewc) is estimated on full gradients",
          "set ewc to 0; l2_sp pulls back without an estimate"),
         (options.optimizer == "adamw8bit", "bitsandbytes' optimizer does not know tensors in parts",
          "choose the optimizer `adamw`, whose state is shared out"),

@@ -115,7 +115,7 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
     if options.restore:
         if not summary.restorable or tokenizer is None:
             raise UserError(f"No rows were restored, and {options.restore} was not made. {summary.advice}",
-                            "The findings stand above and in the job's diagnosis.json.")
+                            "The findings are above and in the job's diagnosis.json.")
         with stage(reporter, "restore"):
             base = load_base(workspace, case.name, torch.device("cpu"))
             request = RestoreRequest(options.restore, options.language, Path(tokenizer.path), reporter.directory.name)

@@ -204,8 +204,8 @@ class _Lead:
         """The languages that a chosen recogniser scores."""
         found = self.model.new_languages
         if not found:
-            raise UserError("A recogniser of one's choice scores the new language of a run or an export, and there is "
-                            "none among the models.", "Add run:ID or export:NAME, or leave the recogniser out.")
+            raise UserError("The option `recogniser` is for the new language of a run or an export, and none of the "
+                            "models has a new language.", "Add run:ID or export:NAME, or leave the recogniser out.")
         return found
 
 

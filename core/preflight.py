@@ -1,9 +1,9 @@
-"""Preflight: the training itself on eight clips in about a minute, before hours are spent on it.
+"""The verb `preflight`: the training itself on eight clips, in about a minute, before hours are spent on it.
 
-Features are extracted again from the recordings, two steps are taken at the full learning rate, and the
-checkpoint is saved and reloaded, and synthesizes a sentence. A part that fails is named, with what to do about it, and
-what cannot be tried in a minute is named in the result (`untried_parts`). Nothing that the training needs is
-changed, and only the synthesized sentence is kept.
+Features are extracted again from the recordings, two steps are taken at the full learning rate, the checkpoint is saved
+and reloaded, and a sentence is synthesized. If a part fails, the error names it and says what to do. Parts that cannot
+be tried in a minute are listed in the result (`untried_parts`). No input of the training is changed, and only the
+synthesized sentence is kept.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from models.base import Extractor
 CLIPS, STEPS = 8, 2
 _FISHER = 2  # clips for the estimate of importance
 _SAMPLE = "spoken.wav"
-_SAME_CODES = 0.9  # least share of equal codes, on another device too
+_SAME_CODES = 0.9  # smallest share of equal codes; it holds on other devices too
 _SILENT = 1e-4  # peak of full scale
 _FAULTS = (RuntimeError, ValueError, OSError, ArithmeticError, LookupError, AssertionError)
 
 
 def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    """Try every part of the training that `options` describe; what it took, and what the training will take."""
+    """Try every part of the training with these options; measures of the trial, and estimates for the training."""
     start = time.monotonic()
     not_tried, reporter = untried_parts(options), WarningCounter(reporter)
     with _part(reporter, "setup", "Prepare the dataset and make the extension again, then try once more."):
@@ -65,7 +65,7 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
             train.train_loop(training_run)
         folder = checkpoint.folder_of(reporter.directory, STEPS)
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        with _part(reporter, "reload", "Check the disk of the workspace: what was written is not what was read."):
+        with _part(reporter, "reload", "Check the disk of the workspace."):
             tts = load_checkpoint(workspace, folder, trainer.tts.device)
             _compare(training_run, tts)
         with _part(reporter, "speak", "Choose another precision, or the CPU, to see which part it is."):
@@ -85,7 +85,7 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
 
 
 class WarningCounter(ForwardingReporter):
-    """A reporter that counts the warnings."""
+    """A reporter that also counts warnings."""
 
     warnings = 0
 
@@ -95,19 +95,19 @@ class WarningCounter(ForwardingReporter):
 
 
 def _expected(estimate: Estimate, options: TrainOptions) -> str:
-    """How long the training will take, from trial passes over clips of all its data; empty where it does not fit."""
+    """How long the training will take, from trial passes over clips of all its data; empty if it does not fit."""
     if not estimate.fits:
         return ""
     seconds = sum(estimate.seconds_a_step) / 2
     fitting = int(60 * options.max_minutes / seconds) if options.max_minutes and seconds else options.steps
     if fitting < options.steps:
         return (f"the time limit of {options.max_minutes:g} min, which holds about {fitting} of the {options.steps} "
-                "steps, beside the samples at checkpoints")
-    return f"{duration_range(estimate, options.steps)} for {options.steps} steps, beside the samples at checkpoints"
+                "steps, without the samples at checkpoints")
+    return f"{duration_range(estimate, options.steps)} for {options.steps} steps, without the samples at checkpoints"
 
 
 def trial(options: TrainOptions) -> TrainOptions:
-    """The training itself, but two steps long and at its full rate from the first one on; see `untried_parts`."""
+    """The options of the trial: two steps at the full learning rate, without what `untried_parts` lists."""
     values = {name: getattr(options, name) for name in TrainOptions.model_fields}
     short = {"steps": STEPS, "checkpoint_every": STEPS, "warmup": 0, "max_minutes": 0.0, "max_epochs": 0.0,
              "validate_every": 0, "patience": 0,
@@ -118,34 +118,34 @@ def trial(options: TrainOptions) -> TrainOptions:
 
 
 def untried_parts(options: TrainOptions) -> list[str]:
-    """The parts of the training that the trial leaves out, each with the reason, in a sentence."""
+    """The parts of the training that the trial leaves out, a sentence each, with the reason."""
     not_tried = []
     if options.compile == "on":
-        not_tried.append("The model's layers are not compiled, which takes minutes: a small function is, to see "
-                         "whether this machine can.")
+        not_tried.append("The model's layers are not compiled, which takes minutes; only a small function is, to test "
+                         "the compiler of this machine.")
     if options.processes > 1:
-        parts = ", and to hold a part of the model each," if options.sharding != "none" else ""
-        not_tried.append(f"The {options.processes} processes are not started: to meet{parts} takes all of them and "
-                         "their devices; the trial is one process with the whole model.")
+        sharded = ", and the model is not sharded" if options.sharding != "none" else ""
+        not_tried.append(f"The {options.processes} processes are not started{sharded}: the trial is one process with "
+                         "the whole model.")
     if options.tracker != "none":
-        not_tried.append(f"Nothing is sent to {options.tracker}: a trial is no run.")
+        not_tried.append(f"Nothing is sent to {options.tracker}.")
     if options.scope == "full" and not options.replay_datasets.strip():
-        not_tried.append(f"Where the base speaks the clips to replay, it speaks {CLIPS // 2} sentences; the training "
-                         "speaks all of them before its first step, for which the log tells the time.")
+        not_tried.append(f"If the base synthesizes the clips to replay, the trial has {CLIPS // 2} of them; the "
+                         "training synthesizes all of them before its first step, and its log shows the time.")
     if options.scope == "full" and options.ewc and options.fisher_clips > _FISHER:
-        not_tried.append(f"The importance of the base's numbers is estimated on {_FISHER} clips, not on "
+        not_tried.append(f"The importance of the base's weights (EWC) is estimated on {_FISHER} clips, not on "
                          f"{options.fisher_clips}.")
     return not_tried
 
 
 def _compile(device: torch.device) -> None:
-    """Let torch compile a small function with its backward pass: the same compiler, in seconds."""
+    """Compile a small function and its backward pass: a test of the compiler that takes seconds."""
     compiled = torch.compile(lambda given: torch.nn.functional.silu(given) * given)
     compiled(torch.ones(8, device=device, requires_grad=True)).sum().backward()
 
 
 def _prepare(workspace: Workspace, options: TrainOptions, training_run: TrainingRun) -> float:
-    """Extract the features of the clips again; the share of the codes that equals the cached ones."""
+    """Extract the features of the clips again; the share of codes that are equal to the cached ones."""
     tts, wanted = training_run.trainer.tts, {item.id: item for item in training_run.trainer.data.train}
     dataset = manifest.load(workspace.dataset(options.dataset))
     extractor: Extractor = tts.family.load_extractor(tts.base_folder, tts.device)
@@ -158,22 +158,22 @@ def _prepare(workspace: Workspace, options: TrainOptions, training_run: Training
             shared = min(len(codes), len(cached))
             same += int(np.count_nonzero(codes[:shared] == cached[:shared]))
     if same < _SAME_CODES * total:
-        raise UserError(f"The cached features are not those of the recordings: {same} of {total} codes are the same.",
-                        "The recordings were changed since; prepare them again under another name.")
+        raise UserError(f"The cached features do not belong to the recordings: {same} of {total} codes are the same.",
+                        "The recordings were changed; prepare them again under another name.")
     return same / max(1, total)
 
 
 def _compare(training_run: TrainingRun, tts: TTSModel) -> None:
-    """Raise `UserError` unless the reloaded weights are bit for bit the trained ones."""
+    """Raise `UserError` unless the reloaded weights are bit-identical to the trained ones."""
     trained = training_run.trainer.tts
     reloaded = dict(tts.lm.module.named_parameters())
     with training_run.trainer.evaluation_weights():
         for name, value in training_run.trainer.trainables.named.items():
             if name not in reloaded or not torch.equal(value.detach().cpu(), reloaded[name].detach().cpu()):
-                raise UserError(f"The checkpoint does not read back as it was saved: {name} differs.",
+                raise UserError(f"The reloaded checkpoint differs from the saved one: {name}.",
                                 "Check the disk of the workspace, and try again.")
     if tts.front_end.fingerprint != trained.front_end.fingerprint:
-        raise UserError("The front-end does not read back as it was saved.", "Check the disk, and try again.")
+        raise UserError("The reloaded front-end differs from the saved one.", "Check the disk, and try again.")
 
 
 def _synthesize(training_run: TrainingRun, tts: TTSModel, reporter: Reporter) -> float:
@@ -188,7 +188,7 @@ def _synthesize(training_run: TrainingRun, tts: TTSModel, reporter: Reporter) ->
                         "Make a tokenizer from this dataset, extend the model with it, and train that extension.")
     waveform = synthesized[0].waveform
     if not bool(torch.isfinite(waveform).all()):
-        raise UserError("The synthesized audio holds samples that are not numbers.", "Try another precision.")
+        raise UserError("The synthesized audio has samples that are not finite.", "Try another precision.")
     if len(waveform) == 0 or float(waveform.abs().max()) < _SILENT:
         raise UserError("The synthesized audio is silent.", "Try another precision, or a lower learning rate.")
     audio.save(reporter.directory / _SAMPLE, waveform, synthesized[0].sample_rate)
@@ -199,7 +199,7 @@ def _synthesize(training_run: TrainingRun, tts: TTSModel, reporter: Reporter) ->
 
 @contextmanager
 def _part(reporter: Reporter, name: str, remedy: str) -> Iterator[None]:
-    """Context of a part of the trial; a fault in it is raised with its name and what to do."""
+    """Context of a part of the trial; an error in it is raised with the name of the part and a hint."""
     try:
         with stage(reporter, name):
             yield

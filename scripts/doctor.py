@@ -19,8 +19,8 @@ from core.jobs.state import JobState
 from scripts import command
 from scripts.command import exit_with, script_parser
 
-_BAD = ("a bad verdict with nothing restored (the base languages, the new rows or the tokenizer cannot work), "
-        "or with no word `model` something to mend on this machine")
+_BAD = ("a bad finding with nothing restored (the base languages, the new rows or the tokenizer cannot work), "
+        "or without `model` a problem of this machine")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

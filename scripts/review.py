@@ -50,18 +50,18 @@ def build_parser() -> argparse.ArgumentParser:
         ("--exclude", "ID", "exclude a clip; repeatable"),
         ("--exclude-kind", "KIND", "exclude all clips with this kind of finding"),
         ("--exclude-errors", "KIND", "exclude the clips of which this kind of finding is an error"),
-        ("--undo-kind", "KIND", "undo the decision about all clips with this kind of finding (excluded or mended); "
+        ("--undo-kind", "KIND", "undo the decision about all clips with this kind of finding (excluded or repaired); "
                                 "done before the other options"),
         ("--include", "ID", "include a clip again"),
-        ("--fix-kind", "KIND", f"mend the recordings with this kind of finding: {', '.join(review.FIXES)}"),
+        ("--fix-kind", "KIND", f"repair the recordings with this kind of finding: {', '.join(review.FIXES)}"),
     ):
         parser.add_argument(flag, action="append", default=[], metavar=metavar, help=words)
     parser.add_argument("--text", action="append", default=[], nargs=2, metavar=("ID", "TEXT"),
                         help="edit the transcript of a clip")
     parser.add_argument("--save-as", metavar="NAME",
-                        help="write the dataset with what was decided under this name (the verb revise)")
+                        help="write the dataset with these decisions under this name (the verb revise)")
     parser.add_argument("--model", default="tiny",
-                        help="model whose extractor makes the features of mended clips (default: %(default)s)")
+                        help="model whose extractor computes the features of repaired clips (default: %(default)s)")
     return parser
 
 

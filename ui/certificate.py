@@ -238,7 +238,7 @@ def _stop(page: Page, reference: str) -> Sequence[object]:
     for state in page.live.board.states():
         if state.alive and state.certifies and f"run:{state.certifies}" == reference:
             control.stop(state.job)
-    return [job_views.notice("Stopping. The run can be used; Compute certificate goes on at the same sentence.")]
+    return [job_views.notice("Stopping. The run can be used; Compute certificate continues at the same sentence.")]
 
 
 def _export(page: Page, reference: str, name: str, override: Sequence[str] | None,

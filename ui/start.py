@@ -380,7 +380,7 @@ def further_options(workspace: Workspace, states: Sequence[JobState], length: st
     """Options of a new training of this length from the weights of the chain's last one, otherwise with its options."""
     before = _last_training(states)
     if before is None:
-        raise UserError("There is no training to go on from.", "Train first.")
+        raise UserError("There is no training to continue.", "Train first.")
     settings = before.job.settings
     one = model_info.family_of_extension(workspace, str(settings.get("extension", "")))
     _, asked = training_options(workspace, one, str(settings.get("dataset", "")), length, gpus)

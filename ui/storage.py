@@ -103,7 +103,7 @@ def build(page: Page) -> None:
     live.panel(items, lambda view: items_view(sizes.latest(), page.workspace, view), "storage")
     with gr.Row(elem_classes="controls"):
         chosen = gr.Dropdown([], label="To delete", multiselect=True, elem_id="storage-item", scale=4,
-                             info="What others depend on is said before anything is deleted.")
+                             info="Items that depend on it are shown before anything is deleted.")
         delete = gr.Button("Delete", variant="stop", size="md", scale=0, min_width=110, elem_id="storage-delete")
     notice = gr.HTML(elem_classes="notices", elem_id="storage-notice")
     detail = gr.HTML(elem_id="storage-detail")
@@ -181,7 +181,7 @@ def _build_bin(page: Page, sizes: Measurements) -> None:
 def _build_archives(page: Page) -> None:
     gr.HTML(join((element("h3", "Archives"), paragraph(
         "An export or a run as one file, with the hash of every file in it. A run brings the extended model and the "
-        "datasets that it needs to go on, or names them.", class_="small"))))
+        "datasets that a resume needs, or names them.", class_="small"))))
     with gr.Row(elem_classes="two"):
         with gr.Column(min_width=300):
             verb_form.build_verb_form(page, "pack", "Pack archive", first=("item", "data", "model"),

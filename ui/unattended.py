@@ -75,7 +75,7 @@ def restart_view(offer: RestartOffer, view: View) -> Html:
                  if (now := view.job(state.id)) is not None and now.resumable and now.attempt == state.attempt]
     if withheld:
         parts.append(div(
-            "notice info", element("strong", "Not resumed by itself:"),
+            "notice info", element("strong", "Not resumed automatically:"),
             element("ul", *(element("li", f"{job_views.job_title(state)}: {job_views.readable(reason)}")
                             for state, reason in withheld)),
             paragraph("Resume it on the Jobs tab."), role="status"))

@@ -432,10 +432,10 @@ def _batches(own: dict[str, Any], about: Mapping[str, Any], clip_tokens: float, 
 def _chosen_memory(wanted: int, found: int | None, gpus: Sequence[Gpu]) -> str:
     """The reason for a memory class that the user chose."""
     if found is None:
-        return f"For {wanted} GB, as asked for; no GPU was found on this machine."
+        return f"For {wanted} GB, as requested; no GPU was found on this machine."
     least = min(gpu.total_gib for gpu in gpus)
     short = " It has less than that." if wanted > found else ""
-    return f"For {wanted} GB, as asked for; the GPU of this machine has {least:.0f} GiB.{short}"
+    return f"For {wanted} GB, as requested; the GPU of this machine has {least:.0f} GiB.{short}"
 
 
 _ANY = "tiny"  # bounds of hours are the same for all families

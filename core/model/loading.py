@@ -464,14 +464,14 @@ def _with_rows(base: TTSModel, origin: Origin, folder: Path, rows_hash: str = ""
     front_end.check_extends(base.front_end)
     if front_end.fingerprint != origin.fingerprint:
         raise UserError(
-            f"The front-end in {folder} is not the one that its rows were made for: "
-            f"{front_end.fingerprint[:12]} there, {origin.fingerprint[:12]} wanted.",
+            f"The front-end in {folder} does not belong to its rows: fingerprint {front_end.fingerprint[:12]} there, "
+            f"{origin.fingerprint[:12]} wanted.",
             "Make the extension again, or take another checkpoint.",
         )
     rows = tensor_files.read(folder / records.ROWS, "Make the extension again, or take another checkpoint.")
     model = extend_model(base, front_end, rows)
     if rows_hash and (actual := hash_tensors(rows)) != rows_hash:
-        raise UserError(f"{folder / records.ROWS} is not what was written: {actual[:12]} there, "
+        raise UserError(f"{folder / records.ROWS} was changed or damaged: hash {actual[:12]} there, "
                         f"{rows_hash[:12]} wanted.",
                         "Delete the extension and make it again: Embeddings tab, or python -m scripts.extend.")
     return model
@@ -509,5 +509,5 @@ def _other_checkpoint(folder: Path) -> str:
         return f"There is no other intact checkpoint in {folder.parent}; start a new training."
     step = records.read_record(others[0] / records.CHECKPOINT, CheckpointRecord).step
     run = folder.parent.parent.name
-    return (f"The checkpoint of step {step} is intact: use run:{run}@{step}, or delete {folder} and continue the run, "
-            f"which then goes on from step {step}.")
+    return (f"The checkpoint of step {step} is intact: use run:{run}@{step}, or delete {folder} and resume the run "
+            f"from step {step}.")

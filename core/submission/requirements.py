@@ -57,7 +57,7 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             corrected = options.language not in ("", _language_of(workspace, options.dataset))
             if not corrected and not review.read_decisions(workspace, options.dataset):
                 raise UserError(f"Nothing was decided about {options.dataset!r} that differs from it.",
-                                "Exclude a clip, mend one, rewrite a text or correct the language first.")
+                                "Exclude or repair a clip, edit a transcript or correct the language first.")
             if options.save_as in workspace.list_datasets():
                 raise UserError(f"There already is a dataset named {options.save_as!r}.",
                                 "Choose another name: none is written over.")
@@ -277,7 +277,7 @@ def _check_speaks(workspace: Workspace, reference: str, codes: Iterable[str], vo
     for code in codes:
         if spoken and code not in spoken:
             raise UserError(f"{reference} does not speak {describe_language(code)}.",
-                            f"Choose one of its languages ({', '.join(spoken)}), or a model that learnt this one.")
+                            f"Choose one of its languages ({', '.join(spoken)}), or a model of this language.")
     if voice.startswith(SPEAKER):
         speakers = model_info.speakers(workspace, model)
         if voice.removeprefix(SPEAKER) not in speakers and not (voice == SPEAKER and speakers):

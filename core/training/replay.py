@@ -221,8 +221,8 @@ def _synthesized_clips(options: TrainOptions, tts: TTSModel, voices: Mapping[str
     texts, codes = run_dir / f"{SPOKEN_CLIPS}.json", run_dir / f"{SPOKEN_CLIPS}.safetensors"
     if not texts.is_file():
         if tts.changed:
-            raise UserError(f"{texts} is missing: what the base spoke before this run began.",
-                            f"Put it back, or start a new run from its weights: --init-from run:{run_dir.name}.")
+            raise UserError(f"{texts} is missing: the sentences that the base synthesized for this run.",
+                            f"Restore it, or start a new run from its weights: --init-from run:{run_dir.name}.")
         synthesized = _synthesize(options, tts, voices, warn, progress, most)
         tensor_files.write(codes, {str(index): torch.from_numpy(item.astype(np.int32))
                                    for index, (*_, item) in enumerate(synthesized)})

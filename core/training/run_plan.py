@@ -267,12 +267,12 @@ def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
                f"{MAX_EPOCHS} on the model overfits. Use fewer steps, or add recordings.")
     speakers = {item.speaker for item in data.train}
     if len(speakers) == 1:
-        yield (f"All {len(data.train)} clips have one speaker, {next(iter(speakers))!r}: the language is learnt in "
-               "that voice, and may sound less well in others.")
+        yield (f"All {len(data.train)} clips have one speaker, {next(iter(speakers))!r}: the new language may sound "
+               "worse in other voices.")
     if len(data.held_out) < model_info.FEW_HELD_OUT:
         held_out = len(data.held_out)
         yield (f"Only {pluralize(held_out, 'clip')} {'is' if held_out == 1 else 'are'} held out: the best checkpoint "
-               "is chosen by next to nothing. Prepare the dataset with a larger held-out share.")
+               "is selected by very few clips. Prepare the dataset with a larger held-out share.")
 
 
 def _rates(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
@@ -282,13 +282,13 @@ def _rates(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
         if not usual / MAX_LR_RATIO <= asked <= usual * MAX_LR_RATIO:
             many = asked / usual
             ratio = f"{many:.3g} times" if many > 1 else f"1/{1 / many:.3g} of"
-            danger = "it may diverge" if many > 1 else "it may learn nothing"
+            danger = "the training may diverge" if many > 1 else "the training may be too slow"
             yield (f"The learning rate of the {what} is {asked:g}, {ratio} that of the preset for "
                    f"{trainer.tts.family.name} ({usual:g}): {danger}.")
     if options.warmup >= options.steps:
-        yield (f"The warmup of {options.warmup} steps is not over when the {options.steps} steps of the training are: "
-               f"its rates end at {options.steps / options.warmup:.3g} times those asked for, and never fall. Ask for "
-               "a shorter warmup, or for more steps.")
+        yield (f"The warmup of {options.warmup} steps is not shorter than the training of {options.steps} steps: the "
+               f"learning rates only reach {options.steps / options.warmup:.3g} times their peak, and never fall. "
+               "Choose a shorter warmup, or more steps.")
 
 
 def _trained(options: TrainOptions) -> dict[str, str]:

@@ -113,8 +113,8 @@ class Trainer:
         self.max_steps = options.steps
         if options.max_epochs:
             if options.adapter == "adalora":
-                raise UserError(f"AdaLoRA distributes its ranks over the {options.steps} steps asked for, which "
-                                f"{options.max_epochs:g} epochs may shorten.", "Give the number of steps alone.")
+                raise UserError(f"AdaLoRA reduces its ranks over {options.steps} steps, which max_epochs "
+                                f"{options.max_epochs:g} may shorten.", "Set max_epochs to 0.")
             clips = options.batch_size * options.gradient_accumulation * group.size
             self.max_steps = min(options.steps, max(1, math.ceil(options.max_epochs * len(data.train) / clips)))
             self.step_plan = self.step_plan.with_last_step(self.max_steps, 0)

@@ -38,13 +38,13 @@ def test_clips_are_counted_as_all_processes_hear_them() -> None:
 def test_the_rates_of_what_is_trained_are_held_against_the_preset(changes: dict[str, object], told: list[str]) -> None:
     said = list(run_plan._rates(planned(), train_options(**changes)))
     assert [line.removeprefix("The learning rate of the ").partition(" ")[0] for line in said] == told
-    assert all("it may diverge" in line for line in said)
+    assert all("the training may diverge" in line for line in said)
 
 
 def test_a_warmup_as_long_as_the_training_is_told() -> None:
     (said,) = run_plan._rates(planned(), train_options(steps=40, warmup=5000))
-    assert said.startswith("The warmup of 5000 steps is not over when the 40 steps of the training are: its rates end "
-                           "at 0.008 times those asked for")
+    assert said.startswith("The warmup of 5000 steps is not shorter than the training of 40 steps: the learning rates "
+                           "only reach 0.008 times their peak")
     assert list(run_plan._rates(planned(), train_options(steps=40, warmup=39))) == []
 
 

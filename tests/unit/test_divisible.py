@@ -28,9 +28,9 @@ def test_what_cannot_be_sharded_is_refused_with_the_reason() -> None:
 
 
 def test_it_is_said_when_the_run_is_asked_for(workspace: Workspace) -> None:
-    with pytest.raises(UserError, match="there is one process") as raised:
+    with pytest.raises(UserError, match="there is only one process") as raised:
         requirements.check_requirements(workspace, "train", train_options(scope="full", sharding="full"))
-    assert raised.value.hint == "Ask for one process a GPU (`processes`)."
+    assert raised.value.hint == "Set `processes` to the number of GPUs."
 
 
 def test_processes_of_torchrun_count(monkeypatch: pytest.MonkeyPatch) -> None:

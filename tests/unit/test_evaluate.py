@@ -192,7 +192,7 @@ def test_models_are_words_of_one_flag() -> None:
     ({"models": ("base:tiny",), "languages": ("am",)}, "no sentences in Amharic"),
     ({"models": ("base:tiny",), "sentences": "missing.txt"}, "could not be read"),
     ({"models": ("base:tiny", "folder:/missing")}, "There is no folder"),
-    ({"models": ("base:tiny",), "recogniser": "built-in"}, "none among the models"),
+    ({"models": ("base:tiny",), "recogniser": "built-in"}, "none of the models has a new language"),
 ])
 def test_what_cannot_be_evaluated_is_refused(evaluated: tuple[Workspace, Listener, EvaluateOptions], tmp_path: Path,
                                              changes: dict[str, object], message: str) -> None:

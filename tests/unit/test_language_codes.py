@@ -24,7 +24,7 @@ def test_what_is_known_or_private_is_not_doubted(code: str) -> None:
 
 
 @pytest.mark.parametrize(("code", "near"), [
-    ("jp", "Near it: ja (Japanese), "), ("dk", "Near it: da (Danish), "), ("cn", "Near it: zh (Chinese), "),
+    ("jp", "Similar codes: ja (Japanese), "), ("dk", "Similar codes: da (Danish), "), ("cn", "Similar codes: zh (Chinese), "),
     ("zz", "zu (Zulu)"), ("yyb", "ybb (Yemba)"),
 ])
 def test_what_is_no_code_is_told_with_those_near_it(code: str, near: str) -> None:
@@ -60,7 +60,7 @@ def test_a_dataset_of_an_unknown_code_is_prepared_with_a_warning(
     for code, recorder in told.items():
         prepare.run(PrepareOptions(source=str(source), dataset=code, language=code), workspace, recorder)
         assert load(workspace.dataset(code)).card.language == code
-    assert "Near it: ja (Japanese)" in told["jp"].warnings
+    assert "Similar codes: ja (Japanese)" in told["jp"].warnings
     assert "code" not in told["x-mine"].warnings
 
 

@@ -246,7 +246,7 @@ def test_the_help_says_what_the_exit_code_means(capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         scripts_doctor.main(["model", "--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "Exit code: 0 finished, 1 failed or a bad verdict with nothing restored" in said
+    assert "Exit code: 0 finished, 1 failed or a bad finding with nothing restored" in said
     assert "2 wrong usage (nothing was started), 3 already running, 130 stopped" in said
 
 

@@ -79,7 +79,7 @@ def test_epochs_are_the_steps_of_so_many_passes(world: Workspace) -> None:
     trainer = made(world, steps=500, batch_size=2, max_epochs=3.0)
     assert trainer.step_plan.steps == math.ceil(3 * clips / 2)
     assert made(world, steps=2, batch_size=2, max_epochs=3.0).step_plan.steps == 2
-    with pytest.raises(UserError, match="AdaLoRA distributes its ranks over the 500 steps"):
+    with pytest.raises(UserError, match="AdaLoRA reduces its ranks over 500 steps"):
         made(world, steps=500, max_epochs=3.0, adapter="adalora")
 
 

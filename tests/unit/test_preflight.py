@@ -88,7 +88,7 @@ def test_a_trial_of_full_speaks_and_weighs_few_clips_and_says_so(
     listener, result = tried(world, scope="full", ewc=0.1, evaluation_sentences=0)
     assert base_that_speaks[0] == 4
     assert weighed == [2]
-    assert "it speaks 4 sentences; the training speaks all of them" in str(result["not_tried"])
+    assert "the trial has 4 of them; the training synthesizes all of them" in str(result["not_tried"])
     assert "estimated on 2 clips, not on 32" in str(result["not_tried"])
     assert sorted(path.name for path in listener.directory.glob("spoken*")) == ["spoken.wav"]
 
@@ -110,7 +110,7 @@ def test_what_cannot_be_tried_in_a_minute_is_named_with_the_reason(
     said = str(tried(world, compile="on", processes=3)[1]["not_tried"])
     assert seen == ["cpu"]
     assert "layers are not compiled, which takes minutes" in said
-    assert "The 3 processes are not started: to meet takes all of them" in said
+    assert "The 3 processes are not started: the trial is one process" in said
 
 
 def test_a_machine_that_cannot_compile_is_found(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_features_of_other_recordings_are_found(world: Workspace) -> None:
         arrays = load_file(path)
         arrays["speech_codes"] = (arrays["speech_codes"] + 5) % 27
         save_file(arrays, path)
-    with pytest.raises(UserError, match="failed at 'prepare': The cached features are not those of the recordings: "):
+    with pytest.raises(UserError, match="failed at 'prepare': The cached features do not belong to the recordings: "):
         tried(world)
 
 
@@ -174,7 +174,7 @@ def test_a_checkpoint_that_reads_back_otherwise_is_found(world: Workspace, monke
     from core.model.loading import load_checkpoint
 
     monkeypatch.setattr(preflight, "load_checkpoint", moved)
-    with pytest.raises(UserError, match="failed at 'reload': The checkpoint does not .*text_emb.new differs"):
+    with pytest.raises(UserError, match="failed at 'reload': The reloaded checkpoint differs from .*text_emb.new"):
         tried(world)
 
 
@@ -196,9 +196,9 @@ def advised(world: Workspace, **changes: object) -> str:
 
 def test_little_data_and_rates_far_from_the_preset_are_told_with_numbers(world: Workspace) -> None:
     said = advised(world, row_lr=0.5, adapter_lr=1e-4, steps=800)
-    assert "8 s of speech in 12 clips; 10 min is the least" in said
-    assert "The learning rate of the rows is 0.5, 100 times that of the preset for tiny (0.005): it may diverge" in said
-    assert "of the adapters is 0.0001, 1/20 of that of the preset for tiny (0.002): it may learn nothing" in said
+    assert "8 s in 12 clips; 10 min is the least" in said
+    assert "rate of the rows is 0.5, 100 times that of the preset for tiny (0.005): the training may diverge" in said
+    assert "of the adapters is 0.0001, 1/20 of that of the preset for tiny (0.002): the training may be" in said
     assert "Each of the 12 clips is used 267 times in 800 steps" in said
     assert "one speaker" not in said
     assert "learning rate" not in advised(world, row_lr=1e-2)

@@ -52,7 +52,7 @@ def test_a_processor_is_called_one() -> None:
     assert any("No GPU was found" in reason for reason in chosen.reasons)
     assert "activation_checkpointing" not in chosen.values
     asked = model_info.fit_preset("chatterbox", speech(10), (), memory="80")
-    assert any("as asked for; no GPU was found" in reason for reason in asked.reasons)
+    assert any("as requested; no GPU was found" in reason for reason in asked.reasons)
 
 
 @pytest.mark.parametrize("family", ["tiny", "chatterbox"])
