@@ -24,7 +24,8 @@ def test_what_is_known_or_private_is_not_doubted(code: str) -> None:
 
 
 @pytest.mark.parametrize(("code", "near"), [
-    ("jp", "Similar codes: ja (Japanese), "), ("dk", "Similar codes: da (Danish), "), ("cn", "Similar codes: zh (Chinese), "),
+    ("jp", "Similar codes: ja (Japanese), "), ("dk", "Similar codes: da (Danish), "),
+    ("cn", "Similar codes: zh (Chinese), "),
     ("zz", "zu (Zulu)"), ("yyb", "ybb (Yemba)"),
 ])
 def test_what_is_no_code_is_told_with_those_near_it(code: str, near: str) -> None:

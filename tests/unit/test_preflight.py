@@ -95,7 +95,7 @@ def test_a_trial_of_full_speaks_and_weighs_few_clips_and_says_so(
 
 def test_the_warnings_of_a_trial_are_those_of_the_training(world: Workspace) -> None:
     said = " ".join(event.message for event in tried(world, steps=60)[0].of("warning"))
-    assert "8 s of speech in 12 clips" in said
+    assert "8 s in 12 clips" in said
     assert "clips is used" not in said
     assert "held out" not in said
     assert "Each of the 12 clips is used 267 times" in " ".join(
