@@ -27,7 +27,7 @@ from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, DONE, FAILED, USAGE_ERROR, exit_with
 from scripts.dev.benchmark import machine
 from scripts.dev.experiments import engine, plan, report, results
-from scripts.dev.experiments.plan import Trial, TrialGroup
+from scripts.dev.experiments.plan import ExperimentTrial, TrialGroup
 from scripts.dev.experiments.results import NOTHING, TrialResult, Used
 
 _POLL_S = 0.5
@@ -85,7 +85,7 @@ def _prepare(workspace: Workspace) -> None:
             _finish(create_job(workspace, verb, options))
 
 
-def _try(workspace: Workspace, trial: Trial, seed: int) -> None:
+def _try(workspace: Workspace, trial: ExperimentTrial, seed: int) -> None:
     name = trial.run(seed)
     if results.read(_folder(workspace, trial, seed)) is not None:
         return
@@ -102,7 +102,7 @@ def _try(workspace: Workspace, trial: Trial, seed: int) -> None:
     results.of(trial.name, seed, state, used).write(job.directory)
 
 
-def _break(workspace: Workspace, trial: Trial, seed: int) -> None:
+def _break(workspace: Workspace, trial: ExperimentTrial, seed: int) -> None:
     """Train by the common recipe, in a subprocess."""
     command = [sys.executable, "-m", "scripts.dev.experiments.broken", str(workspace.path)]
     steps = [str(trial.training(seed).steps)] if trial.shortened else []
@@ -117,7 +117,7 @@ def _break(workspace: Workspace, trial: Trial, seed: int) -> None:
     results.proven(trial.name, seed, certificate.read(folder / certificate.CERTIFICATE), spent).write(folder)
 
 
-def _folder(workspace: Workspace, trial: Trial, seed: int) -> Path:
+def _folder(workspace: Workspace, trial: ExperimentTrial, seed: int) -> Path:
     """Where a trial's measurement is kept: with the run, or with the export of a recipe that is none of ours."""
     return (workspace.exports if trial.recipe else workspace.runs) / trial.run(seed)
 
@@ -137,7 +137,7 @@ def _finish(job: Job) -> tuple[JobState, Used]:
 
 
 def _write(path: Path, workspace: Workspace, groups: Sequence[TrialGroup], seeds: int) -> None:
-    def found(trial: Trial) -> list[TrialResult]:
+    def found(trial: ExperimentTrial) -> list[TrialResult]:
         folders = [_folder(workspace, trial, seed) for seed in range(seeds)]
         return [one for folder in folders if (one := results.read(folder))]
 

@@ -16,7 +16,7 @@ PLAN = Path(__file__).with_name("plan.yaml")
 
 
 @dataclass(frozen=True)
-class Trial:
+class ExperimentTrial:
     """One variation. Equal `extend` settings share an extension."""
 
     group: str
@@ -52,7 +52,7 @@ class TrialGroup:
     name: str
     title: str
     measure: str  # "errors": errors of what is spoken; "losses": held-out loss at some steps
-    trials: tuple[Trial, ...]
+    trials: tuple[ExperimentTrial, ...]
     at: tuple[int, ...] = field(default=())  # steps, for "losses"
 
 
@@ -72,7 +72,7 @@ def _group(name: str, values: Mapping[str, object], steps: int | None) -> TrialG
         given = dict(_mapping(changed))
         extend = _mapping(given.pop("extend", {}))
         every = min(length, int(str(common.get("checkpoint_every", 200))))
-        made.append(Trial(name, trial, {**common, **given, "steps": length, "checkpoint_every": every}, extend,
+        made.append(ExperimentTrial(name, trial, {**common, **given, "steps": length, "checkpoint_every": every}, extend,
                           steps is not None, str(values.get("recipe", ""))))
     return TrialGroup(name, str(values["title"]), str(values["measure"]), tuple(made),
                  tuple(step for step in at if step <= length))
