@@ -76,7 +76,7 @@ def _write(run_dir: Path, made: Certificate, warn: Callable[[str], None]) -> Non
             return
         with suppress(UserError):  # there is no certificate yet, or a damaged one
             existing = certificate.read(run_dir / CERTIFICATE)
-            if existing.of_the_same(made) and existing.proven() > made.proven() and not made.failed():
+            if existing.has_same_subject(made) and existing.proven() > made.proven() and not made.failed():
                 more = ", ".join(sorted(existing.proven() - made.proven()))
                 warn(f"The certificate is not written, because {run_dir.name} has one of step {made.step} that proves "
                      f"more ({more}).")

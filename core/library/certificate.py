@@ -1,7 +1,7 @@
-"""The certificate of a finetuned model: named checks with expected and actual values.
+"""The certificate of a finetuned model: named checks with expected and actual values, and error rates by language.
 
-Everything in it was computed by `core.proof.certification` from the files on disk. Never loads torch:
-the page and the command line read it.
+`core.proof.certification` computes it from the files on disk. This module never loads torch, because the page and the
+command line read certificates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from data.durable_files import write_json
 
 CERTIFICATE = "certificate.json"
 NOT_PROVEN_YET = "not proven yet"
-"""What is said of a run that can be used before its certificate is complete."""
+"""Shown for a run whose certificate is not complete yet."""
 ERROR_RATES = "character_error_rates"
 """The check that names the error rate of each language, or why it was not measured."""
 CheckOutcome = Literal["passed", "failed", "measured", "not proven"]
@@ -26,13 +26,13 @@ CheckOutcome = Literal["passed", "failed", "measured", "not proven"]
 
 @dataclass(frozen=True)
 class CertificateCheck:
-    """One fact. `measured` has no right or wrong; `not proven` could not be computed, and `actual` says why."""
+    """One check. `measured`: neither passed nor failed; `not proven`: not computed, with the reason in `actual`."""
 
     name: str
     result: CheckOutcome
     expected: str
     actual: str
-    what: str  # as a sentence
+    what: str  # what is checked, as a sentence
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class LanguageCER:
     before: float | None
     after: float | None
     recordings_cer: float | None  # of the original recordings, by the same recogniser
-    used_for_selection: bool = False  # these sentences selected the checkpoint: no others are held out
+    used_for_selection: bool = False  # the checkpoint was selected by these sentences, as there are no others
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """Checks and errors of one checkpoint."""
+    """The checks and error rates of one checkpoint."""
 
     ref: str
     run: str
@@ -63,21 +63,21 @@ class Certificate:
     created: float  # seconds since 1970
     checks: tuple[CertificateCheck, ...]
     errors: tuple[LanguageCER, ...]
-    input_hash: str = ""  # of all it was computed from, see `core.proof.certification`
-    new_languages: tuple[str, ...] = ()  # that the training taught
+    input_hash: str = ""  # of all inputs, see `core.proof.certification`
+    new_languages: tuple[str, ...] = ()  # of the training
 
     @property
     def complete(self) -> bool:
-        """Whether the sentences were spoken; an export that was made before has the checks of its files alone."""
+        """Whether the error rates were computed; an export made before that has only the checks of its files."""
         return not any(check.name == ERROR_RATES and check.actual.endswith(NOT_PROVEN_YET) for check in self.checks)
 
-    def of_the_same(self, other: Certificate) -> bool:
-        """Whether both are of the same checkpoint, beside the same base."""
+    def has_same_subject(self, other: Certificate) -> bool:
+        """Whether both certify the same checkpoint against the same base."""
         return all(getattr(self, name) == getattr(other, name) for name in (
             "ref", "run", "step", "scope", "model", "extension", "base_hash", "fingerprint"))
 
     def proven(self) -> frozenset[str]:
-        """What it says, passed or failed: names of checks, and of error rates by language."""
+        """What was computed, passed or failed: the names of checks, and of error rates by language."""
         return frozenset([*(check.name for check in self.checks if check.result != "not proven"),
                           *(f"error rate of {one.language}" for one in self.errors if one.after is not None)])
 
@@ -86,7 +86,7 @@ class Certificate:
         return tuple(check.name for check in self.checks if check.result == "failed")
 
     def blocking(self, override: Collection[str] = ()) -> tuple[str, ...]:
-        """Names of failed checks that no override names."""
+        """Names of failed checks that are not in `override`."""
         return tuple(name for name in self.failed() if name not in override)
 
     def check(self, name: str) -> CertificateCheck:
@@ -95,12 +95,12 @@ class Certificate:
 
 
 def write(path: Path, certificate: Certificate) -> None:
-    """Write the certificate as JSON; an older one is replaced."""
+    """Write the certificate as JSON, in the place of an older one."""
     write_json(path, dataclasses.asdict(certificate))
 
 
 def read(path: Path) -> Certificate:
-    """The certificate in `path`; `UserError` when there is none or it is damaged."""
+    """The certificate in `path`; `UserError` if there is none or it is damaged."""
     if not path.is_file():
         raise UserError(f"There is no certificate at {path}.",
                         "Compute it: python -m scripts.certify; on the page: Certificate.")

@@ -72,8 +72,8 @@ def _group(name: str, values: Mapping[str, object], steps: int | None) -> TrialG
         given = dict(_mapping(changed))
         extend = _mapping(given.pop("extend", {}))
         every = min(length, int(str(common.get("checkpoint_every", 200))))
-        made.append(ExperimentTrial(name, trial, {**common, **given, "steps": length, "checkpoint_every": every}, extend,
-                          steps is not None, str(values.get("recipe", ""))))
+        options = {**common, **given, "steps": length, "checkpoint_every": every}
+        made.append(ExperimentTrial(name, trial, options, extend, steps is not None, str(values.get("recipe", ""))))
     return TrialGroup(name, str(values["title"]), str(values["measure"]), tuple(made),
                  tuple(step for step in at if step <= length))
 
