@@ -1,4 +1,4 @@
-"""Options as widgets and back: labels, help, ranges and defaults come from the schema alone."""
+"""Options as widgets and back: labels, help, ranges and defaults come from the schema."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FormField:
 
     @property
     def step(self) -> float:
-        """What the arrows of a number box add."""
+        """The step of a number box."""
         if self.kind == "integer":
             return 1
         size = abs(float(self.default or 0)) or (self.maximum or 1.0)
@@ -54,14 +54,14 @@ class FormField:
 
     @property
     def range_text(self) -> str:
-        """Such as "0 to 0.9"; empty when there is no upper bound worth saying."""
+        """Such as "0 to 0.9"; empty without an upper bound, or with a very large one."""
         if self.minimum is None or self.maximum is None or self.maximum >= 100_000:
             return ""
         return f"{self.minimum:g} to {self.maximum:g}"
 
 
 def entries(model: type[Options], leave_out: Iterable[str] = ()) -> tuple[FormField, ...]:
-    """The scalar values of `model` in the schema's order; tuples are left to their tab."""
+    """The scalar values of `model` in the schema's order; a tab lays out tuples itself."""
     skipped = set(leave_out)
     return tuple(_entry(name, flag.field) for flag in flags(model)
                  if (name := ".".join(flag.path)) not in skipped and get_origin(flag.field.annotation) is not tuple)
@@ -87,14 +87,14 @@ def _entry(name: str, field: FieldInfo) -> FormField:
 
 @dataclass(frozen=True)
 class FieldGroup:
-    """Fields of a form in an accordion, whose label names those that were changed."""
+    """Fields of a form in an accordion, whose label names the changed fields."""
 
     title: str
     fields: tuple[FormField, ...]
     block: gr.Accordion
 
     def label(self, values: Mapping[str, Value], suggested: Mapping[str, Value]) -> str:
-        """The title, and which `values` differ from those `suggested`, else from the schema's defaults."""
+        """The title, and the fields whose `values` differ from the `suggested` ones, else from the defaults."""
         changed = [entry.title for entry in self.fields
                    if entry.name in values and not same_value(values[entry.name],
                                                               suggested.get(entry.name, entry.default))]
@@ -152,17 +152,17 @@ def build_form(model: type[Options], *, first: Sequence[str] = (), leave_out: It
 
 
 def _widget(entry: FormField, choices: Choices, defaults: Mapping[str, Value]) -> gr.components.Component:
-    """The fitting Gradio component, labelled and limited as the schema says."""
+    """The Gradio component of a field, with label and limits of the schema."""
     value = defaults.get(entry.name, entry.default)
     info = f"{entry.help} ({entry.range_text})" if entry.range_text else entry.help
     common = {"label": entry.title, "info": info, "elem_id": f"field-{entry.name.replace('.', '-')}",
               "min_width": 150, "elem_classes": "long-help" if len(info) > _LONG_HELP else None}
-    if entry.name in choices:  # a default that does not exist here is not shown
+    if entry.name in choices:  # a default that is not among the choices is not shown
         offered = list(choices[entry.name])
         return gr.Dropdown(offered, value=value if value in offered else None, allow_custom_value=True, **common)
     if entry.kind == "choice":
         return gr.Dropdown(list(entry.choices), value=value, filterable=False, **common)
-    if entry.optional:  # a number box shows nothing as 0
+    if entry.optional:  # not a number box, which shows an empty value as 0
         return gr.Textbox(value="" if value is None else f"{value}", max_lines=1, **common)
     if entry.kind in ("integer", "number"):
         return gr.Number(value=value, precision=0 if entry.kind == "integer" else None, minimum=entry.minimum,
@@ -199,7 +199,7 @@ def parse(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions
 
 
 def command_line(verb: str, options: Options, workspace: Path) -> str:
-    """The equal command on the command line, ready to paste into a shell."""
+    """The equivalent command, ready to paste into a shell."""
     named = [name for name in VERBS[verb].needs if name in ("segments", "tokenizer", "extension", "dataset")]
     given = to_arguments(options, [*VERBS[verb].makes, *named])
     return shlex.join(["python", "-m", f"scripts.{verb}", "--workspace", str(workspace), *given])

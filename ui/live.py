@@ -1,10 +1,9 @@
 """The refresh of the page: each panel is a pure function of the watched widgets and of the jobs' state.
 
-The page's script asks for a mark of the workspace (`workspace_mark`) every three seconds, every second while a job
-lives, and ticks when that has changed, after what a person does, and once a minute: a tick sends the values of all
-watched widgets, which costs the browser a third of a second. It only reads, so a hidden tab, a reload or a second
-browser changes nothing. What a browser has been sent is not sent again, so that players and open accordions stay as
-they are.
+The page's script polls a hash of the workspace's state (`workspace_mark`) every three seconds, and every second while a
+job is alive. It ticks if the hash has changed, after input, and once a minute. A tick sends the values of all watched
+widgets, which costs the browser a third of a second. Panels only read, so a hidden tab, a reload or a second browser
+changes nothing. A value that a browser has already is not sent again, so players and open accordions are not redrawn.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _APPLY_IF_UNCHANGED = """(pending, ...current) => {
   return current.map((value, at) =>
     at in changes && text(changes[at].seen) === text(value) ? changes[at].wanted : value);
 }"""
-"""In the browser: a pending value goes into its widget only where that still holds the value that the app saw."""
+"""In the browser: put a pending value into its widget only if the widget still has the value that the app saw."""
 _LOG = logging.getLogger("lisan.page")
 Found = TypeVar("Found")
 
@@ -58,12 +57,12 @@ class View:
     values: Mapping[str, str]
     jobs: tuple[JobState, ...]
     cache: dict[tuple[str, ...], object] = field(default_factory=dict, repr=False, compare=False)
-    """What several panels of a refresh compute, by its inputs."""
+    """Results that several panels of a refresh share, by key."""
     memory: dict[Any, str] = field(default_factory=dict, repr=False, compare=False)
-    """What this browser was shown last, by key; only panels of watched widgets may keep something here."""
+    """By key the value that this browser was shown last; only panels of watched widgets may store something here."""
 
     def once(self, key: tuple[str, ...], compute: Callable[[], Found]) -> Found:
-        """What `compute` gives, called once for all panels of a refresh."""
+        """The result of `compute`, which is called once for all panels of a refresh."""
         if key not in self.cache:
             self.cache[key] = compute()
         return cast("Found", self.cache[key])
@@ -76,9 +75,9 @@ class View:
         return self.once(("by id",), lambda: {state.id: state for state in self.jobs}).get(name)
 
     def newest(self, *verbs: str) -> JobState | None:
-        """The job of these verbs, or of any, to show by default: running, else waiting, else the last that started.
+        """The job of these verbs (or of any) to show by default: running, else waiting, else the last that started.
 
-        A training that was stopped before its first step has nothing to show and does not count as started.
+        A training that was stopped before its first step does not count as started, because it has nothing to show.
         """
         return self.once(("newest", *verbs), lambda: self._newest(verbs))
 
@@ -90,19 +89,19 @@ class View:
         return next(iter((*runs, *(state for state in found if state.alive), *started, *found)), None)
 
     def selected_job(self, field: str, *verbs: str) -> JobState | None:
-        """The job chosen in `field`; when none is, the newest of `verbs`. None: there is none, or it was deleted."""
+        """The job chosen in `field`; if none is chosen, the newest of `verbs`. None: no such job, or it was deleted."""
         name = self.values.get(field, "")
         return self.job(name) if name else self.newest(*verbs)
 
     def deleted(self, field: str) -> str:
-        """The id of the job chosen in `field` when its folder is missing, else nothing."""
+        """The id of the job chosen in `field` if it was deleted; else empty."""
         name = self.values.get(field, "")
         return name if name and self.job(name) is None else ""
 
     def follow(self, key: str, current: str, offered: Sequence[str], newest: str) -> str:
-        """The value of a dropdown: `newest` until this browser has shown it once, and from then on the `current` one.
+        """The value of a dropdown: `newest` until this browser has shown it once, then the `current` one.
 
-        So a tab continues with what was made last in another tab, and a choice that is made afterwards stays.
+        So a tab preselects the result of another tab, and a later choice of the person stays.
         """
         if newest not in offered or self.memory.get(key) == newest:
             return current
@@ -111,7 +110,7 @@ class View:
         return newest
 
     def choices(self, field: str, titles: Mapping[str, str], shown: JobState | None) -> dict[str, object]:
-        """Choices and value of a dropdown of jobs. A deleted job stays chosen, so that no other takes its place."""
+        """Choices and value of a dropdown of jobs. A deleted job stays chosen, so no other job replaces it silently."""
         choices = [(title, name) for name, title in titles.items()]
         if deleted := self.deleted(field):
             return {"choices": [(f"{deleted} (deleted)", deleted), *choices], "value": deleted}
@@ -122,7 +121,7 @@ Render = Callable[[View], object]
 
 
 def choice_update(choices: Sequence[str] | Sequence[tuple[str, str]], current: str) -> dict[str, object]:
-    """An update of a dropdown: its choices, and of them the `current` one, else the first."""
+    """An update of a dropdown: its choices, and the `current` value if it is among them, else the first choice."""
     values = [one if isinstance(one, str) else one[1] for one in choices]
     update: dict[str, object] = gr.update(choices=choices, value=current if current in values else values[0] if values
                                           else None)
@@ -138,7 +137,7 @@ class _Panel:
 
 @dataclass
 class Live:
-    """Collects panels while the page is laid out; `attach` makes them live."""
+    """Collects panels while the page is laid out; `attach` creates the events that refresh them."""
 
     workspace: Workspace
     board: JobBoard
@@ -170,7 +169,7 @@ class Live:
         return View(tab, texts, tuple(self.board.states()), memory={} if memory is None else memory)
 
     def attach(self, tab: gr.State) -> None:
-        """Create the timer and the listeners that all refreshes go through. Call inside the Blocks, at the end."""
+        """Create the events of all refreshes. Call it inside the Blocks, at the end."""
         self.sent_hashes, self.sent_input_hashes = gr.State({}), gr.State({})
         self.ticker = gr.Button(visible="hidden", elem_id="live-tick")  # the page's script clicks it
         watched = list(self.watched.values())
@@ -194,17 +193,17 @@ class Live:
         return [self.sent_hashes, self.inputs_changed, *(panel.component for panel in panels)]
 
     def _panels(self, watched: bool, only: str = "") -> dict[int, _Panel]:
-        """The panels that are read as inputs too, or the others (of one tab and of every tab), by their number."""
+        """By index the panels whose components are inputs too (`watched`), or the others, of one tab and every tab."""
         inputs = {component._id for component in self.watched.values()}
         return {at: panel for at, panel in enumerate(self.panels) if (panel.component._id in inputs) == watched
                 and (not only or panel.tab in ("", only))}
 
     def check(self, tab: str, sent_hashes: dict[int, str], sent_input_hashes: dict[int, str],
               *values: object) -> list[object]:
-        """Flags that make the browser ask for a refresh where something has changed.
+        """Flags that let the browser request a refresh of the tab if something has changed.
 
-        Gradio takes about a millisecond for each output, even a skipped one (6.31), and most ticks change nothing:
-        so a tick has only these outputs, and a change has those of its tab.
+        Gradio needs about a millisecond for each output, even for a skipped one (6.31), and most ticks change nothing.
+        So a tick has only these outputs.
         """
         view = self._view(tab, values, dict(sent_input_hashes or {}))
         changed = bool(self._changes(self._panels(False), view, dict(sent_hashes or {})))
@@ -213,10 +212,10 @@ class Live:
 
     def refresh(self, tab: str, sent_hashes: dict[int, str], sent_input_hashes: dict[int, str], *values: object,
                 only: str = "") -> list[object]:
-        """What has changed since `sent_hashes`, for the panels of `tab` and those on every tab.
+        """The values that differ from `sent_hashes`, for the panels of `tab` and those on every tab.
 
-        Gradio never frees what it made of an output that is an input as well (6.31). So watched widgets are no
-        outputs here, but only of `update_inputs`, which is rare.
+        Gradio never frees the memory of an output that is an input too (6.31). So watched widgets are not outputs here,
+        but only of `update_inputs`, which is called rarely.
         """
         view, sent = self._view(tab, values, dict(sent_input_hashes or {})), dict(sent_hashes or {})
         panels = self._panels(False, only)
@@ -224,14 +223,14 @@ class Live:
         return [sent, self._flag_inputs(view, sent_input_hashes), *(changes.get(at, gr.skip()) for at in panels)]
 
     def _flag_inputs(self, view: View, sent_input_hashes: dict[int, str]) -> object:
-        """A flag that calls `update_inputs` where a watched widget should change."""
+        """A flag that calls `update_inputs` if a watched widget should change."""
         return _new_token(bool(self._changes(self._panels(True), view, dict(sent_input_hashes or {}))))
 
     def update_inputs(self, tab: str, sent_input_hashes: dict[int, str], *values: object) -> list[object]:
-        """What has changed of the watched widgets; their values as JSON for `_APPLY_IF_UNCHANGED`.
+        """Updates of the watched widgets; their values as JSON for `_APPLY_IF_UNCHANGED`.
 
-        A person may type while this is on its way. So a value goes into its widget only where that still holds what
-        was seen here.
+        A person may type while the answer is on its way. So the browser sets a value only if the widget still has the
+        value that was seen here.
         """
         sent = dict(sent_input_hashes or {})
         view, panels = self._view(tab, values, sent), self._panels(True)
@@ -251,7 +250,7 @@ class Live:
         return self.view(tab, dict(zip(self.watched, values, strict=True)), memory)
 
     def _changes(self, panels: Mapping[int, _Panel], view: View, sent: dict[int, str]) -> dict[int, object]:
-        """New values of those `panels` of the open tab that differ from those `sent`, which are updated."""
+        """New values of the `panels` of the open tab whose hashes differ from `sent`; updates `sent`."""
         changes = {}
         for at, panel in panels.items():
             if panel.tab in ("", view.tab):
@@ -263,9 +262,9 @@ class Live:
 
 
 def workspace_mark(board: JobBoard, more: object = None) -> dict[str, object]:
-    """A mark that changes with the jobs, the folders and files of the workspace, and `more`; and when to ask again.
+    """A hash of the jobs, the folders and files of the workspace, and `more`; and the time until the next poll.
 
-    While a job lives it changes every second, since times are shown.
+    While a job is alive it changes every second, because the page shows times.
     """
     workspace, states = board.workspace, board.states()
     alive = any(state.alive for state in states)
@@ -283,7 +282,7 @@ def workspace_mark(board: JobBoard, more: object = None) -> dict[str, object]:
 
 
 _MARKED = ("", f"/{CHECKPOINTS}", f"/{QUEUE}", "/events.jsonl")
-"""Of a job: its folder and the files that change in place. As texts: there are thousands."""
+"""Paths in a job's folder that are part of the hash: the folder and files that change in place (text, for speed)."""
 
 
 def _changed(path: str) -> int:
@@ -294,17 +293,17 @@ def _changed(path: str) -> int:
 
 
 def _flag() -> gr.Textbox:
-    """A hidden value whose change the browser sees without the queue, unlike a state's."""
+    """A hidden text box: unlike that of a `gr.State`, its change event does not use the queue."""
     return gr.Textbox("", visible="hidden")
 
 
 def _new_token(wanted: bool) -> object:
-    """A new value for a flag, which triggers its listeners; or none."""
+    """A new value for a flag, which triggers its change event, if `wanted`."""
     return str(time.monotonic_ns()) if wanted else gr.skip()
 
 
 def _rendered(panel: _Panel, view: View) -> object:
-    """The panel's value, or in an HTML panel the error."""
+    """The panel's value; if it fails, the error in an HTML panel, and no change in others."""
     try:
         return panel.render(view)
     except UserError as error:
@@ -319,13 +318,13 @@ def _rendered(panel: _Panel, view: View) -> object:
 
 
 def _file_fault(error: OSError) -> Html:
-    """What the disk refused, such as a name of 300 letters."""
+    """An error of the file system, such as a name of 300 letters."""
     return job_views.fault(f"{str(error.filename or 'A file')[:200]}: {error.strerror or error}.",
                            "Give another name, or look at the disk and its permissions.")
 
 
 def guarded(action: Callable[..., Sequence[object]], outputs: int, workspace: Workspace) -> Callable[..., object]:
-    """`action` with errors shown in its first output, a notice; the other outputs then stay as they are."""
+    """`action` with errors shown in its first output, a notice; then the other outputs do not change."""
 
     def run(*values: object) -> object:
         try:

@@ -1,4 +1,4 @@
-"""What every tab's `build` receives: the workspace, shared widgets, and how to add listeners and start jobs."""
+"""`Page`, the argument of every tab's `build`: workspace, shared widgets, and how to add listeners and start jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TABS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True)
 class Page:
-    """Handed to each tab while the page is laid out."""
+    """The shared context of all tabs while the page is laid out."""
 
     workspace: Workspace
     live: Live
@@ -51,7 +51,7 @@ class Page:
         self.live.pending.append(event(run, list(inputs), list(outputs), **settings))
 
     def go(self, button: gr.Button, tab: str) -> None:
-        """Let `button` open `tab`."""
+        """Make `button` open `tab`."""
         self.live.pending.append(
             button.click(lambda: [gr.Tabs(selected=tab), tab], None, [self.tabs, self.tab], **QUIET))
 
@@ -60,10 +60,10 @@ class Page:
         return gr.update(choices=[name], value=name)
 
     def start(self, verb: str, options: Options, after: Sequence[str] = ()) -> Job:
-        """Queue a job and start its worker; refused when a prerequisite neither exists nor is being made.
+        """Queue a job and start its worker; `UserError` if a prerequisite neither exists nor is being made.
 
-        It also waits for the jobs `after`, and is skipped when one of them fails. A training is followed by its
-        certificate. What is certified is chosen before.
+        The job also waits for the jobs `after`, and is skipped if one of them fails. A training gets a second job that
+        certifies it.
         """
         needed = requirements.check_requirements(self.workspace, verb, options)
         if isinstance(options, CertifyOptions):
@@ -96,7 +96,7 @@ class Page:
         return [job_views.notice(checkpoint_names.resume_point(job) + more, job=name)]
 
     def started_notice(self, job: Job) -> Html:
-        """A notice that `job` has started, or what it waits for."""
+        """A notice that `job` has started, or that it waits for another job."""
         queue = self.live.board.queue()
         before = [state.id for state in queue if state.id in job.after]
         before += [state.id for state in queue if state.job.device == job.device != NO_DEVICE and state.id != job.id]
