@@ -384,8 +384,8 @@ def _language_errors(inputs: CertificateInputs, unchanged: Collection[str],
                                  original_cer, used_for_selection))
     if reusable:
         notes.append(f"{', '.join(reusable)}: measured on the base {inputs.base.base_hash[:12]} (scores "
-                     f"{inputs.score_cache.key[:12]}), to which logits are bit-identical; {_SPOT_CHECK_SENTENCES} "
-                     "sentences of each, synthesized by both models, are the same audio")
+                     f"{inputs.score_cache.key[:12]}); logits are bit-identical to the base's, and both models "
+                     f"synthesize {_SPOT_CHECK_SENTENCES} sentences of each as the same audio")
     return found, notes
 
 

@@ -82,8 +82,8 @@ class StepPlan:
 
     def progress_at(self, step: int) -> float:
         """How much of the schedule is done at `step`, 0 to 1."""
-        done = (step - self.start_step) / max(1, self.steps - self.start_step)
-        return min(1.0, self.start_progress + (1.0 - self.start_progress) * done)
+        advance = (1.0 - self.start_progress) * (step - self.start_step) / max(1, self.steps - self.start_step)
+        return min(1.0, self.start_progress + advance)
 
     def with_last_step(self, steps: int, step: int) -> StepPlan:
         """This plan with `steps` steps in all, from `step` on and without a jump of the learning rate."""
