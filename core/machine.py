@@ -87,7 +87,7 @@ class Platform:
 def detect_platform(port: int, environment: Mapping[str, str] = os.environ) -> Platform | None:
     """The platform that the environment variables name, with the address of `port`; None on any other machine.
 
-    Lightning's variables and addresses are those of its own packages (lightning.app, litdata), Runpod's of its
+    Lightning's variables and addresses are those of its packages (lightning.app, litdata), Runpod's of its
     documentation, Colab's of google.colab.output, a Space's of the hub's documentation.
     """
     host = environment.get("LIGHTNING_CLOUDSPACE_HOST", "")
