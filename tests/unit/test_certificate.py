@@ -391,7 +391,7 @@ def spoken_texts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 def test_what_the_base_speaks_is_measured_once(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     forget_scores(world)
-    monkeypatch.setattr(certification, "_SPOT_CHECK", 1)
+    monkeypatch.setattr(certification, "_SPOT_CHECK_SENTENCES", 1)
     said = spoken_texts(monkeypatch)
     first = certified(world)
     assert len([language for language, _ in said if language in ("en", "fr")]) == 2 * 2 + 2 * 2  # a spot check, and all

@@ -87,7 +87,7 @@ def test_a_thousands_comma_is_no_point():
 @pytest.fixture
 def fake_train(monkeypatch: pytest.MonkeyPatch) -> None:
     """`train` runs the fake verb of `fake_verbs`, whose extensions are not on the disk; every certificate passes."""
-    monkeypatch.setattr(worker, "_verb", lambda name, verbs: fake_verbs.train if name == "train" else (
+    monkeypatch.setattr(worker, "_import_verb", lambda name, verbs: fake_verbs.train if name == "train" else (
         lambda *_given: {"certificate": "passed"}))
     monkeypatch.setattr(command, "check_requirements", lambda *_asked: ())
 
@@ -237,7 +237,7 @@ def test_what_can_never_succeed_as_it_was_asked_for_is_not_offered_to_be_continu
     def refuse(*_asked: object) -> dict[str, str]:
         raise fault
 
-    monkeypatch.setattr(worker, "_verb", lambda name, verbs: refuse)
+    monkeypatch.setattr(worker, "_import_verb", lambda name, verbs: refuse)
     monkeypatch.setattr(command, "check_requirements", lambda *_asked: ())
     where = ["--workspace", str(workspace.path), "--device", "cpu"]
     assert command.run_verb(verb, [*where, *(["--segments", "talks"] if verb == "transcribe" else [])]) == 1
