@@ -246,7 +246,7 @@ def test_a_run_stopped_in_its_certificate_is_whole_and_certified_on_resume(world
     options, run = train_options(evaluation_sentences=0), world.runs / f"stopped-{unit.split()[0]}"
     proof = CertifyOptions(run=f"run:{run.name}")
     assert train.run(options, world, Listener(run))["certificate"] == certificate.NOT_PROVEN_YET
-    with pytest.raises(StopRequested, match="The run can be used, and its certificate resumes"):
+    with pytest.raises(StopRequested, match="The run can be used; its certificate resumes"):
         certify_job.run(proof, world, Impatient(run, unit))
     assert not (run / certificate.CERTIFICATE).exists()
     assert certify_job.run(proof, world, Listener(run))["certificate"] == "passed"
