@@ -127,7 +127,7 @@ def test_old_and_new_languages_share_a_batch_and_old_rows_stay_equal_to_the_bit(
 def test_a_batch_that_does_not_divide_into_its_rows_is_an_error(world: World) -> None:
     trainer = trained(world, 1)
     assert trainer.tts.adapters is not None
-    with trainer.tts.adapters.enabled_for_rows([True, False]), pytest.raises(ValueError, match="rows for 2 switches"):
+    with trainer.tts.adapters.enabled_for_rows([True, False]), pytest.raises(ValueError, match="rows for a mask of 2"):
         trainer.tts.lm.losses(trainer.loader.next_batches()[0].samples, LossOptions())
 
 
