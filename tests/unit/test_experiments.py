@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,13 +69,25 @@ def test_a_measurement_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_what_a_process_uses_is_counted_while_it_lives(tmp_path: Path) -> None:
     job = create_job(Workspace.open(tmp_path / "workspace"), "train", TrainOptions())
-    job.lock.write_text(f"{os.getpid()} train\n")
-    first = results.used_by(job)
-    sum(range(3_000_000))
-    held = bytearray(first.peak_bytes)
-    second = results.used_by(job)
+    code = ("import sys\nfor line in sys.stdin:\n"
+            "    held = bytearray(int(line)); sum(range(3_000_000)); print(flush=True)")
+    with subprocess.Popen([sys.executable, "-uc", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True) as process:
+        job.lock.write_text(f"{process.pid} train\n")
+
+        def used_with(size: int) -> results.Used:
+            print(size, file=process.stdin, flush=True)
+            assert process.stdout is not None
+            assert process.stdout.readline() == "\n"
+            found = results.used_by(job)
+            assert found is not None
+            return found
+
+        first, second = used_with(1), used_with(100_000_000)
+        assert process.stdin is not None
+        process.stdin.close()
     assert second.cpu_seconds > first.cpu_seconds > 0
-    assert second.peak_bytes >= first.peak_bytes + 0.5 * len(held)
+    assert second.peak_bytes >= first.peak_bytes + 50_000_000
     job.lock.write_text("999999999 train\n")
     assert results.used_by(job) is None
 

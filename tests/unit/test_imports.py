@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -71,7 +70,9 @@ def imports(path: Path, module: str) -> tuple[Import, ...]:
             waiting += [(child, True) for child in node.body] + [(child, for_types) for child in node.orelse]
             continue
         found.extend(Import(target, node.lineno, for_types) for target in targets(node, package))
-        waiting += [(child, for_types) for child in ast.iter_child_nodes(node)]
+        # No expression imports: only statements, and what holds some (`except`, `case`), are looked into.
+        waiting += [(child, for_types) for child in ast.iter_child_nodes(node)
+                    if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case)]
     return tuple(found)
 
 
@@ -177,12 +178,12 @@ def importers(root: Path, library: str) -> set[str]:
     }
 
 
-def calls(root: Path) -> Iterator[tuple[str, str, ast.Call]]:
-    """Every call in a module: the module, what is called, the call."""
-    for module, path in sources(root).items():
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.Call):
-                yield module, ast.unparse(node.func), node
+@cache
+def calls(root: Path) -> list[tuple[str, str, ast.Call]]:
+    """Every call by a name in a module: the module, what is called, the call."""
+    return [(module, ast.unparse(node.func), node) for module, path in sources(root).items()
+            for node in ast.walk(tree(path)) if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name | ast.Attribute)]
 
 
 def test_imports_go_in_the_directions_of_the_design() -> None:

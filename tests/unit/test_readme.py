@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
+import runpy
 import shlex
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from functools import cache
 from itertools import dropwhile
 from pathlib import Path
@@ -17,7 +20,6 @@ from config.loading import parse_options
 from core.jobs.verbs import VERBS, read_preset
 from core.submission import job_chains
 from scripts import command
-from tests.processes import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ("README.md", "docs/guide.md", "docs/families.md", "docs/benchmarks.md", "docs/decisions.md",
@@ -62,11 +64,16 @@ def check_verb(verb: str, arguments: list[str]) -> None:
 
 @cache
 def help_of(*program: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *program, "--help"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """What `python PROGRAM --help` prints. It runs in this process: another would first import torch."""
+    place = ROOT / (program[1].replace(".", "/") if program[0] == "-m" else program[0].removesuffix(".py"))
+    path = place / "__main__.py" if place.is_dir() else place.with_suffix(".py")
+    said = io.StringIO()
+    with redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [str(path), "--help"])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(path), run_name="__main__")
+    assert not ended.value.code
+    return said.getvalue()
 
 
 def check_help(program: list[str], arguments: list[str]) -> None:
