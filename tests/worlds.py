@@ -32,6 +32,7 @@ from models.speech_network import T3, T3Config
 from models.tiny.codec import Codec, CodecConfig
 from models.tiny.model_folder import save_module
 from models.tiny.recogniser import RecogniserConfig, RecogniserNetwork
+from models.tiny.vocoder import MelVocoder, MelVocoderConfig
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz'àâçèéêëîïôùûü"
 RATE = 16000
@@ -112,6 +113,8 @@ def write_model(folder: Path, seed: int = 0) -> None:
         prompt_queries=2, aligned_heads=((0, 0), (1, 1)),
     )
     save_module(folder / "t3.safetensors", T3(config), config)
+    vocoder = MelVocoderConfig(width=16, blocks=1)
+    save_module(folder / "vocoder.safetensors", MelVocoder(vocoder), vocoder)
     for name, pitch in (("low", 100.0), ("high", 220.0)):
         soundfile.write(folder / "voices" / f"{name}.ogg", tone(seed, 1.0, pitch).numpy(), RATE)
     _write_held_out(folder)

@@ -1,4 +1,4 @@
-"""Waveforms, mel spectrograms and Griffin-Lim in torch; the only module that imports torchaudio.
+"""Waveforms and mel spectrograms in torch; the only module that imports torchaudio.
 
 `MelSettings` and `log_mel` belong to the built-in family. `mel_power`, `prompt_mel` and `kaldi_filterbank` are the
 features of published models; they work in pieces, so an hour of audio needs little more memory than its mel.
@@ -113,36 +113,22 @@ def log_mel(waveform: torch.Tensor, settings: MelSettings) -> torch.Tensor:
     return torch.log(torch.clamp(filters.T @ spectrum, min=settings.floor))
 
 
-def griffin_lim(mel: torch.Tensor, settings: MelSettings, n_iter: int = 32) -> torch.Tensor:
-    """Waveform (B, (F - 1) * hop_length) of a log-mel (B, n_mels, F), deterministic.
-
-    The magnitude is the pseudo-inverse of the filterbank refined by multiplicative
-    non-negative least squares (Lee and Seung 2001), the phase by fast Griffin-Lim
-    (Perraudin et al. 2013) from zero phase.
-    """
-    window = torch.hann_window(settings.win_length, device=mel.device)
-    frames = mel.shape[-1]
-    short = max(0, settings.n_fft // (2 * settings.hop_length) + 2 - frames)  # as in `log_mel`
-    padded = torch.nn.functional.pad(mel.float(), (0, short), value=math.log(settings.floor))
-    waveform = AF.griffinlim(
-        _magnitude(padded, settings), window, settings.n_fft, settings.hop_length,
-        settings.win_length, power=1.0, n_iter=n_iter, momentum=0.99, length=None, rand_init=False,
-    )
-    return waveform[..., :(frames - 1) * settings.hop_length]
-
-
 @lru_cache(maxsize=8)
 def _inverse_filterbank(settings: MelSettings) -> torch.Tensor:
     return torch.linalg.pinv(mel_filterbank(settings).T)
 
 
-def _magnitude(mel: torch.Tensor, settings: MelSettings, n_iter: int = 20) -> torch.Tensor:
+def magnitude(mel: torch.Tensor, settings: MelSettings, n_iter: int = 20) -> torch.Tensor:
+    """Magnitudes of the short-time spectrum (B, n_fft // 2 + 1, F) of a log-mel (B, n_mels, F).
+
+    The pseudo-inverse of the filterbank, refined by multiplicative non-negative least squares (Lee and Seung 2001).
+    """
     target = torch.exp(mel)
     filters = mel_filterbank(settings).to(mel.device)
-    magnitude = torch.clamp(_inverse_filterbank(settings).to(mel.device) @ target, min=1e-6)
+    found = torch.clamp(_inverse_filterbank(settings).to(mel.device) @ target, min=1e-6)
     for _ in range(n_iter):
-        magnitude = magnitude * (filters @ target) / (filters @ (filters.T @ magnitude) + 1e-8)
-    return magnitude
+        found = found * (filters @ target) / (filters @ (filters.T @ found) + 1e-8)
+    return found
 
 
 def require_samples(waveform: torch.Tensor, least: int, sample_rate: int) -> None:

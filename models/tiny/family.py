@@ -1,6 +1,6 @@
 """The built-in family behind the protocols of `models.base`.
 
-A model folder holds t3.safetensors, codec.safetensors, recogniser.safetensors, the front-end,
+A model folder holds t3.safetensors, codec.safetensors, vocoder.safetensors, recogniser.safetensors, the front-end,
 `voices/NAME.ogg`, `held_out.jsonl` with `held_out/*.ogg`, and SHA256SUMS.json.
 """
 
@@ -25,6 +25,7 @@ from models.tiny import model_folder
 from models.tiny.codec import Codec, CodecConfig
 from models.tiny.model_folder import load_config, load_module
 from models.tiny.recogniser import RecogniserConfig, RecogniserNetwork, letters_of
+from models.tiny.vocoder import MelVocoder, MelVocoderConfig
 from models.weights import LazyWeights
 
 MEL_SETTINGS = audio.MelSettings()
@@ -32,7 +33,8 @@ BASE_CODE_LIMIT, CODES_PER_TOKEN = 12, 6  # of a text: half a second, and a quar
 MAX_PROMPT_CODES = 50  # of a reference clip: two seconds
 FEATURES_VERSION = 3  # increased when the extractor computes other features from the same clip and codec
 DEFAULT_VOICE = "low"
-LANGUAGE_MODEL, CODEC, RECOGNISER = "t3.safetensors", "codec.safetensors", "recogniser.safetensors"
+LANGUAGE_MODEL, CODEC, VOCODER = "t3.safetensors", "codec.safetensors", "vocoder.safetensors"
+RECOGNISER = "recogniser.safetensors"
 
 
 class TinyExtractor:
@@ -56,22 +58,22 @@ class TinyExtractor:
 
 
 class TinyVocoder:
-    """Codes to mel by the codec, mel to sound by Griffin-Lim."""
+    """Codes to mel by the codec, mel to sound by `MelVocoder`."""
 
     sample_rate = MEL_SETTINGS.sample_rate
 
-    def __init__(self, codec: Codec, device: torch.device) -> None:
-        self.codec, self.device = codec, device
+    def __init__(self, codec: Codec, vocoder: MelVocoder, device: torch.device) -> None:
+        self.codec, self.vocoder, self.device = codec, vocoder, device
 
     def decode(self, codes: np.ndarray, voice: Voice, options: VocoderOptions | None = None,
                hidden_states: torch.Tensor | None = None) -> torch.Tensor:
         """Codes (U,) to waveform (640 U - 160,) at 16 kHz; it has no options."""
         rows = torch.from_numpy(np.asarray(codes, dtype=np.int64))[None].to(self.device)
         speaker = torch.from_numpy(voice.conditioning["speaker_embedding"])[None].to(self.device)
-        return audio.griffin_lim(self.codec.decode(rows, speaker), MEL_SETTINGS)[0].cpu()
+        return self.vocoder.decode(self.codec.decode(rows, speaker))[0].cpu()
 
     def stream(self, voice: Voice, options: VocoderOptions | None = None) -> None:
-        """See `models.base.Vocoder`; None, because Griffin-Lim needs the complete mel."""
+        """See `models.base.Vocoder`; None, because a whole sentence is made faster than its first second is heard."""
 
     def cast_(self, dtype: torch.dtype) -> None:
         """See `models.base.Vocoder`; no effect, because the codec is small."""
@@ -160,7 +162,8 @@ class Tiny(Family):
         return f"tiny-{FEATURES_VERSION}-{digest[:16]}"
 
     def load_vocoder(self, folder: Path, device: torch.device) -> TinyVocoder:
-        return TinyVocoder(_codec(folder, device), device)
+        vocoder = load_module(folder / VOCODER, MelVocoder(load_config(folder / VOCODER, MelVocoderConfig)))
+        return TinyVocoder(_codec(folder, device), vocoder.to(device), device)
 
     def load_recogniser(self, folder: Path) -> TinyRecogniser:
         return TinyRecogniser(load_module(folder / RECOGNISER,

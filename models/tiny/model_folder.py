@@ -25,6 +25,7 @@ from models.speech_network import T3Config
 MERGED = "t3-merged.safetensors"
 _COPIED = {
     "codec.safetensors": "speech codec",
+    "vocoder.safetensors": "vocoder",
     "recogniser.safetensors": "the recogniser that measured the errors",
     "voices": "reference recordings of the base model's voices",
     "held_out": "original recordings of base-language sentences",

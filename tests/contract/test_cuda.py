@@ -210,8 +210,8 @@ def magnitudes(waveform: torch.Tensor) -> torch.Tensor:
 def test_a_text_is_streamed_as_on_the_cpu(world: World, voice: Voice) -> None:
     """Codes and sound together; a family without streaming decodes the whole.
 
-    Sound is the same where its magnitudes are: in one second and a half Griffin-Lim turns rounding of the mel by 1e-7
-    into waveforms that differ by up to 5%, and their magnitudes by 0.14%. One other code changes these by 1.9% or more.
+    Sound is the same where its magnitudes are: they say more of what is heard than samples do. One other code changes
+    these by 1.9% or more.
     """
     def sound(device: torch.device) -> torch.Tensor:
         tts = model(world, device)

@@ -1,4 +1,4 @@
-"""Sound files in, log-mel, and Griffin-Lim back."""
+"""Sound files in, and log-mel."""
 
 from __future__ import annotations
 
@@ -43,16 +43,6 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_frames_are_counted_from_the_hop():
     assert audio.log_mel(torch.zeros(1, 16000), SETTINGS).shape == (1, 80, 101)
-
-
-def test_griffin_lim_keeps_length_and_spectrum_and_is_deterministic():
-    mel = audio.log_mel(_tone(0.6, 600)[None], SETTINGS)
-    first, second = audio.griffin_lim(mel, SETTINGS), audio.griffin_lim(mel, SETTINGS)
-    assert torch.equal(first, second)
-    assert first.shape == (1, (mel.shape[2] - 1) * SETTINGS.hop_length)
-    again = audio.log_mel(first, SETTINGS)[:, :, 3:-3]
-    loud = mel[:, :, 3:-3] > -3
-    assert (again - mel[:, :, 3:-3])[loud].abs().mean() < 0.5
 
 
 def test_resampling_is_librosas_to_the_sample():

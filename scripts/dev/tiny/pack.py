@@ -55,7 +55,7 @@ def build(folder: Path) -> None:
     for target in (PACK, DEMO):
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-    for name in ("t3.safetensors", "codec.safetensors", "recogniser.safetensors"):
+    for name in ("t3.safetensors", "codec.safetensors", "vocoder.safetensors", "recogniser.safetensors"):
         shutil.copyfile(folder / name, PACK / name)
     base_front_end().save(PACK)
     corpora = {name: Corpus(folder / "corpus" / name) for name in (*BASE_LANGUAGES, "am")}
@@ -201,6 +201,8 @@ Made by `python -m scripts.dev.tiny` with fixed seeds on two processor cores: {t
 - `t3.safetensors`: the speech language model, 12,000 sentences in each language.
 - `codec.safetensors`: 25 codes a second, 3,125 values; it heard English, French and short fragments of
   other languages, and no Amharic.
+- `vocoder.safetensors`: the phases of the sound, by pulses and noise through an envelope that a network corrects;
+  it heard the same languages as the codec, in more voices.
 - `recogniser.safetensors`: recogniser of letters and phonemes for English, French and Amharic.
 - `held_out/`: recordings the language model was not trained on; those marked `replay` it was.
 
