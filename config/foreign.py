@@ -87,12 +87,12 @@ def cached_by_file(most: int) -> Callable[[Callable[Concatenate[Path, More], Val
     """
     def decorate(read: Callable[Concatenate[Path, More], Value]) -> Callable[Concatenate[Path, More], Value]:
         @lru_cache(most)
-        def kept(path: Path, _stamp: tuple[int, int], *more: More.args, **named: More.kwargs) -> Value:
+        def cached(path: Path, _stamp: tuple[int, int], *more: More.args, **named: More.kwargs) -> Value:
             return read(path, *more, **named)
 
         @wraps(read)
         def current(path: Path, *more: More.args, **named: More.kwargs) -> Value:
-            return kept(path, file_stamp(path), *more, **named)  # type: ignore[arg-type]  # they are hashable
+            return cached(path, file_stamp(path), *more, **named)  # type: ignore[arg-type]  # they are hashable
 
         return current
 

@@ -95,7 +95,7 @@ def test_rows_that_are_not_those_that_were_written_are_refused(world: Workspace)
     rows = tensor_files.read(path, "")
     rows["text_emb"][0, 0] = float("nan")
     tensor_files.write(path, rows)
-    with pytest.raises(UserError, match="is not what was written") as caught:
+    with pytest.raises(UserError, match="was changed or damaged") as caught:
         load_extension(world, "spoiled", CPU)
     assert "make it again" in caught.value.hint
 
