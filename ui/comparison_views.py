@@ -73,7 +73,8 @@ def comparison(state: JobState, originals: Mapping[str, float], blind: bool = Fa
     """
     made = clips(state)
     count = max(len(texts_of(state)), len(made))
-    pairs = [_pair(state, index, made.get(index, {}), originals, blind and index not in voted)
+    romanised = next((index for index, sides in made.items() if _base_reads_otherwise(sides)), None)
+    pairs = [_pair(state, index, made.get(index, {}), originals, blind and index not in voted, index == romanised)
              for index in range(min(count, _SHOWN))]
     more = f"{_SHOWN} of {count} clips are shown; all are in the ZIP file." if count > _SHOWN else ""
     return join((paragraph(more, class_="small") if more else NOTHING, *pairs))
@@ -101,8 +102,15 @@ def means_view(proof: Certificate, language: str) -> Html:
     return paragraph(element("strong", title), ", ".join(parts), f". Step {proof.step}.", class_="means")
 
 
+def _base_reads_otherwise(sides: Mapping[str, AudioGenerated]) -> bool:
+    """Whether the base alone has a note, which says that it reads another spelling."""
+    base_note, other_note = (sides[side].note if side in sides else "" for side in SIDES)
+    return bool(base_note and base_note != other_note)
+
+
 def _pair(state: JobState, index: int, sides: Mapping[str, AudioGenerated], originals: Mapping[str, float],
-          blind: bool) -> Html:
+          blind: bool, explained: bool) -> Html:
+    """Both sides of a text; `explained`: with the sentence that tells its "before" from that of the certificate."""
     first = next(iter(sides.values()), None)
     language, text = (first.language, first.text) if first else texts_of(state)[index]
     names = sides_of(state)
@@ -113,14 +121,11 @@ def _pair(state: JobState, index: int, sides: Mapping[str, AudioGenerated], orig
     cards = [_side(state, side, index, sides.get(side), f"Sample {letter}" if hidden else "", originals.get(language))
              for letter, side in zip("AB", order, strict=False)]
     notes = [] if hidden else list(dict.fromkeys(clip.note for clip in sides.values() if clip.note))
-    # a note of the base alone says that it reads another spelling
-    base_note, other_note = (sides[side].note if side in sides else "" for side in SIDES)
-    romanised = bool(notes and base_note and base_note != other_note)
     return div(
         "pair", div("said", span("badge", job_views.language_name(language)),
                     element("blockquote", shortened(text), lang=language),
                     *(span("small note", shortened(note, 500)) for note in notes),
-                    span("small note", ROMANISED_BASELINE) if romanised else NOTHING),
+                    span("small note", ROMANISED_BASELINE) if explained and notes else NOTHING),
         div("sides", *cards), data_index=index,
     )
 

@@ -151,10 +151,12 @@ def test_a_long_unbroken_text_is_cut_and_its_cost_is_said_before() -> None:
 
 def test_the_two_figures_before_training_are_told_apart() -> None:
     notes = ("The base model has no 'am': it reads the romanised spelling 'selam' as 'en'.", "")
-    made = tuple(AudioGenerated(side, 0, "a.wav", "ሰላም", "am", 1.5, 0.4, 0.2, "ሰላ", "a.png", note)
-                 for side, note in zip(("base", "finetuned"), notes, strict=True))
-    state = JobState(job("compare", texts=[["am", "ሰላም"]]), "finished", audio=made)
-    assert comparison_views.ROMANISED_BASELINE in comparison_views.comparison(state, {})
+    made = tuple(AudioGenerated(side, index, "a.wav", "ሰላም", "am", 1.5, 0.4, 0.2, "ሰላ", "a.png", note)
+                 for index in (0, 1) for side, note in zip(("base", "finetuned"), notes, strict=True))
+    state = JobState(job("compare", texts=[["am", "ሰላም"]] * 2), "finished", audio=made)
+    shown = comparison_views.comparison(state, {})
+    assert shown.count(comparison_views.ROMANISED_BASELINE) == 1  # said once, not under each of six sentences
+    assert shown.count("it reads the romanised spelling") == 2
     check = CertificateCheck("character_error_rates", "measured", "", "am 15.5%", "What was heard.")
     proof = Certificate("run:a@1", "a", 1, "gated", "tiny", "tiny-am", "b", "f", 1.0, (check,),
                         (LanguageCER("am", True, 40, 0.739, 0.155, 0.0),))
