@@ -271,14 +271,30 @@ class LanguageModel(Protocol):
     rows and adapters, or unfreezes.
     """
 
-    module: nn.Module
     text_tables: tuple[str, ...]  # tensors with a row per text id, which new tokens extend: of embedding, head, bias
     language_table: str  # the one of `text_tables` that has a row per language instead, and a new one a tag; or empty
     adapter_targets: Mapping[str, tuple[str, ...]]  # by part (e.g. "attention"): last names of its linear layers
     prefix_size: int  # text rows of the base checkpoint, which training never changes
-    max_text_length: int  # text ids, start and stop included: the model's text positions
-    preferred_max_text_length: int  # text ids of a long training sentence: longer texts are split
-    max_speech_length: int  # codes, without start and stop
+
+    @property
+    def module(self) -> nn.Module:
+        """The network."""
+        ...
+
+    @property
+    def max_text_length(self) -> int:
+        """Text ids, start and stop included: the model's text positions."""
+        ...
+
+    @property
+    def preferred_max_text_length(self) -> int:
+        """Text ids of a long training sentence: longer texts are split."""
+        ...
+
+    @property
+    def max_speech_length(self) -> int:
+        """Codes, without start and stop."""
+        ...
 
     def assign_languages(self, tags: Sequence[int]) -> None:
         """Tell the model, once its tables are extended, which ids are the tags of new languages, in their order."""

@@ -50,7 +50,7 @@ class Chatterbox(Family):
         config = t3.config_from_shapes(weights.shapes(checkpoint), str(checkpoint))
         return base_front_end(folder, config.text_rows, checkpoint.name)
 
-    def load_language_model(self, folder: Path, device: torch.device) -> TransformerLanguageModel:  # type: ignore[override]
+    def load_language_model(self, folder: Path, device: torch.device) -> TransformerLanguageModel:
         module = t3.load(model_folder.find_files(folder).t3).to(device)
         module.requires_grad_(False)
         return TransformerLanguageModel(module, module.config.text_rows, device, codec.MAX_PROMPT_CODES,

@@ -58,7 +58,7 @@ class IndexTTS2(Family):
         make = base_front_end if config.speaker else base_front_end_2_5
         return make(folder, config.text_rows, model_folder.GPT)
 
-    def load_language_model(self, folder: Path, device: torch.device) -> IndexTTS2LanguageModel:  # type: ignore[override]
+    def load_language_model(self, folder: Path, device: torch.device) -> IndexTTS2LanguageModel:
         path = model_folder.find_language_model(folder)
         module = unified_voice.load(model_folder.read_gpt(path), str(path)).to(device)
         module.requires_grad_(False)

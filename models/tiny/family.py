@@ -128,7 +128,7 @@ class Tiny(Family):
             )
         return front_end
 
-    def load_language_model(self, folder: Path, device: torch.device) -> TransformerLanguageModel:  # type: ignore[override]
+    def load_language_model(self, folder: Path, device: torch.device) -> TransformerLanguageModel:
         """The base language model, frozen, in evaluation mode."""
         config = _language_model_config(folder)
         module = load_module(folder / LANGUAGE_MODEL, T3(config)).to(device)
