@@ -5,8 +5,8 @@ frame is a cepstrum fitted to its mel; ConvNeXt blocks (Liu et al. 2022) at the 
 fundamental frequency and the share of noise in each band. Where the two sources had filters of their own, training
 ended with noise alone: an envelope for both leaves only their shares to choose.
 
-The result keeps its phases and takes the magnitudes of the mel, which has the harmonics of low voices more exactly than
-an envelope and a predicted frequency: measured in docs/experiments.md.
+The result keeps its phases and takes the magnitudes of the mel, which an envelope and a predicted frequency give less
+exactly. docs/experiments.md compares both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from models.convolutions import full_precision
 from models.tiny.codec import ConvNeXtBlock
 
 _RIDGE = 0.015  # of the fitted cepstrum, times the order
-_ROUNDS = 2  # of imposing the mel's magnitudes on the phases
 _LEAST = 1e-5  # share of a source, so that its square root has a gradient
 
 
@@ -33,7 +32,7 @@ class MelVocoderConfig:
 
     width: int = 160
     blocks: int = 4
-    order: int = 64  # cosines of the envelope's logarithm; shorter than a period of the highest F0
+    order: int = 64  # cosines of the envelope's logarithm: 4 ms, so that it has details of 250 Hz
     noise_bands: int = 16
     f0_min: float = 50.0  # Hz
     f0_max: float = 500.0  # Hz
@@ -134,8 +133,11 @@ class MelVocoder(nn.Module):
         return self.filtered(pulses, harmonic) + self.filtered(hiss, noise), predicted
 
     @torch.inference_mode()
-    def decode(self, mel: torch.Tensor) -> torch.Tensor:
-        """Log-mel (B, n_mels, F) to waveform (B, (F - 1) * hop_length), deterministic."""
+    def decode(self, mel: torch.Tensor, rounds: int = 2) -> torch.Tensor:
+        """Log-mel (B, n_mels, F) to waveform (B, (F - 1) * hop_length), deterministic.
+
+        A round keeps the phases of the waveform and puts the magnitudes of the mel in place of its own.
+        """
         settings, frames = self.settings, mel.shape[-1]
         short = max(0, settings.n_fft // (2 * settings.hop_length) + 2 - frames)  # for the reflection at the ends
         padded = F.pad(mel.float(), (0, short), value=math.log(settings.floor))
@@ -143,7 +145,7 @@ class MelVocoder(nn.Module):
             waveform = self.synthesize(padded)[0]
         wanted, window = magnitude(padded, settings), torch.hann_window(settings.win_length, device=mel.device)
         shape = (settings.n_fft, settings.hop_length, settings.win_length, window)
-        for _ in range(_ROUNDS):
+        for _ in range(rounds):
             angles = torch.stft(waveform, *shape, return_complex=True).angle()
             waveform = torch.istft(torch.polar(wanted, angles), *shape, length=waveform.shape[-1])
         return waveform[:, :(frames - 1) * settings.hop_length]

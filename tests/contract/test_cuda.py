@@ -210,8 +210,7 @@ def magnitudes(waveform: torch.Tensor) -> torch.Tensor:
 def test_a_text_is_streamed_as_on_the_cpu(world: World, voice: Voice) -> None:
     """Codes and sound together; a family without streaming decodes the whole.
 
-    Sound is the same where its magnitudes are: they say more of what is heard than samples do. One other code changes
-    these by 1.9% or more.
+    Magnitudes are compared, not samples: a phase near a half turn may change its sign by rounding.
     """
     def sound(device: torch.device) -> torch.Tensor:
         tts = model(world, device)

@@ -28,7 +28,7 @@ from scripts.dev.tiny.schedule import learning_rate
 CLIPS, FRAGMENTS = 1200, 12  # for each base language, and for each other language
 VARIANTS = ("", "+f3", "+f1", "+f2", "+f4", "+f5", "+m1", "+m2", "+m3", "+m4", "+m5", "+m6", "+m7")
 RESOLUTIONS = ((2048, 1200, 240), (1024, 600, 120), (512, 240, 50), (256, 120, 30), (128, 64, 16))  # FFT, window, hop
-PITCH_FRAME_S = 0.0125 + 0.003  # from the start of a frame of `pitch` to the middle of what it compares
+PITCH_FRAME_S = 0.0155  # from the start of a frame of `pitch` to its middle: half of 25 ms, and of a period of 6 ms
 SEGMENT = 96  # frames of a training segment
 
 
@@ -44,7 +44,7 @@ class SpokenClip:
 
 
 def speak(codec: Codec, seed: int) -> list[SpokenClip]:
-    """Sentences of the base languages in the pack's two voices, and the rest in any voice."""
+    """Sentences of the base languages, two in three in the pack's voices, and fragments of the other languages."""
     espeak, shuffler = Espeak(SETTINGS.sample_rate), random.Random(seed)
     wanted = []
     for language in ("en", "fr"):
@@ -99,7 +99,7 @@ def batches(clips: list[SpokenClip], size: int, count: int, seed: int) -> Iterat
 
 
 def spectral_loss(made: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """Mean over resolutions of |log(made) - log(wanted)| of magnitudes, and of their difference by the largest."""
+    """Mean over `RESOLUTIONS`: L1 of the logarithms of the magnitudes, and half their spectral convergence."""
     total = made.new_zeros(())
     for n_fft, win, hop in RESOLUTIONS:
         window = torch.hann_window(win)
