@@ -2,13 +2,18 @@
 
 torch multiplies float32 matrices on a CPU by MKL, which leaves AVX-512 unused on AMD; oneDNN, in the same torch, does
 not. On two cores of an EPYC with AVX-512 and weights of 4096 x 1024: 2 rows in 0.58 against 1.75 ms, 1600 rows at 202
-against 87 GFLOP/s, both in float32. Results that must be bit-identical have to come from the same backend. On a
-GPU everything here is torch's own.
+against 87 GFLOP/s, both in float32. Where MKL uses AVX-512, it takes 0.7 to 0.8 of oneDNN's time for up to 8 rows, and
+the two are alike beyond. A call of oneDNN costs 11 us, of MKL 2, so that small products are MKL's on every processor.
+Results that must be bit-identical have to come from the same backend: which one is a matter of the shapes, and of a
+measurement whose outcomes lie far apart. On a GPU everything here is torch's own.
 """
 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +21,9 @@ from torch import nn
 
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 _HAS_AVX512 = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+_SMALL = 2**20  # multiplications below which the call takes longer than the product
+_FEW_ROWS = 16
+_SLOW = 1.25  # of torch's time over oneDNN's: 1.8 to 3.7 where MKL leaves AVX-512 unused, 0.7 to 1.0 elsewhere
 
 
 class Linear(nn.Linear):
@@ -24,18 +32,40 @@ class Linear(nn.Linear):
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """(..., width) to (..., outputs)."""
         if (_HAS_ONEDNN and not torch.is_grad_enabled() and rows.device.type == "cpu"
-                and rows.dtype == self.weight.dtype == torch.float32 and rows.numel()):
+                and rows.dtype == self.weight.dtype == torch.float32 and _prefers_onednn(rows, self.weight)):
             return product(rows, self.weight, self.bias)
         return super().forward(rows)
 
 
 def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """Rows (..., width) by weight (N, width), plus bias (N,): (..., N); by oneDNN as in `Linear`."""
-    return product(rows, weight, bias) if _uses_onednn(rows) else F.linear(rows, weight, bias)
+    by_onednn = _uses_onednn(rows) and _prefers_onednn(rows, weight)
+    return product(rows, weight, bias) if by_onednn else F.linear(rows, weight, bias)
 
 
 def _uses_onednn(rows: torch.Tensor) -> bool:
     return rows.device.type == "cpu" and rows.dtype == torch.float32 and not torch.is_grad_enabled() and can_pack()
+
+
+def _prefers_onednn(rows: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether oneDNN multiplies rows (..., width) by weights (N, width) faster than torch's own product."""
+    if rows.numel() * len(weight) < _SMALL:
+        return False
+    return rows.numel() >= _FEW_ROWS * rows.shape[-1] or torch.compiler.is_compiling() or _torch_is_slow()
+
+
+@lru_cache(maxsize=1)
+def _torch_is_slow() -> bool:
+    """Whether torch's product of two rows takes much longer here than oneDNN's, by a measurement of 5 to 20 ms."""
+    rows, weight = torch.ones(2, 1024), torch.ones(1024, 1024)
+    products: tuple[Callable[..., torch.Tensor], ...] = (F.linear, product)
+    best = [math.inf, math.inf]
+    for _ in range(10):
+        for index, multiply in enumerate(products):
+            started = time.perf_counter()
+            multiply(rows, weight)
+            best[index] = min(best[index], time.perf_counter() - started)
+    return best[0] > _SLOW * best[1]
 
 
 def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
