@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from models import cpu_kernels
 from models.matmul_backends import Linear
 
 
@@ -225,7 +226,7 @@ class Decoder(nn.Module):
         if positions is None:
             positions = torch.arange(hidden.shape[1], device=hidden.device)[None].expand(hidden.shape[0], -1)
         rotation = self.rotation(positions)
-        if cache is not None and (kernels := step_kernels(hidden, self.config, self._linear_layers)) is not None:
+        if cache is not None and (kernels := step_kernels(hidden, self)) is not None:
             return self._step(kernels, hidden[:, 0], rotation, cache, positions[:, 0])
         mask = None if cache is None else cache.mask(positions)
         if rotation is not None:
@@ -236,24 +237,23 @@ class Decoder(nn.Module):
             hidden = checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
         return self.norm(hidden)
 
-
     @property
-    def _linear_layers(self) -> list[nn.Module]:
+    def linear_layers(self) -> list[nn.Module]:
+        """Those that a step reads."""
         layers: Any = self.layers
         return [part for layer in layers for part in (
             layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj, layer.self_attn.o_proj,
             layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj)]
 
     def _step(self, kernels, rows: torch.Tensor, rotation, cache: KVCache, positions: torch.Tensor) -> torch.Tensor:
-        """One position of each row, (B, width) to (B, 1, width), by `models.triton_kernels`."""
+        """One position of each row, (B, width) to (B, 1, width), by `kernels`, which `step_kernels` chose."""
         if rotation is not None:
             rotation = tuple(part.flatten(1) for part in rotation)
         layers: Any = self.layers
         for index, layer in enumerate(layers):
             attention, mlp = layer.self_attn, layer.mlp
             joined = kernels.linear(rows, (attention.q_proj, attention.k_proj, attention.v_proj), layer.input_layernorm)
-            mixed = kernels.attend(joined, attention.heads, rotation, *cache.storage[index], positions,
-                                   cache.watch(index, rows))
+            mixed = kernels.attend(joined, attention.heads, rotation, cache, index, positions)
             rows = kernels.linear(mixed, (attention.o_proj,), residual=rows)
             gated = kernels.linear(rows, (mlp.gate_proj, mlp.up_proj), layer.post_attention_layernorm,
                                    activation="swiglu")
@@ -261,13 +261,17 @@ class Decoder(nn.Module):
         return self.norm(rows)[:, None]
 
 
-def step_kernels(hidden: torch.Tensor, config: DecoderConfig, layers: Sequence[nn.Module]) -> ModuleType | None:
-    """`models.triton_kernels` if a step on `hidden` (B, T, width) with a cache can be computed by it."""
+def step_kernels(hidden: torch.Tensor, decoder: Any) -> ModuleType | None:
+    """The module whose kernels compute a step of `decoder` on `hidden` (B, T, width) with a cache, if there is one."""
+    if cpu_kernels.supports(hidden, decoder.norm):
+        return cpu_kernels
     if not hidden.is_cuda or hidden.shape[1] > 1 or not _has_triton(hidden.device):
         return None
     from models import triton_kernels
 
-    return triton_kernels if triton_kernels.supports(hidden, config.width // config.heads, layers) else None
+    config = decoder.config
+    fits = triton_kernels.supports(hidden, config.width // config.heads, decoder.linear_layers)
+    return triton_kernels if fits else None
 
 
 @lru_cache

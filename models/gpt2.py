@@ -106,6 +106,10 @@ class GPT2(nn.Module):
     def layers(self) -> nn.ModuleList:
         return self.h
 
+    @property
+    def norm(self) -> nn.Module:
+        return self.ln_f
+
     def compile_layers(self) -> None:
         """See `models.decoder.Decoder.compile_layers`."""
         for block in self.h:
@@ -116,7 +120,7 @@ class GPT2(nn.Module):
         """(B, T, width) to (B, T, width). With a cache, `positions` (B, T) are those of the vectors in their rows."""
         if positions is None:
             positions = torch.arange(hidden.shape[1], device=hidden.device)[None].expand(hidden.shape[0], -1)
-        if cache is not None and (kernels := step_kernels(hidden, self.config, self._linear_layers)) is not None:
+        if cache is not None and (kernels := step_kernels(hidden, self)) is not None:
             return self._step(kernels, hidden[:, 0], cache, positions[:, 0])
         mask = None if cache is None else cache.mask(positions)
         recompute = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
@@ -126,17 +130,18 @@ class GPT2(nn.Module):
         return self.ln_f(hidden)
 
     @property
-    def _linear_layers(self) -> list[nn.Module]:
+    def linear_layers(self) -> list[nn.Module]:
+        """Those that a step reads."""
         blocks: Any = self.h
         return [part for block in blocks for part in (block.attn.c_attn, block.attn.c_proj, block.mlp.c_fc,
                                                       block.mlp.c_proj)]
 
     def _step(self, kernels, rows: torch.Tensor, cache: KVCache, positions: torch.Tensor) -> torch.Tensor:
-        """One position of each row, (B, width) to (B, 1, width), by `models.triton_kernels`."""
+        """One position of each row, (B, width) to (B, 1, width), by `kernels`, which `step_kernels` chose."""
         blocks: Any = self.h
         for index, block in enumerate(blocks):
             joined = kernels.linear(rows, (block.attn.c_attn,), block.ln_1)
-            mixed = kernels.attend(joined, block.attn.heads, None, *cache.storage[index], positions)
+            mixed = kernels.attend(joined, block.attn.heads, None, cache, index, positions)
             rows = kernels.linear(mixed, (block.attn.c_proj,), residual=rows)
             widened = kernels.linear(rows, (block.mlp.c_fc,), block.ln_2, activation="gelu")
             rows = kernels.linear(widened, (block.mlp.c_proj,), residual=rows)

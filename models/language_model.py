@@ -30,8 +30,7 @@ from models.base import (
 )
 from models.cuda_graph_decode import CUDAGraphStepper
 from models.generate import Stepper
-from models.quantize import quantize_
-from models.speech_network import T3
+from models.speech_network import T3, quantize_decoding_
 
 TENSOR_LAYOUT = TensorLayout(("text_emb.weight", "text_head.weight"), (
     ("text_emb.", "text table"), ("text_head.", "text head"), ("speech_emb.", "speech table"),
@@ -132,7 +131,7 @@ class TransformerLanguageModel:
         self.module.transformer.compile_layers()
 
     def quantize_(self, kind: str) -> int:
-        return quantize_(self.module.transformer.layers, kind)
+        return quantize_decoding_(self.module, kind)
 
     def prepare(self, voice: Voice) -> PreparedVoice:
         return generate.prepare_voice(self.module, voice, self.device)
@@ -152,7 +151,7 @@ class TransformerLanguageModel:
     def decode_bytes(self, text_length: int) -> int:
         """See `models.base.LanguageModel`; with guidance a text has two rows."""
         decoder = self.module.config.decoder
-        kind = generate.cache_type(next(self.module.speech_head.parameters()))
+        kind = generate.cache_type(next(self.module.transformer.parameters()))
         positions = generate.cache_capacity(self.module.config, text_length, self._code_limit(text_length))
         rows = 2 if self.module.guided else 1
         return rows * decoder.layers * 2 * decoder.width * generate.rounded_up(positions) * kind.itemsize

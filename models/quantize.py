@@ -1,12 +1,14 @@
 """Smaller weights for decoding on a CPU: a step reads all weights, so fewer bytes are less time.
 
-`quantize_` converts the layers' matrices to bfloat16, or to int8 with one scale per row. Activations between them stay
-float32, and so do embeddings, norms, heads and the cache. `python -m scripts.dev.benchmark` measures the loss of
-accuracy. The conversion is permanent: load the model again to train it or to prove anything about it.
+`speech_network.quantize_decoding_` converts the matrices that a step reads, those of the layers and of the speech
+head, to bfloat16, or to int8 with one scale per row. Activations between them stay float32, and so do embeddings,
+norms and the cache. `python -m scripts.dev.benchmark` measures the loss of accuracy. The conversion is permanent: load
+the model again to train it or to prove anything about it.
 
-Where the processor multiplies int8 (VNNI), an activation is split into two digits of base 254 and the products are
-exact sums of integers: only the weights are rounded. Two rows by 4096 x 1024 on two cores of an EPYC take 0.14 ms, and
-0.21 ms by torch's int8 kernel, which serves elsewhere and rounds activations to bfloat16.
+Where the processor multiplies int8 (VNNI), an activation is split into two digits of base 256 and the products are
+exact sums of integers: only the weights are rounded. The weights are what takes the time: four rows of digits take as
+long as one. Two rows by 4096 x 1024 on two cores of an EPYC take 0.14 ms, and 0.21 ms by torch's int8 kernel, which
+serves elsewhere and rounds activations to bfloat16.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ _ADAPTERS = "lora_"
 _DECODED_ROWS = 2  # of a step with guidance; a prefill of many takes as long in this layout as in torch's own
 _FEW_ROWS = 24  # up to here torch's int8 product is faster than widening the weights first (measured on an EPYC)
 _SAME_INPUT = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gated", "up_proj": "gated"}
-_MAX_DIGIT, _ZERO_POINT = 127, 128  # of unsigned bytes
+_MAX_WEIGHT, _ZERO_POINT = 127, 128  # the largest, and the digit zero as an unsigned byte
+_LARGEST = 32_639  # what the largest value of a row becomes: both digits are then from -128 to 127
+_SHIFT = torch.tensor(float(2**23 + 256 * _ZERO_POINT + _ZERO_POINT))  # float32 has no fractions from 2**23 on
 
 
 class BFloat16Linear(nn.Module):
@@ -60,11 +64,11 @@ class Int8Linear(nn.Module):
         super().__init__()
         self.exact = has_exact_int8_products() and weight.device.type == "cpu"
         largest = weight.detach().abs().amax(1).clamp(min=1e-12)
-        scale = largest / _MAX_DIGIT
+        scale = largest / _MAX_WEIGHT
         if not self.exact:
             scale = scale.to(torch.bfloat16)  # rounded before the weights are, so that its rounding costs nothing
-        self.register_buffer("scale", scale)
-        rounded = (weight.detach() / scale.float()[:, None]).round().clamp(-_MAX_DIGIT, _MAX_DIGIT).to(torch.int8)
+        rounded = (weight.detach() / scale.float()[:, None]).round().clamp(-_MAX_WEIGHT, _MAX_WEIGHT).to(torch.int8)
+        self.register_buffer("scale", scale * (256 / _LARGEST) if self.exact else scale)
         self.register_buffer("weight", torch.ops.onednn.qlinear_prepack(rounded, None) if self.exact else rounded)
         self.register_buffer("bias", None if bias is None else bias.detach().float())
         self._zero_points = torch.zeros(len(scale), dtype=torch.int64)  # of the weights
@@ -75,12 +79,16 @@ class Int8Linear(nn.Module):
         result = self._exact_product(rows.float()) if self.exact else self._rounded_product(rows.to(torch.bfloat16))
         return result.reshape(*hidden.shape[:-1], -1).to(hidden.dtype)
 
+    def sums(self, digits: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
+        """The product of rows whose largest value is `factor`, as digits (2 N, width), without bias: (N, outputs)."""
+        lower, upper = _int8_product(digits, self.weight, self.scale, self._zero_points, factor).chunk(2)
+        return torch.add(upper, lower, alpha=1 / 256)
+
     @torch.no_grad()
     def _exact_product(self, rows: torch.Tensor) -> torch.Tensor:
-        digits, scale = split_digits(rows)
-        first, second = _int8_product(digits, self.weight, self.scale, self._zero_points).chunk(2)
-        result = torch.add(first, second, alpha=1 / (2 * _MAX_DIGIT))
-        return result.mul_(scale) if self.bias is None else torch.addcmul(self.bias, result, scale)
+        digits, largest = split_digits(rows)
+        result = self.sums(digits)
+        return result.mul_(largest) if self.bias is None else torch.addcmul(self.bias, result, largest)
 
     def _rounded_product(self, rows: torch.Tensor) -> torch.Tensor:
         if len(rows) <= _FEW_ROWS:
@@ -100,33 +108,31 @@ def has_exact_int8_products() -> bool:
     if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")):
         return False
     width = 64
-    weight = torch.ops.onednn.qlinear_prepack(torch.full((16, width), _MAX_DIGIT, dtype=torch.int8), None)
-    result = _int8_product(torch.full((2, width), _ZERO_POINT + _MAX_DIGIT, dtype=torch.uint8), weight,
+    weight = torch.ops.onednn.qlinear_prepack(torch.full((16, width), _MAX_WEIGHT, dtype=torch.int8), None)
+    result = _int8_product(torch.full((2, width), _ZERO_POINT + _MAX_WEIGHT, dtype=torch.uint8), weight,
                            torch.ones(16), torch.zeros(16, dtype=torch.int64))
-    return bool((result == width * _MAX_DIGIT * _MAX_DIGIT).all())
+    return bool((result == width * _MAX_WEIGHT * _MAX_WEIGHT).all())
 
 
 def _int8_product(
-    rows: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, zero_points: torch.Tensor,
+    rows: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, zero_points: torch.Tensor, factor: float = 1.0,
 ) -> torch.Tensor:
-    """Bytes (N, width) with zero point 128, by packed weights of `scale` (outputs,): (N, outputs) float32."""
+    """Bytes (N, width) with zero point 128, times `factor`, by packed weights of `scale` (outputs,): (N, outputs)."""
     result: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
-        rows, 1.0, _ZERO_POINT, weight, scale, zero_points, None, 1.0, 0, torch.float32, "none", [], "")
+        rows, factor, _ZERO_POINT, weight, scale, zero_points, None, 1.0, 0, torch.float32, "none", [], "")
     return result
 
 
 def split_digits(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows (N, width) in float32 as bytes (2 N, width), first digits before second ones, and scales (N, 1).
+    """Rows (N, width) in float32 as bytes (2 N, width), lower digits before upper ones, and largest values (N, 1).
 
-    A row is `scale * (first + second / 254)` to one part in 32,000 of its largest value; digits are stored plus 128.
+    A row is `largest * (256 * upper + lower) / 32639` to one part in 65,000 of `largest`; digits are stored plus 128.
+    The digits of a row of zeros mean nothing.
     """
-    scale = rows.abs().amax(1, keepdim=True).clamp_(min=1e-12).div_(_MAX_DIGIT)
-    both = rows.new_empty(2 * len(rows), rows.shape[1])
-    first, second = both.chunk(2)
-    torch.div(rows, scale, out=second)
-    torch.round(second, out=first)
-    second.sub_(first).mul_(2 * _MAX_DIGIT)
-    return both.add_(_ZERO_POINT + 0.5).to(torch.uint8), scale  # truncated, which with the half is rounding
+    largest = rows.abs().amax(1, keepdim=True)
+    shifted = torch.addcdiv(_SHIFT, rows, largest, value=_LARGEST)  # rounded
+    digits = shifted.view(torch.uint8).as_strided((2, *rows.shape), (1, 4 * rows.shape[1], 4))
+    return digits.reshape(-1, rows.shape[1]), largest
 
 
 KINDS: dict[str, type[nn.Module]] = {"bfloat16": BFloat16Linear, "int8": Int8Linear}
@@ -178,11 +184,15 @@ class FusedLinearPart(nn.Module):
         return self.fused.part(self.index, hidden)
 
 
-def quantize_(layers: nn.Module, kind: str) -> int:
-    """Convert every matrix of `layers` to `kind` in place, except adapters; returns the bytes that a step reads."""
+def quantize_(module: nn.Module, kind: str, within: str = "") -> int:
+    """Convert every matrix of `module`, or of its part `within`, to `kind` in place, except adapters.
+
+    Returns the bytes that a step reads of them.
+    """
     if kind not in KINDS:
         raise UserError(f"There is no precision {kind!r} of weights.", f"Choose one of: {', '.join(KINDS)}.")
-    found = {name: layer for name, layer in layers.named_modules()
+    part = module.get_submodule(within)
+    found = {".".join(filter(None, (within, name))): layer for name, layer in part.named_modules()
              if type(layer) in (nn.Linear, Linear) and _ADAPTERS not in name}
     for names in _groups_of_same_input(found):
         weights, biases = [found[name].weight for name in names], [found[name].bias for name in names]
@@ -194,8 +204,9 @@ def quantize_(layers: nn.Module, kind: str) -> int:
             converted = [FusedLinearPart(fused, index) for index in range(len(names))]
         for name, layer in zip(names, converted, strict=True):
             parent, _, leaf = name.rpartition(".")
-            setattr(layers.get_submodule(parent), leaf, layer)
-    return sum(value.numel() * value.element_size() for value in (*layers.parameters(), *layers.buffers()))
+            setattr(module.get_submodule(parent), leaf, layer)
+    part = module.get_submodule(within)  # a head is another module now
+    return sum(value.numel() * value.element_size() for value in (*part.parameters(), *part.buffers()))
 
 
 def _groups_of_same_input(layers: Mapping[str, nn.Module]) -> list[list[str]]:

@@ -26,6 +26,7 @@ from torch import nn
 from models.base import PositionScheme, Voice
 from models.decoder import Decoder, DecoderConfig, KVCache
 from models.matmul_backends import Linear
+from models.quantize import quantize_
 
 
 class SpeechNetworkConfig(Protocol):
@@ -294,3 +295,10 @@ class T3(nn.Module):
     def decoding_start(self, scheme: PositionScheme) -> tuple[int, tuple[int, ...]]:
         """The position before the first code, and the codes that the repetition penalty counts from the first step."""
         return 0, (self.config.start_speech,)
+
+
+def quantize_decoding_(network: Any, kind: str) -> int:
+    """`models.quantize.quantize_` of what a step of a `SpeechNetwork` reads; returns these bytes."""
+    parts = (network.transformer.layers, network.speech_head)
+    names = [name for name, module in network.named_modules() if any(module is part for part in parts)]
+    return sum(quantize_(network, kind, name) for name in names)

@@ -141,18 +141,18 @@ def _adapter(layer) -> LowRank | None:
                    None if variant is None else variant.scale(layer, name), getattr(layer, "rows_switched", None))
 
 
-def attend(joined: torch.Tensor, heads: int, rotation: tuple[torch.Tensor, torch.Tensor] | None, keys: torch.Tensor,
-           values: torch.Tensor, positions: torch.Tensor, rotated: torch.Tensor | None = None) -> torch.Tensor:
-    """Store keys and values of one position in a layer's cache and attend to it and what is before it.
+def attend(joined: torch.Tensor, heads: int, rotation: tuple[torch.Tensor, torch.Tensor] | None, cache, layer: int,
+           positions: torch.Tensor) -> torch.Tensor:
+    """Store keys and values of one position in the `cache` of a layer and attend to it and what is before it.
 
-    `joined` (B, 3 * width) are queries, keys and values, `rotation` cosines and signed sines (B, head size), `keys`
-    and `values` (B, heads, capacity, head size) the cache, `positions` (B,). The result is (B, width), of the type of
-    `joined`. `rotated` (B, width) receives the rotated queries.
+    `joined` (B, 3 * width) are queries, keys and values, `rotation` cosines and signed sines (B, head size),
+    `positions` (B,). The result is (B, width), of the type of `joined`.
     """
+    keys, values = cache.storage[layer]
     rows, size = len(joined), keys.shape[-1]
     mixed = joined.new_empty(rows, heads * size)
     cosines, sines = rotation or (None, None)
-    _attend[(rows, heads)](joined, cosines, sines, keys, values, positions, mixed, rotated,
+    _attend[(rows, heads)](joined, cosines, sines, keys, values, positions, mixed, cache.watch(layer, mixed),
                            keys.stride(0), keys.stride(1), size**-0.5, HEADS=heads, SIZE=size, BLOCK=_KEYS, num_warps=8)
     return mixed
 

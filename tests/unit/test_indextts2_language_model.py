@@ -142,7 +142,7 @@ def test_each_adapter_target_wraps_one_layer_of_each_block(sample: Sample) -> No
     wrapped = {name.removesuffix(".lora_A.default.weight") for name in adapters.parameters() if ".lora_A." in name}
     assert wrapped == {f"gpt.h.{layer}.{name}" for layer in range(2) for name in names}
     assert torch.equal(model.probe(sample).speech_logits, before)
-    whole = 4 * sum(value.numel() for value in module.gpt.parameters())
+    whole = 4 * sum(value.numel() for part in (module.gpt, module.mel_head) for value in part.parameters())
     assert model.quantize_("int8") < 0.4 * whole
     found = model.probe(sample).speech_logits
     assert 0 < float((found - before).norm() / before.norm()) < 0.03

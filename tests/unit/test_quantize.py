@@ -70,9 +70,9 @@ def test_a_tensor_that_was_changed_is_computed_again_once_all_have_taken_their_p
 def test_two_digits_keep_a_row() -> None:
     rows = torch.randn(5, 300) * torch.tensor([1e-6, 1.0, 3.0, 1e4, 0.0])[:, None]
     rows[1, 7] = 50.0  # an outlier takes from its own row alone
-    stored, scale = split_digits(rows)
-    first, second = (stored.float() - 128).chunk(2)
-    assert ((first + second / 254) * scale - rows).abs().amax(1).le(rows.abs().amax(1) / 32_000).all()
+    stored, largest = split_digits(rows)
+    lower, upper = (stored.float() - 128).chunk(2)
+    assert (largest * (256 * upper + lower) / 32_639 - rows).abs().amax(1).le(rows.abs().amax(1) / 65_000).all()
 
 
 def test_adapters_act_on_compact_layers() -> None:

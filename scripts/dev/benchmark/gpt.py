@@ -21,7 +21,7 @@ from models.generate import Stepper, prepare_voice
 from models.indextts2 import unified_voice
 from models.indextts2.conditioning import PositionTable
 from models.indextts2.unified_voice import IndexTTS2LanguageModel, UnifiedVoice, UnifiedVoiceConfig
-from models.quantize import quantize_
+from models.speech_network import quantize_decoding_
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.gpu_decode import add_adapters, decode_rows
 from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound, Cost
@@ -68,7 +68,7 @@ def make(bench: Bench) -> dict[str, UnifiedVoice]:
         return models
     for kind in (*bench.halves(), "int8"):
         models[kind] = copy.deepcopy(whole)
-        quantize_(models[kind].transformer.layers, kind)
+        quantize_decoding_(models[kind], kind)
     return models
 
 

@@ -22,8 +22,7 @@ from models.chatterbox.family import BASE_CODE_LIMIT, CODES_PER_TOKEN
 from models.cuda_graph_decode import CUDAGraphStepper
 from models.generate import Stepper, prepare_voice
 from models.language_model import TransformerLanguageModel
-from models.quantize import quantize_
-from models.speech_network import T3
+from models.speech_network import T3, quantize_decoding_
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.gpu_decode import add_adapters, decode_rows
 from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound, Cost
@@ -77,7 +76,7 @@ def make(bench: Bench) -> dict[str, T3]:
     models = {"float32": whole}
     for kind in (*bench.halves(), "int8"):
         models[kind] = copy.deepcopy(whole)
-        quantize_(models[kind].tfmr.layers, kind)
+        quantize_decoding_(models[kind], kind)
     return models
 
 

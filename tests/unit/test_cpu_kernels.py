@@ -1,0 +1,107 @@
+"""A decoding step on a CPU in few operations, against the modules' own forward passes."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+import torch
+from torch import nn
+
+from core.model.adapters import AdapterPlan, Adapters
+from models import cpu_kernels
+from models.decoder import Decoder, DecoderConfig, KVCache, RotaryScaling
+from models.gpt2 import GPT2
+from models.quantize import quantize_
+
+ROWS, CAPACITY, FILLED = 4, 40, 30
+CONFIGS = {
+    "decoder": DecoderConfig(64, 2, 4, 128, rotary_scaling=RotaryScaling()),
+    "gpt2": DecoderConfig(64, 2, 4, 128, rotary_theta=None),
+}
+WRAPPED = {"decoder": ("k_proj", "o_proj", "gate_proj"), "gpt2": ("c_attn", "c_fc")}
+
+
+def network(kind: str) -> nn.Module:
+    torch.manual_seed(0)
+    made = Decoder(CONFIGS[kind]) if kind == "decoder" else GPT2(CONFIGS[kind])
+    for value in made.parameters():
+        nn.init.normal_(value, 1.0 if value.ndim == 1 else 0.0, 0.1)
+    return made.requires_grad_(False).eval()
+
+
+def step(module: nn.Module, aligned: bool) -> tuple[torch.Tensor, KVCache]:
+    """The states after a step on rows at the last position of the cache, or at different ones, and the cache."""
+    cache = KVCache(module.config, ROWS, CAPACITY, torch.device("cpu"), torch.float32)  # type: ignore[arg-type]
+    cache.storage.normal_(generator=torch.Generator().manual_seed(1))
+    cache.span, cache.aligned, cache.watched = FILLED, aligned, frozenset({1})
+    positions = torch.full((ROWS, 1), FILLED - 1) if aligned else torch.tensor([[7], [29], [0], [12]])
+    hidden = torch.randn(ROWS, 1, 64, generator=torch.Generator().manual_seed(2))
+    with torch.inference_mode():
+        return module(hidden, cache, positions), cache
+
+
+def assert_as_the_modules(module: nn.Module, monkeypatch: pytest.MonkeyPatch, aligned: bool, bound: float) -> None:
+    found, cache = step(module, aligned)
+    with monkeypatch.context() as patch:
+        patch.setattr(cpu_kernels, "supports", lambda *_: False)
+        wanted, true = step(module, aligned)
+    assert (found - wanted).norm() < bound * wanted.norm()
+    assert (cache.storage - true.storage).norm() < bound * true.storage.norm()
+    if isinstance(module, Decoder):  # GPT-2's queries are not watched
+        assert (cache.queries[1] - true.queries[1]).norm() < bound * true.queries[1].norm()
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_step_is_that_of_the_modules(
+    kind: str, weights: str, aligned: bool, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = network(kind)
+    if weights != "float32":
+        quantize_(module, weights, "layers" if kind == "decoder" else "h")
+    assert_as_the_modules(module, monkeypatch, aligned, 1e-2 if weights == "bfloat16" else 2e-4)
+
+
+@pytest.mark.parametrize("rows", [None, [True, False]], ids=["all rows", "some rows"])
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+@pytest.mark.parametrize(("kind", "adapter"), [("decoder", "lora"), ("decoder", "dora"), ("decoder", "adalora"),
+                                               ("gpt2", "lora")])
+def test_layers_with_adapters_are_called_as_they_are(
+    kind: str, adapter: str, weights: str, rows: list[bool] | None, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = network(kind)
+    adapters = Adapters.fresh(module, AdapterPlan(adapter, dict.fromkeys(WRAPPED[kind], 4)), seed=0)  # type: ignore[arg-type]
+    noise = torch.Generator().manual_seed(3)
+    for value in adapters.parameters().values():
+        value.data.add_(0.2 * torch.randn(value.shape, generator=noise))
+    module.eval()
+    plain, _ = step(module, True)
+    with adapters.enabled(True):
+        step(module, True)  # DoRA's norms, which need the weights as they were
+    if weights != "float32":
+        quantize_(module, weights, "layers" if kind == "decoder" else "h")
+    with ExitStack() as stack:
+        stack.enter_context(adapters.enabled(True) if rows is None else adapters.enabled_for_rows(rows))
+        assert_as_the_modules(module, monkeypatch, True, 2e-4)
+        adapted, _ = step(module, True)
+    changed = (adapted - plain).flatten(1).norm(dim=1) > 0.05 * plain.flatten(1).norm(dim=1)
+    assert changed.tolist() == (rows or [True, True]) * (ROWS // 2)
+
+
+@torch.inference_mode()
+def test_a_row_of_zeros_stays_one() -> None:
+    module = network("decoder")
+    quantize_(module, "int8", "layers")
+    made = cpu_kernels.linear(torch.zeros(2, 64), [module.layers[0].self_attn.o_proj])  # type: ignore[index, union-attr]
+    assert torch.equal(made, torch.zeros(2, 64))
+
+
+def test_training_and_prefills_are_left_to_the_modules() -> None:
+    norm = network("decoder").norm
+    with torch.inference_mode():
+        assert cpu_kernels.supports(torch.zeros(2, 1, 64), norm)  # type: ignore[arg-type]
+        assert not cpu_kernels.supports(torch.zeros(2, 3, 64), norm)  # type: ignore[arg-type]
+        assert not cpu_kernels.supports(torch.zeros(2, 1, 64, dtype=torch.bfloat16), norm)  # type: ignore[arg-type]
+    assert not cpu_kernels.supports(torch.zeros(2, 1, 64), norm)  # type: ignore[arg-type]
