@@ -145,7 +145,7 @@ def _compile(device: torch.device) -> None:
 
 
 def _prepare(workspace: Workspace, options: TrainOptions, training_run: TrainingRun) -> float:
-    """Extract the features of the clips again; the share of codes that are equal to the cached ones."""
+    """Extract the features of the clips again. Returns the share of codes that are equal to the cached ones."""
     tts, wanted = training_run.trainer.tts, {item.id: item for item in training_run.trainer.data.train}
     dataset = manifest.load(workspace.dataset(options.dataset))
     extractor: Extractor = tts.family.load_extractor(tts.base_folder, tts.device)
@@ -177,7 +177,7 @@ def _compare(training_run: TrainingRun, tts: TTSModel) -> None:
 
 
 def _synthesize(training_run: TrainingRun, tts: TTSModel, reporter: Reporter) -> float:
-    """Synthesize a held-out sentence with the reloaded model; seconds of audio."""
+    """Synthesize a held-out sentence with the reloaded model. Returns the seconds of audio."""
     data = training_run.trainer.data
     sampling = replace(tts.sampling, seed=training_run.options.seed)
     language = data.held_out[0].language

@@ -41,8 +41,8 @@ from core.workspace import Workspace
 
 _PACKAGES = ("torch", "torchaudio", "numpy", "peft", "safetensors", "tokenizers")
 _MAX_STEP_EVENTS = 5000  # a run of more steps emits an event for every second step, every third ...
-_RISE_FACTOR = 1.5  # to the lowest loss: from here on it is a warning
-_FALL_FACTOR = 0.99  # to the first loss: a loss above that has not fallen
+_RISE_FACTOR = 1.5  # warn at 1.5 times the lowest mean loss
+_FALL_FACTOR = 0.99  # warn if the mean loss is above 0.99 times the first one
 
 
 def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:

@@ -93,7 +93,7 @@ def _check_step(run: Path, step: int, wanted: str = "") -> None:
 
 
 def unpin(run: Path, name: str) -> int:
-    """Remove a checkpoint's name, so that the run may delete the checkpoint; its step."""
+    """Remove a checkpoint's name, so that the run may delete the checkpoint. Returns its step."""
     with checkpoint_lock(run):
         names = pinned_names(run)
         if name not in names:

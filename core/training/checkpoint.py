@@ -142,7 +142,7 @@ def check_free_space(run_dir: Path, tts: TTSModel, state: TrainerState) -> None:
 
 def save(run_dir: Path, record: CheckpointRecord, tts: TTSModel, options: TrainOptions,
          state: TrainerState) -> Path:
-    """Write a checkpoint; its folder. A full disk raises `UserError` and leaves the earlier ones as they are."""
+    """Write a checkpoint and return its folder. A full disk raises `UserError` and leaves earlier ones as they are."""
     check_free_space(run_dir, tts, state)
     target = folder_of(run_dir, state.step)
     writing = target.with_name(f"{_WRITING}{target.name}")
@@ -313,7 +313,7 @@ def best_intact(run_dir: Path, warn: Callable[[str], None]) -> int:
     if best is None:
         hint = (f"resume the run: it resumes from the checkpoint of step {intact[-1]}, which was not evaluated and "
                 "is intact" if intact else "start a new run")
-        raise UserError(f"Every checkpoint of {run_dir.name} that was evaluated is damaged: there is none to certify.",
+        raise UserError(f"Every evaluated checkpoint of {run_dir.name} is damaged.",
                         f"Put the files back if you have a copy, or {hint}.")
     return best
 

@@ -255,7 +255,7 @@ class TrainingRun:
         checkpoint.prune_checkpoints(self.directory, self.options.keep_last, ranking.best)
 
     def _synthesize(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Synthesize the sample sentences; the CER by language, if a recogniser knows it, and the other metrics."""
+        """Synthesize the sample sentences. Returns the CER by language, where it can be measured, and other metrics."""
         options, errors, synthesized = self.options, dict[str, float](), list[EvaluatedSentence]()
         if options.evaluation_sentences == 0:
             return {}, {}

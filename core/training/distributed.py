@@ -60,7 +60,7 @@ class ProcessGroup:
         return holder[0]
 
     def run_on_rank0(self, work: Callable[[], Result]) -> Result:
-        """Call `work` on rank 0 while the others wait; its result on every rank.
+        """Call `work` on rank 0 while the others wait. Returns its result on every rank.
 
         A stop or a `UserError` is raised on rank 0, which reports it, and as `AbortedByRank0` on the others.
         """
@@ -228,7 +228,7 @@ def check_devices(processes: int, device: torch.device) -> None:
 
 def _start_ranks(processes: int, device: torch.device,
                  command: Sequence[str]) -> tuple[list[subprocess.Popen[bytes]], str]:
-    """Start ranks 1 and up on this machine; their processes, and the address of the rendezvous."""
+    """Start ranks 1 and up on this machine. Returns their processes, and the address of the rendezvous."""
     check_devices(processes, device)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

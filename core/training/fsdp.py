@@ -11,16 +11,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from core.model.loading import TTSModel
 from models.base import LanguageModel, Losses, TokenLogits
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
 
 
 class ShardedModel(nn.Module):
@@ -75,7 +73,7 @@ def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
 def gather_tensors(tensors: Mapping[str, torch.Tensor], *, keep: bool) -> dict[str, torch.Tensor]:
     """`tensors` with the sharded ones gathered, in the processor's memory; all ranks call it.
 
-    Who does not `keep` them has empty ones in their place.
+    With `keep` False they are empty.
     """
     found = {}
     for name, value in tensors.items():

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from config.schema import TrainOptions
+from core.jobs.reporter import pluralize
 from core.model.loading import TTSModel
 from core.model.prefix import is_of_base, is_taught, parameter_name, whole_table
 from models.base import LanguageModel
@@ -55,7 +56,8 @@ class ParameterGroup:
 
     def __str__(self) -> str:
         decayed = f"weight decay {self.weight_decay:g}" if self.weight_decay else "no weight decay"
-        return f"{self.name}: {self.size:,} parameters in {len(self.parameters)} tensors, rate {self.lr:g}, {decayed}"
+        return (f"{self.name}: {self.size:,} parameters in {pluralize(len(self.parameters), 'tensor')}, learning rate "
+                f"{self.lr:g}, {decayed}")
 
 
 def has_adapters(options: TrainOptions) -> bool:

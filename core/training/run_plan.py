@@ -165,14 +165,14 @@ def plan_event(trainer: Trainer, estimate: Estimate) -> Plan:
     ]
     if trainer.step_plan.steps < trainer.max_steps:
         lines.append(f"{trainer.step_plan.steps} of the {trainer.max_steps} steps fit into {options.max_minutes:g} "
-                     "minutes here; the learning rate ends with them.")
+                     "minutes here; the learning-rate schedule ends at that step.")
     if data.variants:
         variants = sum(len(data.variants.get(item.id, ())) for item in data.train)
         lines.append(f"{options.augmentation:.0%} of the clips of an epoch are replaced by one of their {variants} "
                      "variants, chosen at random in each epoch; validation and samples never.")
     lines += [f"Trained: {line}." for line in parameter_groups.describe_groups(trainer.parameter_groups)]
     return Plan((*lines, *_memory_and_time(trainer, estimate)), {
-        "new_rows": counts.new_rows, "rows": total, "old_rows": counts.old_rows, "old_rows_trained": 0,
+        "new_rows": counts.new_rows, "rows": total, "old_rows": counts.old_rows,
         "row_parameters": counts.row_parameters, "adapter_parameters": counts.adapter_parameters,
         "changed_parameters": counts.changed_parameters, "frozen_parameters": counts.frozen_parameters,
         "clips": len(data.train), "held_out_clips": len(data.held_out), "memory_bytes": estimate.needed or 0,
@@ -182,19 +182,22 @@ def plan_event(trainer: Trainer, estimate: Estimate) -> Plan:
 def _memory_and_time(trainer: Trainer, estimate: Estimate) -> list[str]:
     """Lines about memory and time, and about what was changed so that the run fits into memory."""
     options, plan, steps = trainer.options, estimate.microbatch_plan, trainer.step_plan.steps - trainer.step
-    free = "" if estimate.free is None else f" of {memory_plan.format_bytes(estimate.free)} free"
-    needed = "" if estimate.needed is None else f"about {memory_plan.format_bytes(estimate.needed)}{free}"
+    free = "" if estimate.free is None else memory_plan.format_bytes(estimate.free)
+    needed = "" if estimate.needed is None else (
+        f"about {memory_plan.format_bytes(estimate.needed)}{f' of {free} free' if free else ''}")
     if not estimate.fits and not trainer.sharded:
-        return [f"It needs {needed or f'more memory than there is{free}'} even with micro-batches of single clips: it "
-                "may run out of memory."]
-    taken = f"{steps} steps in {duration_range(estimate, steps)}, beside the synthesis of samples."
+        if needed:
+            return [f"It needs {needed} even with micro-batches of single clips: it may run out of memory."]
+        memory = f"the {free} of free memory" if free else "memory"
+        return [f"A single clip does not fit into {memory}: the run may run out of memory."]
+    taken = f"{steps} steps in {duration_range(estimate, steps)}, without the synthesis of samples."
     checkpointing = ["Activation checkpointing is on: activations are recomputed in the backward pass to save memory."
                      ] if plan.activation_checkpointing else []
     if trainer.sharded:
         size = f"{needed[0].upper()}{needed[1:]} in rank 0; " if needed else ""
         return ["Each rank holds its part of the trained weights, their gradients and the optimizer state.",
                 *checkpointing,
-                f"{size}{taken} The longest clips were tried."]
+                f"{size}{taken} The longest clips fit."]
     splits = [f"To fit into memory: micro-batches of {pluralize(plan.size(options.batch_size), 'clip')}, "
               f"{plan.splits * options.gradient_accumulation} a step."] if plan.splits > 1 else []
     return [f"{needed[0].upper()}{needed[1:]}; {taken}", *splits, *checkpointing]

@@ -356,7 +356,7 @@ def init_from(workspace: Workspace, reference: str, tts: TTSModel, warn: Callabl
 
 def _copy_changes(folder: Path, tts: TTSModel, reference: str,
                   changing: Sequence[str]) -> tuple[TTSModel, str]:
-    """Copy what a run in `full` changed of the base, if this run may change it; a sentence about what was done."""
+    """Copy what a run in `full` changed of the base, if this run may change it. Returns the model and a sentence."""
     if not (folder / records.CHANGED).is_file():
         return tts, ""
     if tts.scope != "full":
@@ -375,7 +375,7 @@ def _copy_changes(folder: Path, tts: TTSModel, reference: str,
 
 @torch.no_grad()
 def _copy_rows(folder: Path, tts: TTSModel, reference: str, first_new_row: int) -> str:
-    """Copy the rows of the tokens that both have; a sentence about what was done."""
+    """Copy the rows of the tokens that both have. Returns a sentence about what was done."""
     source = FrontEnd.load(folder / records.FRONT_END)
     rows = tensor_files.read(folder / records.ROWS, "Initialise from another checkpoint.")
     new = [token for token in tts.front_end.added_tokens() if token.language in tts.new_languages]
@@ -403,7 +403,7 @@ def _copy_rows(folder: Path, tts: TTSModel, reference: str, first_new_row: int) 
 
 
 def _copy_adapters(folder: Path, tts: TTSModel, record: CheckpointRecord) -> str:
-    """Copy the adapters if both have them; a sentence about what was done."""
+    """Copy the adapters if both have them. Returns a sentence about what was done."""
     has_adapters = (folder / records.ADAPTER / WEIGHTS).is_file()
     if tts.adapters is None:
         return "Its adapters are not used, although its rows were trained together with them." if has_adapters else ""

@@ -328,7 +328,7 @@ class Trainer:
         self._warn(message)
 
     def _lower_loss_scale(self, losses: StepLosses) -> bool:
-        """Reduce the loss scale after gradients overflowed float16; False if that was not why they are not finite."""
+        """Reduce the loss scale after gradients overflowed float16. Returns False if there is another reason."""
         if not self.scaler.is_enabled():
             return False
         if not math.isfinite(losses.speech + losses.text):

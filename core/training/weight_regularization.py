@@ -20,7 +20,7 @@ from core.training import dataloader, fsdp
 from core.training.dataloader import Utterance
 from models.base import LanguageModel, LossOptions
 
-_STEPS, _TRAINED = "averaged", "trained/"  # in the tensors of a checkpoint
+_STEPS, _TRAINED = "ema_steps", "trained/"  # in the tensors of a checkpoint
 
 
 @contextmanager

@@ -162,11 +162,15 @@ def test_a_run_that_would_not_fit_recomputes_and_then_halves(world: World, monke
     assert (nothing.fits, nothing.microbatch_plan) == (False, MicrobatchPlan(8, True))
 
 
-def test_a_trial_that_runs_out_of_memory_is_not_planned_with(world: World) -> None:
+def test_a_trial_that_runs_out_of_memory_is_not_planned_with(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = world.trainer(wrap=lambda model: Cramped(model, 1, 6), **EVEN)
     assert run_plan.estimate(trainer).microbatch_plan == MicrobatchPlan(activation_checkpointing=True)
-    estimate = run_plan.estimate(world.trainer(wrap=lambda model: Cramped(model, 0), **EVEN))
+    monkeypatch.setattr(compute, "free_bytes", lambda device: 24 * 2**30)
+    trainer = world.trainer(wrap=lambda model: Cramped(model, 0), **EVEN)
+    estimate = run_plan.estimate(trainer)
     assert (estimate.fits, estimate.needed) == (False, None)
+    assert run_plan.plan_event(trainer, estimate).lines[-1] == (
+        "A single clip does not fit into the 24.0 GiB of free memory: the run may run out of memory.")
 
 
 def test_the_time_of_a_step_is_that_of_whole_batches_of_short_and_long_clips_without_the_first_pass(

@@ -13,7 +13,7 @@ from config.schema import ExportOptions
 from core import export, train
 from core.jobs import directory as job
 from core.jobs.events import Evaluated, Journal
-from core.jobs.reporter import StopRequested
+from core.jobs.reporter import StopRequested, pluralize
 from core.model.loading import load, load_checkpoint
 from core.model.precision import Precision
 from core.model.prefix import base_tensors
@@ -82,8 +82,8 @@ def test_every_layer_has_its_rate_and_rows_and_base_are_not_decayed(world: World
     counted = [value for group in trainer.parameter_groups for value in group.parameters.values()]
     assert sorted(map(id, counted)) == sorted(map(id, trainer.trainables.named.values()))
     table = parameter_groups.describe_groups(trainer.parameter_groups)
-    tensors = len(trainer.tts.lm.text_tables)
-    assert table[0] == (f"rows: {trainer.counts.row_parameters:,} parameters in {tensors} tensors, rate 0.01, "
+    tensors = pluralize(len(trainer.tts.lm.text_tables), "tensor")
+    assert table[0] == (f"rows: {trainer.counts.row_parameters:,} parameters in {tensors}, learning rate 0.01, "
                         "no weight decay")
     assert len(table) == 5
     lines = parameter_groups.describe_groups(rehearsing(world).parameter_groups)

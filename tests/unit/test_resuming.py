@@ -230,7 +230,7 @@ def test_a_run_whose_measured_checkpoints_are_damaged_says_what_to_do(
         shutil.copytree(checkpoint.folder_of(run, 2), checkpoint.folder_of(run, 4))
     checkpoint.write_ranking(run, checkpoint.Ranking("loss").with_value(damaged[0], 1.0))
     (checkpoint.folder_of(run, damaged[0]) / "training.json").write_text("{}")
-    with pytest.raises(UserError, match="Every checkpoint of one that was evaluated is damaged") as caught:
+    with pytest.raises(UserError, match="Every evaluated checkpoint of one is damaged") as caught:
         checkpoint.best_intact(run, lambda message: None)
     assert way in caught.value.hint
 

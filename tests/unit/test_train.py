@@ -32,7 +32,6 @@ def test_a_run_says_what_it_will_train_before_the_first_step(world: Workspace) -
     assert events.index(plan) < next(index for index, event in enumerate(events) if event.kind == "step")
     assert plan.lines[0] == ("Trains 11 new embedding rows and adapters of 4.2 k parameters; 30.6 k parameters "
                              "frozen.")
-    assert plan.counts["old_rows_trained"] == 0
 
 
 def test_each_step_tells_of_its_memory_and_rates_and_the_log_says_the_memory(world: Workspace) -> None:
