@@ -88,7 +88,7 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
             _write_environment(reporter.directory, device, str(run.trainer.precision))
 
     trainer = run.trainer
-    if trainer.step and (_finished(trainer) or run.should_stop()):
+    if trainer.step and (trainer.finished or run.should_stop()):
         return run, Estimate(trainer.microbatch_plan, None, None)
     with stage(reporter, "memory plan"):
         if trainer.sharded:
@@ -114,9 +114,9 @@ def train_loop(run: TrainingRun) -> None:
     """Take all steps and evaluate checkpoints; end early on a stop request, early stopping or the time limit."""
     trainer, reporter, options = run.trainer, run.reporter, run.options
     group = trainer.group
-    finished = _finished(trainer)  # true from the start if a finished run is resumed
-    plan = trainer.step_plan
-    watch = LossWatch(options.model_copy(update={"steps": plan.steps, "warmup": plan.warmup}))
+    finished = trainer.finished  # true from the start if a finished run is resumed
+    schedule = trainer.schedule
+    watch = LossWatch(schedule.steps, schedule.warmup)
     if group.rank == 0:
         watch.read_journal(reporter.directory, trainer.step)
     if trainer.step == 0:
@@ -132,9 +132,9 @@ def train_loop(run: TrainingRun) -> None:
             resume_hint = (f"The run can resume from its last checkpoint, of step {saved[-1]}."
                            if saved else "No checkpoint was saved yet.")
             raise UserError(f"{error.message} {resume_hint}", error.hint) from error
-        finished = _finished(trainer)
+        finished = trainer.finished
         checkpoint_due = finished or trainer.step % options.checkpoint_every == 0
-        if group.rank == 0 and (checkpoint_due or trainer.step % max(1, plan.steps // _MAX_STEP_EVENTS) == 0):
+        if group.rank == 0 and (checkpoint_due or trainer.step % max(1, schedule.steps // _MAX_STEP_EVENTS) == 0):
             event = _step_event(trainer, losses)
             reporter.emit(event)
             if warning := watch.observe(event):
@@ -157,10 +157,10 @@ def train_loop(run: TrainingRun) -> None:
         reporter.emit(WarningRaised(
             f"Stopped early at step {trainer.step} of {options.steps}: {best.validations_without_improvement} "
             f"validations in a row did not improve the {run.metric} of {best.best:.4f} at step {best.best_step}."))
-    elif trainer.step < trainer.step_plan.steps:
+    elif trainer.step < trainer.schedule.steps:
         reporter.emit(WarningRaised(
             f"The time limit of {options.max_minutes:g} minutes ended the training at step {trainer.step} of "
-            f"{trainer.step_plan.steps}, before the end of the learning-rate schedule."))
+            f"{trainer.schedule.steps}, before the end of the learning-rate schedule."))
     elif trainer.step < trainer.max_steps:
         reporter.emit(WarningRaised(
             f"{trainer.step} of {trainer.max_steps} steps fitted into the time limit of {options.max_minutes:g} "
@@ -174,9 +174,9 @@ class LossWatch:
     fiftieth of the steps, at least ten.
     """
 
-    def __init__(self, options: TrainOptions) -> None:
-        self.window = max(10, min(options.steps, _MAX_STEP_EVENTS) // 50)
-        self._fall_due = max(options.steps / 10, 2 * options.warmup)  # step; learning rates are low during warmup
+    def __init__(self, steps: int, warmup: int) -> None:
+        self.window = max(10, min(steps, _MAX_STEP_EVENTS) // 50)
+        self._fall_due = max(steps / 10, 2 * warmup)  # step; learning rates are low during warmup
         self._losses: deque[float] = deque(maxlen=self.window)
         self._count, self._first, self._lowest = 0, math.nan, math.inf
         self._rise_warned = self._fall_checked = False
@@ -223,14 +223,9 @@ def run_result(trainer: Trainer, reporter: Reporter) -> Result:
     }
 
 
-def _finished(trainer: Trainer) -> bool:
-    limit_s = trainer.options.max_minutes * 60
-    return trainer.step >= trainer.step_plan.steps or 0 < limit_s <= trainer.seconds
-
-
 def _step_event(trainer: Trainer, losses: StepLosses) -> Step:
     options = trainer.options
-    steps = trainer.step_plan.steps
+    steps = trainer.schedule.steps
     seconds_left = trainer.seconds / trainer.step * (steps - trainer.step)
     if options.max_minutes:
         seconds_left = min(seconds_left, max(0.0, options.max_minutes * 60 - trainer.seconds))

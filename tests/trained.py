@@ -17,6 +17,7 @@ from core.model.prefix import base_tensors, hash_tensors, new_rows
 from core.training import checkpoint
 from core.training.checkpoint import TrainerState
 from core.training.memory_plan import MicrobatchPlan
+from core.training.parameter_groups import LearningRateSchedule
 from core.workspace import Workspace
 from data.batches import SamplerState
 from tests.worlds import extended_world, train_options
@@ -49,11 +50,16 @@ def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN, **change
         tts = replace(tts, adapters=adapters)
     untrained = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
     frozen = hash_tensors(base_tensors(tts.lm.module))
-    record = CheckpointRecord(name, 8, scope, options.extension, options.dataset, untrained.rows_hash, frozen,
-                              tts.origin, 4, options.recogniser, options.recogniser_language,
-                              tts.front_end.text_library)
-    state = TrainerState(8, 1.0, SamplerState(0, 0), SamplerState(0, 0), "", {"generator": torch.zeros(4)},
-                         MicrobatchPlan(), 1, "float32", "the test's", "")
+    record = CheckpointRecord(
+        run=name, step=8, scope=scope, extension=options.extension, dataset=options.dataset,
+        rows_hash=untrained.rows_hash, frozen_hash=frozen, origin=tts.origin, adapter_rank=4,
+        recogniser=options.recogniser, recogniser_language=options.recogniser_language,
+        text_library=tts.front_end.text_library)
+    state = TrainerState(
+        step=8, seconds=1.0, skipped_batches=0, schedule=LearningRateSchedule.of(options), max_minutes=0.0,
+        order=SamplerState(), replay=SamplerState(), data_fingerprint="", content_hash="",
+        tensors={"generator": torch.zeros(4)}, microbatch_plan=MicrobatchPlan(), processes=1, precision="float32",
+        numeric_environment="the test's")
     folder = checkpoint.save(made.directory, record, tts, options, state)
     journal = Journal(made.journal)
     journal.append(CheckpointSaved(8, folder.relative_to(made.directory).as_posix(), best=True))

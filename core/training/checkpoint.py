@@ -31,6 +31,7 @@ from core.model.loading import TTSModel, write_taught
 from core.model.prefix import is_of_base, new_rows
 from core.training import fsdp
 from core.training.memory_plan import MicrobatchPlan
+from core.training.parameter_groups import LearningRateSchedule
 from data.batches import SamplerState
 from data.durable_files import fsync_path, fsync_tree, hash_tree, write_json
 
@@ -70,20 +71,29 @@ class EarlyStopping:
 
 @dataclass(frozen=True)
 class TrainerState:
-    """What a run needs, beside its weights, to resume as if it had never stopped."""
+    """What a run needs, beside the model files of its checkpoint, to resume as if it had never stopped.
+
+    `tensors` are those of the optimizer (its moments), of the random generators of all ranks, of the loss scale and of
+    AdaLoRA's allocation of ranks. With EMA they are also the trained weights, because the model files then hold the
+    averages. Early stopping and base losses belong to the `TrainingRun`, everything else to the `Trainer`.
+    """
 
     step: int  # optimizer steps done
     seconds: float  # of training, over all attempts
+    skipped_batches: int  # whose losses or gradients were not finite
+    schedule: LearningRateSchedule
+    max_minutes: float  # the time limit that the schedule was made for; a resumed run may have another one
     order: SamplerState
     replay: SamplerState
     data_fingerprint: str
-    tensors: Mapping[str, torch.Tensor]  # optimizer moments, generator states and the scale of the loss
+    content_hash: str  # of the clips as the model sees them
+    tensors: Mapping[str, torch.Tensor]
     microbatch_plan: MicrobatchPlan
     processes: int  # number of ranks
     precision: str  # in which the steps were computed
     numeric_environment: str  # on which the last bits of results depend, see `core.compute.numeric_environment`
-    content_hash: str  # of the clips as the model sees them
     early_stopping: EarlyStopping = EarlyStopping()
+    base_losses: Mapping[str, float] = field(default_factory=dict)  # see `TrainingRun.base_losses`
 
 
 def folder_of(run_dir: Path, step: int) -> Path:
@@ -173,13 +183,14 @@ def save(run_dir: Path, record: CheckpointRecord, tts: TTSModel, options: TrainO
 
 
 def load_state(run_dir: Path, step: int) -> TrainerState:
-    """The trainer's part of a checkpoint; its files are verified by `core.model.loading`."""
+    """The state in a checkpoint, whose files are verified by `core.model.loading`."""
     folder = folder_of(run_dir, step)
     numbers = foreign.read_json(folder / _NUMBERS)
     tensors = tensor_files.read(folder / _TENSORS, "Delete it and continue from the one before.")
     return TrainerState(**{
         **numbers, "tensors": tensors, "order": SamplerState(**numbers["order"]),
         "replay": SamplerState(**numbers["replay"]),
+        "schedule": LearningRateSchedule(**numbers["schedule"]),
         "microbatch_plan": MicrobatchPlan(**numbers["microbatch_plan"]),
         "early_stopping": EarlyStopping(**numbers["early_stopping"])})
 

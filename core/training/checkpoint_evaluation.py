@@ -60,7 +60,9 @@ class TrainingRun:
     speech_evaluator: SpeechEvaluator
     record: CheckpointRecord
     reporter: Reporter
+    drift_clips: Sequence[Utterance] = ()  # of base languages, on which drift is measured
     early_stopping: EarlyStopping = EarlyStopping()
+    base_losses: dict[str, float] = field(default_factory=dict)  # of base languages at step 0, nats a code; in rank 0
     custom_sentences: Mapping[str, tuple[HeldOutSentence, ...]] = field(default_factory=dict)  # of `evaluation_texts`
     _samples: dict[str, list[Sample]] = field(default_factory=dict)
     _mean_speakers: dict[str, np.ndarray] = field(default_factory=dict)
@@ -115,7 +117,7 @@ class TrainingRun:
 
     def save(self) -> None:
         """Save a checkpoint of this step, and delete checkpoints that are neither best, nor last, nor pinned."""
-        state = replace(self.trainer.state_dict(), early_stopping=self.early_stopping)
+        state = replace(self.trainer.state_dict(), early_stopping=self.early_stopping, base_losses=self.base_losses)
 
         def write() -> None:
             by_loss = self.metric == SPEECH_LOSS  # over every held-out clip
@@ -221,7 +223,7 @@ class TrainingRun:
         trainer = self.trainer
         with self._fork_rng():
             if not self._samples:
-                self._samples = validation_samples(trainer.tts, trainer.data, trainer.drift_clips)
+                self._samples = validation_samples(trainer.tts, trainer.data, self.drift_clips)
             size = trainer.microbatch_plan.size(self.options.batch_size)
             measured = measure_losses(trainer.tts, self._samples, size, trainer.precision)
             if trainer.step == 0:
@@ -230,8 +232,8 @@ class TrainingRun:
                     with self._base_weights() as base:
                         before = measure_losses(base, {language: some for language, some in self._samples.items()
                                                        if not base.front_end.is_new(language)}, size, trainer.precision)
-                trainer.base_losses = self._base_losses(before)
-        if trainer.step and (message := drift_warning(trainer.base_losses, self._base_losses(measured),
+                self.base_losses = self._base_losses(before)
+        if trainer.step and (message := drift_warning(self.base_losses, self._base_losses(measured),
                                                       self.options.drift_bound, trainer.step)):
             if self.options.drift_action == "stop":
                 raise UserError(message, _DRIFT_HINT)
@@ -325,7 +327,7 @@ class TrainingRun:
         """
         most = min(_BASE_LANGUAGES, self.options.evaluation_sentences // 2) if self.options.scope == "full" else 0
         chosen: dict[str, list[HeldOutSentence]] = {}
-        for clip in self.trainer.drift_clips:
+        for clip in self.drift_clips:
             if len(chosen) < most:
                 chosen.setdefault(clip.language, [HeldOutSentence(clip.text, None)])
         sampling = replace(tts.sampling, seed=self.options.seed)

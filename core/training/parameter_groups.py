@@ -1,4 +1,4 @@
-"""The parameters that a run trains, by name, and their learning rates: rows, adapters, and in `full` the base itself.
+"""The parameters that a run trains, by name (rows, adapters, and in `full` the base itself), and their learning rates.
 
 Weight decay applies to adapter factors alone. It would shrink the rows of characters that are rare in the clips. It
 would pull tensors of the base towards zero, while `l2_sp` and `ewc` pull them towards their initial values
@@ -7,8 +7,10 @@ would pull tensors of the base towards zero, while `l2_sp` and `ewc` pull them t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from torch import nn
@@ -24,6 +26,51 @@ _FACTORS = (".lora_A.", ".lora_B.", ".lora_E")  # in the names of adapter factor
 PARTS = (EMBEDDINGS, "layers", HEADS)  # of the base
 _PARTS_OF_OPTION: Mapping[str, tuple[str, ...]] = {  # `full_trainable`
     "everything": PARTS, "layers": PARTS[1:], "heads": PARTS[2:]}
+_MAX_WARMUP_SHARE = 1 / 5  # of the steps, where a time limit or a number of epochs shortens them
+
+
+@dataclass(frozen=True)
+class LearningRateSchedule:
+    """The number of steps, and the factor of the peak learning rates at each: linear warmup, then decay to `min_ratio`.
+
+    At `start_step` the decay is at `start_progress` (0 to 1). From there it advances evenly, to 1 at the last step. A
+    checkpoint holds the schedule, so a resumed run has the same learning rates.
+    """
+
+    kind: Literal["cosine", "linear", "constant"]
+    steps: int
+    warmup: int
+    min_ratio: float
+    start_step: int
+    start_progress: float = 0.0
+
+    @classmethod
+    def of(cls, options: TrainOptions) -> LearningRateSchedule:
+        """The schedule over all steps of the options."""
+        return cls(options.schedule, options.steps, options.warmup, options.min_lr_ratio, options.warmup)
+
+    def factor(self, step: int) -> float:
+        """The factor of the peak learning rates at `step`, which counts from 0."""
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        if self.kind == "constant":
+            return 1.0
+        progress = self._progress_at(step)
+        decay = 1 - progress if self.kind == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+        return self.min_ratio + (1 - self.min_ratio) * decay
+
+    def _progress_at(self, step: int) -> float:
+        """How much of the decay is done at `step`, 0 to 1."""
+        advance = (1.0 - self.start_progress) * (step - self.start_step) / max(1, self.steps - self.start_step)
+        return min(1.0, self.start_progress + advance)
+
+    def with_last_step(self, steps: int, step: int) -> LearningRateSchedule:
+        """This schedule with `steps` steps in all, from `step` on and without a jump of the learning rate."""
+        if step == 0:
+            warmup = min(self.warmup, max(1, int(steps * _MAX_WARMUP_SHARE))) if self.warmup else 0
+            return replace(self, steps=steps, warmup=warmup, start_step=warmup, start_progress=0.0)
+        start = max(step, self.warmup)
+        return replace(self, steps=steps, start_step=start, start_progress=self._progress_at(start))
 
 
 @dataclass(frozen=True)

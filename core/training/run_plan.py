@@ -159,12 +159,12 @@ def plan_event(trainer: Trainer, estimate: Estimate) -> Plan:
         f"Trains {counts.new_rows} new embedding rows and {trained}; {_amount(counts.frozen_parameters)} parameters "
         "frozen.",
         f"{pluralize(len(data.train), 'clip')} in {', '.join(map(repr, data.languages))}, {len(data.held_out)} held "
-        f"out; steps {trainer.step} to {trainer.step_plan.steps} of "
+        f"out; steps {trainer.step} to {trainer.schedule.steps} of "
         f"{pluralize(options.batch_size * options.gradient_accumulation * processes, 'clip')}"
         f"{f' over {processes} processes' if processes > 1 else ''}; {trainer.precision}.",
     ]
-    if trainer.step_plan.steps < trainer.max_steps:
-        lines.append(f"{trainer.step_plan.steps} of the {trainer.max_steps} steps fit into {options.max_minutes:g} "
+    if trainer.schedule.steps < trainer.max_steps:
+        lines.append(f"{trainer.schedule.steps} of the {trainer.max_steps} steps fit into {options.max_minutes:g} "
                      "minutes here; the learning-rate schedule ends at that step.")
     if data.variants:
         variants = sum(len(data.variants.get(item.id, ())) for item in data.train)
@@ -176,12 +176,12 @@ def plan_event(trainer: Trainer, estimate: Estimate) -> Plan:
         "row_parameters": counts.row_parameters, "adapter_parameters": counts.adapter_parameters,
         "changed_parameters": counts.changed_parameters, "frozen_parameters": counts.frozen_parameters,
         "clips": len(data.train), "held_out_clips": len(data.held_out), "memory_bytes": estimate.needed or 0,
-        "seconds": round(sum(estimate.seconds_a_step) / 2 * (trainer.step_plan.steps - trainer.step))})
+        "seconds": round(sum(estimate.seconds_a_step) / 2 * (trainer.schedule.steps - trainer.step))})
 
 
 def _memory_and_time(trainer: Trainer, estimate: Estimate) -> list[str]:
     """Lines about memory and time, and about what was changed so that the run fits into memory."""
-    options, plan, steps = trainer.options, estimate.microbatch_plan, trainer.step_plan.steps - trainer.step
+    options, plan, steps = trainer.options, estimate.microbatch_plan, trainer.schedule.steps - trainer.step
     free = "" if estimate.free is None else memory_plan.format_bytes(estimate.free)
     needed = "" if estimate.needed is None else (
         f"about {memory_plan.format_bytes(estimate.needed)}{f' of {free} free' if free else ''}")
@@ -263,7 +263,7 @@ def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
                f"{pluralize(len(data.train), 'clip')}; {duration(model_info.MIN_TRAIN_SPEECH_S)} is the least that has "
                "worked, an hour or more is better.")
     processes = max(trainer.group.size, options.processes)  # a trial has one
-    steps = min(options.steps, trainer.step_plan.steps) if trainer.options is options else options.steps
+    steps = min(options.steps, trainer.schedule.steps) if trainer.options is options else options.steps
     uses = steps * options.batch_size * processes * options.gradient_accumulation / max(1, len(data.train))
     if uses > MAX_EPOCHS:
         yield (f"Each of the {len(data.train)} clips is used {uses:.0f} times in {steps} steps: from about "

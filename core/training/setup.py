@@ -32,7 +32,7 @@ from core.training.checkpoint import EarlyStopping, TrainerState
 from core.training.checkpoint_evaluation import WITHOUT_TRANSCRIPT, TrainingRun, load_custom_sentences
 from core.training.dataloader import TrainingData
 from core.training.distributed import ONE_PROCESS, ProcessGroup
-from core.training.trainer import STEP_PLAN, Trainer
+from core.training.trainer import Trainer, is_finished
 from core.workspace import Workspace
 from data import manifest
 from data.durable_files import write_text
@@ -81,14 +81,13 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
 
     # The trainer; in a resumed run with the state of the checkpoint.
     trainer = Trainer(options, tts, data, clips.replayed, precision.decide(options.precision, device), warn, group)
-    trainer.drift_clips = clips.drift_clips
     if options.compile == "on":
         tts.lm.compile()
-    early_stopping = EarlyStopping()
+    early_stopping, base_losses = EarlyStopping(), dict[str, float]()
     if state is not None:
         check_data(run_dir, options, state, data)
         trainer.load_state_dict(state)
-        early_stopping = state.early_stopping
+        early_stopping, base_losses = state.early_stopping, dict(state.base_losses)
         if warning := rounding_warning(state, trainer.precision, compute.numeric_environment(device)):
             warn(warning)
         if note := tts.text_library_note():
@@ -100,11 +99,14 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
     rows_hash = records.read_record(path, records.ExtensionRecord).rows_hash if path.is_file() else ""
     if saved is None and group.rank == 0:
         _check_same_rows(run_dir, options.extension, rows_hash)
-    record = CheckpointRecord(run_dir.name, 0, options.scope, options.extension, options.dataset, rows_hash, "",
-                              tts.origin, options.adapter_rank if tts.adapters else None, options.recogniser,
-                              options.recogniser_language, tts.text_library or tts.front_end.text_library)
+    record = CheckpointRecord(
+        run=run_dir.name, step=0, scope=options.scope, extension=options.extension, dataset=options.dataset,
+        rows_hash=rows_hash, frozen_hash="", origin=tts.origin,
+        adapter_rank=options.adapter_rank if tts.adapters else None, recogniser=options.recogniser,
+        recogniser_language=options.recogniser_language, text_library=tts.text_library or tts.front_end.text_library)
     sentences = load_custom_sentences(options, tts, data.languages, run_dir) if group.rank == 0 else {}
-    training_run = TrainingRun(trainer, speech_evaluator, record, reporter, early_stopping, sentences)
+    training_run = TrainingRun(trainer, speech_evaluator, record, reporter, drift_clips=clips.drift_clips,
+                               early_stopping=early_stopping, base_losses=base_losses, custom_sentences=sentences)
     if group.rank == 0:  # only it has the recogniser
         training_run.check_metric()
     return training_run
@@ -155,10 +157,9 @@ def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run_dir: Path) 
     values = checkpoint.read_ranking(run_dir).values
     if state.step not in values:
         return True
-    planned = int(state.tensors[STEP_PLAN][0]) if STEP_PLAN in state.tensors else options.steps
-    ended = state.step >= planned or 0 < options.max_minutes * 60 <= state.seconds
+    finished = is_finished(state.step, state.seconds, state.schedule, options.max_minutes)
     stopping = state.early_stopping.after(state.step, values[state.step], options.min_improvement)
-    return not ended and not stopping.should_stop(options.patience)
+    return not finished and not stopping.should_stop(options.patience)
 
 
 def new_model(options: TrainOptions, workspace: Workspace, device: torch.device) -> TTSModel:

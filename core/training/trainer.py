@@ -1,9 +1,9 @@
 """The state of a training run, and `Trainer.train_step`, which takes one optimizer step. No files and no events here.
 
-`Trainer.state_dict` holds everything that the next step depends on: a trainer that loads it takes the same steps as one
-that never stopped, bit-identical on a CPU. Every loss is a sum over the tokens of all micro-batches of all ranks,
-divided by the number of these tokens, and each sample has its own seed for its input dropout. So the number of
-micro-batches and of ranks changes memory and speed, and the result only by rounding.
+`Trainer.state_dict` holds what the next step depends on beside the weights (`TrainerState`): a trainer that loads both
+takes the same steps as one that never stopped, bit-identical on a CPU. Every loss is a sum over the tokens of all
+micro-batches of all ranks, divided by the number of these tokens, and each sample has its own seed for its input
+dropout. So the number of micro-batches and of ranks changes memory and speed, and the result only by rounding.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -31,19 +31,17 @@ from core.training.dataloader import MicroBatch, TrainBatch, TrainingData, Train
 from core.training.distributed import ONE_PROCESS, ProcessGroup
 from core.training.fsdp import ShardedModel
 from core.training.memory_plan import MicrobatchPlan
-from core.training.parameter_groups import ParameterCounts, ParameterGroup
+from core.training.parameter_groups import LearningRateSchedule, ParameterCounts, ParameterGroup
 from core.training.weight_regularization import ExponentialMovingAverage, WeightRegularizer, swap_weights
 from data.batches import TargetPromptPair
 from models.base import LossOptions
 
 _BETAS = (0.9, 0.98)
 _INITIAL_LR = "initial_lr"  # key in a parameter group, as of torch's learning-rate schedulers
-_ALLOCATION, _BASE_LOSS, _SCALER = "allocation/", "base_loss/", "scaler"  # in the tensors of a checkpoint
+_ALLOCATION, _SCALER = "allocation/", "scaler"  # in `TrainerState.tensors`
 _SEEDS_RNG, _TORCH_RNG, _CUDA_RNG = "generator/input_dropout", "generator/torch", "generator/cuda"
-STEP_PLAN = "step_plan"
-_MAX_WARMUP_SHARE = 1 / 5  # of the steps, where a time limit or a number of epochs shortens them
-_REPLANS = 20  # how often a run counts again how many steps fit into its time limit
-_MIN_PLAN_CHANGE = 0.02  # share of the steps: a smaller change keeps the plan
+_TIME_LIMIT_CHECKS = 20  # how often a run counts again how many steps fit into its time limit
+_MIN_STEPS_CHANGE = 0.02  # share of the steps: a smaller change keeps the schedule
 _MAX_SKIPPED = 3  # batches in a row whose losses or gradients are not finite
 
 
@@ -64,36 +62,6 @@ class StepLosses:
         return f"speech loss {self.speech}, text loss {self.text}, gradient norm {self.gradient_norm}"
 
 
-@dataclass(frozen=True)
-class StepPlan:
-    """How many steps are taken, and how the learning-rate schedule is spread over them.
-
-    At `start_step` the schedule is at `start_progress` (0 to 1). From there it advances evenly, to 1 at the last step.
-    """
-
-    steps: int
-    warmup: int
-    start_step: int
-    start_progress: float = 0.0
-
-    @classmethod
-    def of(cls, options: TrainOptions) -> StepPlan:
-        return cls(options.steps, options.warmup, options.warmup)
-
-    def progress_at(self, step: int) -> float:
-        """How much of the schedule is done at `step`, 0 to 1."""
-        advance = (1.0 - self.start_progress) * (step - self.start_step) / max(1, self.steps - self.start_step)
-        return min(1.0, self.start_progress + advance)
-
-    def with_last_step(self, steps: int, step: int) -> StepPlan:
-        """This plan with `steps` steps in all, from `step` on and without a jump of the learning rate."""
-        if step == 0:
-            warmup = min(self.warmup, max(1, int(steps * _MAX_WARMUP_SHARE))) if self.warmup else 0
-            return StepPlan(steps, warmup, warmup)
-        start = max(step, self.warmup)
-        return StepPlan(steps, self.warmup, start, self.progress_at(start))
-
-
 class Diverged(UserError):
     """Several batches in a row were not finite; the weights are those before the first of them."""
 
@@ -109,7 +77,7 @@ class Trainer:
                  group: ProcessGroup = ONE_PROCESS) -> None:
         self.options, self.tts, self.data, self.precision, self.group = options, tts, data, precision, group
         self.step, self.seconds, self.step_seconds, self.learning_rate = 0, 0.0, 0.0, 0.0
-        self.step_plan = StepPlan.of(options)
+        self.schedule = LearningRateSchedule.of(options)
         self.max_steps = options.steps
         if options.max_epochs:
             if options.adapter == "adalora":
@@ -117,10 +85,8 @@ class Trainer:
                                 f"{options.max_epochs:g} may shorten.", "Set max_epochs to 0.")
             clips = options.batch_size * options.gradient_accumulation * group.size
             self.max_steps = min(options.steps, max(1, math.ceil(options.max_epochs * len(data.train) / clips)))
-            self.step_plan = self.step_plan.with_last_step(self.max_steps, 0)
+            self.schedule = self.schedule.with_last_step(self.max_steps, 0)
         self.skipped_batches = 0  # whose losses or gradients were not finite
-        self.drift_clips: tuple[Utterance, ...] = ()  # clips of base languages, on which drift is measured
-        self.base_losses: dict[str, float] = {}  # by base language, before the first step, in nats a code
         self._warn = warn
         if tts.adapters:
             tts.adapters.switch(True)  # their parameters require gradients only while they are enabled
@@ -158,6 +124,11 @@ class Trainer:
             self.full_trainables = self.trainables  # so that the full tensors are freed
 
     @property
+    def finished(self) -> bool:
+        """Whether all steps are taken, or the time limit is reached."""
+        return is_finished(self.step, self.seconds, self.schedule, self.options.max_minutes)
+
+    @property
     def sharded(self) -> bool:
         """Whether the trainable parameters are sharded (FSDP); then all ranks take each forward and backward pass."""
         return self.fsdp_model is not None
@@ -170,11 +141,11 @@ class Trainer:
     def train_step(self) -> StepLosses:
         """Take one optimizer step. `Diverged` if the losses or gradients of several batches in a row are not finite."""
         start, options, group = time.monotonic(), self.options, self.group
-        if self.step and self.step % max(1, self.step_plan.steps // _REPLANS) == 0:
+        if self.step and self.step % max(1, self.schedule.steps // _TIME_LIMIT_CHECKS) == 0:
             self.fit_steps_to_time_limit(self.seconds / self.step)
         self.train_model.lm.module.train()
         for param_group in self.optimizer.param_groups:
-            param_group["lr"] = param_group[_INITIAL_LR] * learning_rate_factor(self.step, options, self.step_plan)
+            param_group["lr"] = param_group[_INITIAL_LR] * self.schedule.factor(self.step)
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
         parameters = list(self.trainables.named.values())
         skipped_in_a_row = 0
@@ -264,18 +235,18 @@ class Trainer:
         return losses
 
     def fit_steps_to_time_limit(self, seconds_a_step: float) -> None:
-        """Plan as many steps as fit into the time limit, at most `max_steps`; the schedule ends at the last of them.
+        """Take as many steps as fit into the time limit, at most `max_steps`; the schedule ends at the last of them.
 
         All ranks call it; the clock of rank 0 decides. AdaLoRA reduces its ranks over the number of steps in the
-        options, so its plan stays, and the time limit ends the run before the end of the schedule.
+        options, so there the schedule stays, and the time limit ends the run before the end of the schedule.
         """
         limit_s = 60 * self.options.max_minutes
         if not limit_s or self.options.adapter == "adalora":
             return
         fitting = int(max(0.0, limit_s - self.seconds) / seconds_a_step) if seconds_a_step > 0 else self.max_steps
         steps = self.group.broadcast(min(self.max_steps, self.step + max(1, fitting)))
-        if self.step == 0 or abs(steps - self.step_plan.steps) > _MIN_PLAN_CHANGE * steps:
-            self.step_plan = self.step_plan.with_last_step(steps, self.step)
+        if self.step == 0 or abs(steps - self.schedule.steps) > _MIN_STEPS_CHANGE * steps:
+            self.schedule = self.schedule.with_last_step(steps, self.step)
 
     def _loss(self, batch: MicroBatch, speech_tokens: int, text_tokens: int, *, adalora_penalty: bool
               ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -425,38 +396,33 @@ class Trainer:
         return self.tts.adapters.allocation if self.tts.adapters else None
 
     def state_dict(self) -> TrainerState:
-        """Everything the next step depends on except the weights themselves; complete only in rank 0."""
+        """What the next step depends on beside the model's weights, see `TrainerState`; complete only in rank 0."""
         rng_state = self._rng_state()
         tensors = checkpoint.optimizer_tensors(self.optimizer, self._names) | rng_state | self.group.gather(rng_state)
-        tensors["skipped"] = torch.tensor(self.skipped_batches)
-        plan_of_steps = (*astuple(self.step_plan), self.options.max_minutes)
-        tensors[STEP_PLAN] = torch.tensor(plan_of_steps, dtype=torch.float64)
-        tensors |= {_BASE_LOSS + language: torch.tensor(loss, dtype=torch.float64)
-                    for language, loss in self.base_losses.items()}
         if self.ema:
             tensors |= self.ema.state_dict()
         tensors |= self._scaler_state()
         if allocation := self._allocation:
             tensors |= {_ALLOCATION + name: value for name, value in allocation.state().items()}
         tensors = fsdp.gather_tensors(tensors, keep=self.group.rank == 0)
-        plan = MicrobatchPlan() if self.sharded else self.microbatch_plan  # a run may resume without sharding
-        return TrainerState(self.step, self.seconds, *self.loader.positions, self.data.fingerprint, tensors, plan,
-                            self.group.size, self.precision.name,
-                            compute.numeric_environment(self.tts.device), self.data.content_hash)
+        order, replay = self.loader.positions
+        return TrainerState(
+            step=self.step, seconds=self.seconds, skipped_batches=self.skipped_batches, schedule=self.schedule,
+            max_minutes=self.options.max_minutes, order=order, replay=replay, data_fingerprint=self.data.fingerprint,
+            content_hash=self.data.content_hash, tensors=tensors,
+            # A sharded run may resume without sharding.
+            microbatch_plan=MicrobatchPlan() if self.sharded else self.microbatch_plan,
+            processes=self.group.size, precision=self.precision.name,
+            numeric_environment=compute.numeric_environment(self.tts.device))
 
     def load_state_dict(self, state: TrainerState) -> None:
         """Continue from `state`; the weights of its checkpoint were loaded before."""
-        self.step, self.seconds = state.step, state.seconds
+        self.step, self.seconds, self.skipped_batches = state.step, state.seconds, state.skipped_batches
         checkpoint.restore_optimizer(self.optimizer, self._names, state.tensors)
-        self.skipped_batches = int(state.tensors["skipped"])
-        if STEP_PLAN in state.tensors:
-            steps, warmup, start_step, start_progress, limit = state.tensors[STEP_PLAN].tolist()
-            self.step_plan = StepPlan(int(steps), int(warmup), int(start_step), start_progress)
-            if limit != self.options.max_minutes and self.step:  # the time limit was changed since
-                self.step_plan = self.step_plan.with_last_step(self.max_steps, self.step)
-                self.fit_steps_to_time_limit(self.seconds / self.step)
-        self.base_losses = {name.removeprefix(_BASE_LOSS): value.item() for name, value in state.tensors.items()
-                            if name.startswith(_BASE_LOSS)}
+        self.schedule = state.schedule
+        if state.max_minutes != self.options.max_minutes and self.step:  # the time limit was changed since
+            self.schedule = self.schedule.with_last_step(self.max_steps, self.step)
+            self.fit_steps_to_time_limit(self.seconds / self.step)
         if self.ema:
             self.ema.load_state_dict(state.tensors)
         self.loader.move_to(state.order, state.replay)
@@ -513,16 +479,6 @@ def make_optimizer(groups: Sequence[ParameterGroup], options: TrainOptions,
     return torch.optim.AdamW(param_groups, betas=_BETAS, fused=True if device.type == "cuda" else None)
 
 
-def learning_rate_factor(step: int, options: TrainOptions, plan: StepPlan | None = None) -> float:
-    """Factor of the peak learning rate at `step` (from 0): linear warmup, then the schedule down to the minimum.
-
-    It depends only on the step and the plan, which a checkpoint holds, so a resumed run has the same rates.
-    """
-    plan = plan or StepPlan.of(options)
-    if step < plan.warmup:
-        return (step + 1) / plan.warmup
-    if options.schedule == "constant":
-        return 1.0
-    progress = plan.progress_at(step)
-    decay = 1 - progress if options.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
-    return options.min_lr_ratio + (1 - options.min_lr_ratio) * decay
+def is_finished(step: int, seconds: float, schedule: LearningRateSchedule, max_minutes: float) -> bool:
+    """Whether a training has ended after `step` steps in `seconds`; `max_minutes` is its time limit, 0 for none."""
+    return step >= schedule.steps or 0 < 60 * max_minutes <= seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from config.schema import TrainOptions
 from core.model.precision import Precision
 from core.model.prefix import base_tensors, hash_tensors
 from core.training import checkpoint_evaluation, dataloader, setup
+from core.training.dataloader import Utterance
 from core.training.memory_plan import MicrobatchPlan
 from core.training.trainer import Diverged, Trainer
 from models.base import LossOptions
@@ -87,9 +89,9 @@ def trainer_of(world: World, chosen: dict[str, object], dtype: torch.dtype) -> T
     return Trainer(options, tts, data, clips(world)[:4], Precision(DEVICE.type, dtype, "for the test"))
 
 
-def measured(trainer: Trainer) -> None:
+def measured(trainer: Trainer, drift_clips: Sequence[Utterance]) -> None:
     """The drift guard: base languages measured, with the average in place, and judged."""
-    found = checkpoint_evaluation.validation_samples(trainer.tts, trainer.data, trainer.drift_clips)
+    found = checkpoint_evaluation.validation_samples(trainer.tts, trainer.data, drift_clips)
     with trainer.evaluation_weights():
         losses = {language: one.speech_loss for language, one in checkpoint_evaluation.measure_losses(
             trainer.tts, found, 2, trainer.precision).items() if language != "am"}
@@ -97,7 +99,7 @@ def measured(trainer: Trainer) -> None:
     checkpoint_evaluation.drift_warning(before, losses, trainer.options.drift_bound, trainer.step)
 
 
-def act(trainer: Trainer, action: str) -> None:
+def act(trainer: Trainer, action: str, drift_clips: Sequence[Utterance]) -> None:
     if action == "step":
         trainer.train_step()
     elif action == "try":
@@ -107,7 +109,7 @@ def act(trainer: Trainer, action: str) -> None:
     elif action == "go on":
         trainer.load_state_dict(trainer.state_dict())
     elif action == "guard":
-        measured(trainer)
+        measured(trainer, drift_clips)
     else:
         model, samples = trainer.tts.lm, trainer.loader.next_batches()[0].samples
         adapters_for = trainer.tts.adapters_for_batch(["en", "am"])
@@ -145,14 +147,13 @@ def test_no_random_sequence_moves_a_frozen_tensor(
 
 def check(world: World, chosen: dict[str, object], dtype: torch.dtype, actions: list[str]) -> None:
     trainer = trainer_of(world, chosen, dtype)
-    trainer.drift_clips = clips(world)[4:6]
     module, tables = trainer.tts.lm.module, trainer.tts.lm.text_tables
     frozen = {name for name in base_tensors(module) if name not in trainer.trainables.base}
     assert set(tables) <= frozen
     before = {name: value.clone() for name, value in base_tensors(module).items() if name in frozen}
     try:
         for action in ["step", *actions, "step"]:
-            act(trainer, action)
+            act(trainer, action, clips(world)[4:6])
     except Diverged:  # at a rate of 1 some do; what is frozen is frozen all the same
         pass
     after = base_tensors(module)

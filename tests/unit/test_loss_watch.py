@@ -20,7 +20,7 @@ def step(number: int, loss: float, steps: int) -> Step:
 
 def warnings(losses: list[float], warmup: int = 0) -> dict[int, str]:
     """What is said, by step, of a run with these losses."""
-    watch = LossWatch(train_options(steps=len(losses), warmup=warmup))
+    watch = LossWatch(len(losses), warmup)
     said = {number: watch.observe(step(number, loss, len(losses))) for number, loss in enumerate(losses, 1)}
     return {number: text for number, text in said.items() if text}
 
@@ -61,7 +61,7 @@ def test_a_loss_that_does_not_fall_is_said_after_a_tenth_and_after_the_warmup(wa
 def test_a_resumed_run_does_not_say_it_again(tmp_path: Path) -> None:
     for number in range(1, 61):
         append_event(tmp_path / "events.jsonl", step(number, 5.0, 100))
-    whole, resumed = (LossWatch(train_options(steps=100, warmup=0)) for _ in range(2))
+    whole, resumed = (LossWatch(100, 0) for _ in range(2))
     said = [text for number in range(1, 61) if (text := whole.observe(step(number, 5.0, 100)))]
     assert len(said) == 1
     resumed.read_journal(tmp_path, 40)

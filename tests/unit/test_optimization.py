@@ -19,9 +19,8 @@ from core.jobs.checkpoint_names import checkpoint_steps
 from core.model import tensor_files
 from core.model.precision import Precision
 from core.training import checkpoint, dataloader, parameter_groups, setup
-from core.training import trainer as optimization
-from core.training.parameter_groups import ParameterGroup
-from core.training.trainer import Diverged, StepPlan, Trainer
+from core.training.parameter_groups import LearningRateSchedule, ParameterGroup
+from core.training.trainer import Diverged, Trainer, make_optimizer
 from core.training.weight_regularization import ExponentialMovingAverage
 from core.workspace import Workspace
 from models.base import Losses
@@ -48,28 +47,23 @@ def made(world: Workspace, warnings: list[str] | None = None, **changes: object)
                                                           ("constant", 1.0, 1.0)])
 def test_rates_rise_to_the_peak_and_fall_to_the_floor(schedule: str, middle: float, last: float) -> None:
     options = train_options(schedule=schedule, steps=104, warmup=4, min_lr_ratio=0.1)
-    factors = [optimization.learning_rate_factor(step, options) for step in range(105)]
+    factors = [LearningRateSchedule.of(options).factor(step) for step in range(105)]
     assert factors[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert factors[54] == pytest.approx(middle)
     assert factors[104] == pytest.approx(last)
     assert all(one >= other - 1e-12 for one, other in zip(factors[4:], factors[5:], strict=False))
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "linear"])
-def test_the_schedule_ends_where_the_time_ends_without_a_jump(schedule: str) -> None:
-    options = train_options(schedule=schedule, steps=1000, warmup=30, min_lr_ratio=0.1)
-
-    def factor(step: int, plan: StepPlan) -> float:
-        return optimization.learning_rate_factor(step, options, plan)
-
-    asked = StepPlan.of(options)
+@pytest.mark.parametrize("kind", ["cosine", "linear"])
+def test_the_schedule_ends_where_the_time_ends_without_a_jump(kind: str) -> None:
+    options = train_options(schedule=kind, steps=1000, warmup=30, min_lr_ratio=0.1)
+    asked = LearningRateSchedule.of(options)
     fitting = asked.with_last_step(200, 0)
     slower, faster = fitting.with_last_step(150, 100), fitting.with_last_step(300, 100)
-    assert factor(500, asked) == optimization.learning_rate_factor(500, options)
-    for plan in (fitting, slower, faster):
-        assert factor(plan.steps, plan) == pytest.approx(0.1)
-        assert factor(100, plan) == factor(100, fitting)
-        factors = [factor(step, plan) for step in range(100, plan.steps + 1)]
+    for schedule in (fitting, slower, faster):
+        assert schedule.factor(schedule.steps) == pytest.approx(0.1)
+        assert schedule.factor(100) == fitting.factor(100)
+        factors = [schedule.factor(step) for step in range(100, schedule.steps + 1)]
         assert factors == sorted(factors, reverse=True)
     assert asked.with_last_step(20, 0).warmup == 4  # a fifth of them
 
@@ -77,8 +71,8 @@ def test_the_schedule_ends_where_the_time_ends_without_a_jump(schedule: str) -> 
 def test_epochs_are_the_steps_of_so_many_passes(world: Workspace) -> None:
     clips = len(made(world).data.train)
     trainer = made(world, steps=500, batch_size=2, max_epochs=3.0)
-    assert trainer.step_plan.steps == math.ceil(3 * clips / 2)
-    assert made(world, steps=2, batch_size=2, max_epochs=3.0).step_plan.steps == 2
+    assert trainer.schedule.steps == math.ceil(3 * clips / 2)
+    assert made(world, steps=2, batch_size=2, max_epochs=3.0).schedule.steps == 2
     with pytest.raises(UserError, match="AdaLoRA reduces its ranks over 500 steps"):
         made(world, steps=500, max_epochs=3.0, adapter="adalora")
 
@@ -86,19 +80,19 @@ def test_epochs_are_the_steps_of_so_many_passes(world: Workspace) -> None:
 def test_a_resumed_run_keeps_the_steps_that_fit(world: Workspace) -> None:
     first, second, longer = (made(world, steps=500, max_minutes=minutes) for minutes in (1.0, 1.0, 2.0))
     first.fit_steps_to_time_limit(0.5)
-    assert first.step_plan.steps == 120
+    assert first.schedule.steps == 120
     first.train_step()
     first.seconds = 0.5
     state = first.state_dict()
     second.load_state_dict(state)
-    assert second.step_plan == first.step_plan
+    assert second.schedule == first.schedule
     longer.load_state_dict(state)  # whose limit was changed
-    assert longer.step_plan.steps == 240
+    assert longer.schedule.steps == 240
 
 
 def test_the_cosine_falls_slower_at_first_than_the_line() -> None:
-    cosine, linear = (optimization.learning_rate_factor(25, train_options(schedule=name, steps=100, warmup=0))
-                      for name in ("cosine", "linear"))
+    cosine, linear = (LearningRateSchedule.of(train_options(schedule=kind, steps=100, warmup=0)).factor(25)
+                      for kind in ("cosine", "linear"))
     assert cosine > linear + 0.05
 
 
@@ -107,7 +101,7 @@ def test_the_cosine_falls_slower_at_first_than_the_line() -> None:
 def test_rates_are_told_by_group_and_of_many_layers_the_two_ends(decay: float, layers: dict[str, float]) -> None:
     rates = {"rows": 5e-3, **{f"layer {depth} from the top": 1e-3 * decay ** (depth - 1) for depth in (1, 2, 3)}}
     made = [ParameterGroup(name, {name: nn.Parameter(torch.zeros(2))}, rate) for name, rate in rates.items()]
-    held = optimization.make_optimizer(made, train_options(warmup=10), torch.device("cpu"))
+    held = make_optimizer(made, train_options(warmup=10), torch.device("cpu"))
     assert parameter_groups.learning_rates(made, held) == pytest.approx({"rows": 5e-3, **layers})
 
 
@@ -116,7 +110,7 @@ def test_8_bit_moments_are_refused_plainly_where_they_cannot_be_had(monkeypatch:
     groups = [ParameterGroup("rows", {"w": nn.Parameter(torch.zeros(3))}, 0.1)]
     monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
     with pytest.raises(UserError, match="needs the package bitsandbytes") as caught:
-        optimization.make_optimizer(groups, options, CPU)
+        make_optimizer(groups, options, CPU)
     assert "pip install bitsandbytes" in caught.value.hint
 
 
@@ -149,7 +143,7 @@ def test_8_bit_moments_are_saved_and_go_on_to_the_bit(
         torch.manual_seed(3)
         held = {"wide": nn.Parameter(torch.randn(128, 64)), "small": nn.Parameter(torch.randn(5))}
         groups = [ParameterGroup(name, {name: value}, 0.01) for name, value in held.items()]
-        return held, optimization.make_optimizer(groups, train_options(optimizer="adamw8bit"), CPU)
+        return held, make_optimizer(groups, train_options(optimizer="adamw8bit"), CPU)
 
     def learn(held: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer, steps: int) -> None:
         for _ in range(steps):

@@ -347,12 +347,12 @@ def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world:
         assert all(torch.equal(held[name], base_now[name]) for name in there.changed)
     assert all(torch.equal(held[name], theirs[name]) for name in there.changed)
     training_run.evaluate_base()
-    found = checkpoint_evaluation.validation_samples(trainer.tts, trainer.data, trainer.drift_clips)
+    found = checkpoint_evaluation.validation_samples(trainer.tts, trainer.data, training_run.drift_clips)
     wanted = checkpoint_evaluation.measure_losses(base, {code: found[code] for code in ("en", "fr")}, 4,
                                                   trainer.precision)
-    assert trainer.base_losses == {code: one.speech_loss for code, one in wanted.items()}
+    assert training_run.base_losses == {code: one.speech_loss for code, one in wanted.items()}
     shown = listener.of("evaluated")[0].languages
-    assert all(shown[code]["speech_loss"] != trainer.base_losses[code] for code in ("en", "fr"))
+    assert all(shown[code]["speech_loss"] != training_run.base_losses[code] for code in ("en", "fr"))
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora", "adalora"])
