@@ -635,7 +635,7 @@ class PushOptions(Options):
     public: bool = Field(False, title="Public", description="Make the repository public; the default is private.")
 
 
-def number_of_processes(asked: int) -> int:
+def get_world_size(asked: int) -> int:
     """As many as torchrun started, where it started this one, else as many as were asked for."""
     started = int(os.environ.get("WORLD_SIZE", "1"))
     return started if started > 1 else asked

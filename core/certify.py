@@ -42,7 +42,7 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
         checkpoint_names.set_choice(run_dir, str(step))  # the best one is damaged: select the one that is certified
     if wanted not in ("", BEST, str(step)) and names.get(wanted) != step:
         warn(f"The certificate is of step {step}, not of {options.run}: step {step} was selected for {name} meanwhile.")
-    folder, device = checkpoint.folder_of(run_dir, step), compute.setup_device(options.device)
+    folder, device = checkpoint_names.folder_of(run_dir, step), compute.setup_device(options.device)
     with stage(reporter, "certificate"):
         progress = progress_callback(reporter, "Stopped. The run can be used; its certificate resumes at this "
                                                "sentence.")

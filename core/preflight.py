@@ -22,6 +22,7 @@ from config import schema
 from config.errors import UserError
 from config.schema import PreflightOptions, TrainOptions
 from core import compute, train
+from core.jobs import checkpoint_names
 from core.jobs.events import Event, Result, SampleGenerated, WarningRaised
 from core.jobs.reporter import ForwardingReporter, Reporter, check_stop, size_text, stage
 from core.model.loading import TTSModel, load_checkpoint
@@ -48,7 +49,7 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
     start = time.monotonic()
     not_tried, reporter = untried_parts(options), WarningCounter(reporter)
     with _part(reporter, "setup", "Prepare the dataset and make the extension again, then try once more."):
-        schema.check_sharding(options, schema.number_of_processes(options.processes))
+        schema.check_sharding(options, schema.get_world_size(options.processes))
         check_devices(options.processes, compute.setup_device(options.device))
         training_run, estimate = train.prepare_run(trial(options), workspace, reporter, max_clips=CLIPS)
     trainer = training_run.trainer
@@ -63,7 +64,7 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
             alike = _prepare(workspace, options, training_run)
         with _part(reporter, "two steps and save", "Try float32, a smaller batch, or the CPU, to see which it is."):
             train.train_loop(training_run)
-        folder = checkpoint.folder_of(reporter.directory, STEPS)
+        folder = checkpoint_names.folder_of(reporter.directory, STEPS)
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         with _part(reporter, "reload", "Check the disk of the workspace."):
             tts = load_checkpoint(workspace, folder, trainer.tts.device)

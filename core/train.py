@@ -47,7 +47,7 @@ _FALL_FACTOR = 0.99  # warn if the mean loss is above 0.99 times the first one
 
 def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Train to the last step or the time limit. A separate job computes the certificate (`core.certify`)."""
-    schema.check_sharding(options, schema.number_of_processes(options.processes))
+    schema.check_sharding(options, schema.get_world_size(options.processes))
     device = compute.setup_device(options.device)
     with trackers.tracked(reporter, options.tracker, options.model_dump(mode="json")) as tracked:
         with distributed.launch(options.processes, device, ["-m", "core.train", str(workspace.path)]) as group:
@@ -62,9 +62,9 @@ def run_other_rank(workspace: Workspace) -> None:
     if "LISAN_WORKER" in os.environ:  # unset under torchrun, which ends its processes itself
         exit_with_parent(int(os.environ["LISAN_WORKER"]))
     device = compute.setup_device(os.environ.get("LISAN_DEVICE", "auto"))
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    distributed.init_process_group("env://", rank, size, device)
-    group = ProcessGroup(rank, size)
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    distributed.init_process_group("env://", rank, world_size, device)
+    group = ProcessGroup(rank, world_size)
     try:
         name, values = group.broadcast(None)
         run, _ = prepare_run(TrainOptions(**values), workspace, SilentReporter(workspace.runs / name), group)

@@ -1,6 +1,6 @@
 """Order of training: epochs of batches of similar length, each clip with a prompt from another clip of its speaker.
 
-The order is a function of the seed, the epoch and the clips, so two numbers are the position of a run, and a resumed
+The order is a function of the seed, the epoch and the clips, so two numbers are the state of a sampler, and a resumed
 run continues exactly.
 """
 
@@ -40,7 +40,7 @@ class TargetPromptPair:
 
 
 class LengthBucketedBatchSampler:
-    """Endless batches over `clips`; `position` is that of the next one."""
+    """Endless batches over `clips`; batch `batch` of epoch `epoch` is the next one."""
 
     def __init__(self, clips: Sequence[BatchClip], batch_size: int, seed: int) -> None:
         if not clips:
@@ -51,7 +51,7 @@ class LengthBucketedBatchSampler:
             self._of_speaker.setdefault(clip.speaker, []).append(index)
         if alone := [speaker for speaker, indices in self._of_speaker.items() if len(indices) < 2]:
             raise ValueError(f"speakers with a single clip cannot be prompted: {alone[:5]}")
-        self.move_to(SamplerState())
+        self.load_state_dict(SamplerState())
 
     def __len__(self) -> int:
         """Number of batches in the current epoch."""
@@ -62,22 +62,25 @@ class LengthBucketedBatchSampler:
         """Clips in the smallest batch, which is the same in every epoch."""
         return min(map(len, self._batches))
 
-    def move_to(self, position: SamplerState) -> None:
-        """Go to `position`; `UserError` if its epoch has fewer batches."""
-        batches = self._epoch(position.epoch)
-        if not 0 <= position.batch <= len(batches):
-            raise UserError(f"There is no batch {position.batch} in epoch {position.epoch}, which has {len(batches)} "
+    def state_dict(self) -> SamplerState:
+        """Where the sampler is."""
+        return SamplerState(self.epoch, self.batch)
+
+    def load_state_dict(self, state: SamplerState) -> None:
+        """Continue from `state`; `UserError` if its epoch has fewer batches."""
+        batches = self._epoch(state.epoch)
+        if not 0 <= state.batch <= len(batches):
+            raise UserError(f"There is no batch {state.batch} in epoch {state.epoch}, which has {len(batches)} "
                             f"of at most {self._batch_size} clips: the run did not begin with these batches.",
                             "Continue it with the clips, the batch size and as many processes as it began with.")
-        self.position, self._batches = position, batches
+        self.epoch, self.batch, self._batches = state.epoch, state.batch, batches
 
-    def next(self) -> list[TargetPromptPair]:
+    def next_batch(self) -> list[TargetPromptPair]:
         """The next batch, of about `batch_size` clips and never more: an epoch is divided evenly."""
-        if self.position.batch == len(self._batches):
-            self.move_to(SamplerState(self.position.epoch + 1))
-        batch = self._batches[self.position.batch]
-        self.position = SamplerState(self.position.epoch, self.position.batch + 1)
-        return batch
+        if self.batch == len(self._batches):
+            self.load_state_dict(SamplerState(self.epoch + 1))
+        self.batch += 1
+        return self._batches[self.batch - 1]
 
     def _epoch(self, epoch: int) -> list[list[TargetPromptPair]]:
         shuffler = random.Random(f"{self._seed}/{epoch}")

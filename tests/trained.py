@@ -57,8 +57,8 @@ def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN, **change
         text_library=tts.front_end.text_library)
     state = TrainerState(
         step=8, seconds=1.0, skipped_batches=0, schedule=LearningRateSchedule.of(options), max_minutes=0.0,
-        order=SamplerState(), replay=SamplerState(), data_fingerprint="", content_hash="",
-        tensors={"generator": torch.zeros(4)}, microbatch_plan=MicrobatchPlan(), processes=1, precision="float32",
+        sampler=SamplerState(), replay_sampler=SamplerState(), data_fingerprint="", content_hash="",
+        tensors={"generator": torch.zeros(4)}, microbatch_plan=MicrobatchPlan(), world_size=1, precision="float32",
         numeric_environment="the test's")
     folder = checkpoint.save(made.directory, record, tts, options, state)
     journal = Journal(made.journal)

@@ -231,7 +231,7 @@ def checkpoints_view(state: JobState | None) -> Html:
     best = next((saved.step for saved in reversed(state.checkpoints) if saved.best), None)
     rows = []
     for step in steps:
-        folder = state.job.directory / checkpoint_names.CHECKPOINTS / f"step-{step:06d}"
+        folder = checkpoint_names.folder_of(state.job.directory, step)
         megabytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
         why = ["best"] * (step == best) + ["last"] * (step == steps[-1])
         why += ["your choice" if name == checkpoint_names.CHOICE else f"“{name}”"

@@ -29,6 +29,11 @@ def checkpoint_steps(run: Path) -> list[int]:
                   and number.isdigit() and len(number) < 13 and path.is_dir())
 
 
+def folder_of(run: Path, step: int) -> Path:
+    """The folder of the checkpoint of `step`."""
+    return run / CHECKPOINTS / f"step-{step:06d}"
+
+
 def resume_point(job: Job) -> str:
     """A sentence about where a resume of `job` starts, from what is on the disk."""
     if steps := checkpoint_steps(job.directory):

@@ -217,7 +217,7 @@ def _check_training(workspace: Workspace, options: TrainOptions) -> None:
     if options.tracker != "none" and importlib.util.find_spec(options.tracker) is None:  # named as its package
         raise UserError(f"The tracker {options.tracker!r} was chosen, and its package is not installed.",
                         f"Install it (pip install {options.tracker}), or choose no tracker.")
-    schema.check_sharding(options, schema.number_of_processes(options.processes))
+    schema.check_sharding(options, schema.get_world_size(options.processes))
     try:
         record = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
         base = model_info.base_languages(workspace, record.origin.model)

@@ -23,6 +23,7 @@ from config import foreign
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.jobs import checkpoint_names
+from core.jobs.checkpoint_names import folder_of
 from core.jobs.reporter import size_text
 from core.library import records
 from core.library.records import CheckpointRecord
@@ -83,22 +84,17 @@ class TrainerState:
     skipped_batches: int  # whose losses or gradients were not finite
     schedule: LearningRateSchedule
     max_minutes: float  # the time limit that the schedule was made for; a resumed run may have another one
-    order: SamplerState
-    replay: SamplerState
+    sampler: SamplerState
+    replay_sampler: SamplerState
     data_fingerprint: str
     content_hash: str  # of the clips as the model sees them
     tensors: Mapping[str, torch.Tensor]
     microbatch_plan: MicrobatchPlan
-    processes: int  # number of ranks
+    world_size: int
     precision: str  # in which the steps were computed
     numeric_environment: str  # on which the last bits of results depend, see `core.compute.numeric_environment`
     early_stopping: EarlyStopping = EarlyStopping()
     base_losses: Mapping[str, float] = field(default_factory=dict)  # see `TrainingRun.base_losses`
-
-
-def folder_of(run_dir: Path, step: int) -> Path:
-    """The folder of the checkpoint of `step`."""
-    return run_dir / FOLDER / f"step-{step:06d}"
 
 
 def recover_interrupted_save(run_dir: Path) -> None:
@@ -115,10 +111,11 @@ def _restore_replaced(run_dir: Path) -> None:
         shutil.rmtree(replaced) if target.exists() else replaced.rename(target)
 
 
-def quarantine_damaged(run_dir: Path, warn: Callable[[str], None]) -> int | None:
-    """Rename damaged checkpoints after the last intact one, with a warning; its step, None without any checkpoint.
+def find_resume_step(run_dir: Path, warn: Callable[[str], None]) -> int | None:
+    """Returns the step of the last intact checkpoint, None without any checkpoint.
 
-    Where none is intact, `UserError` is raised and nothing changed.
+    Damaged checkpoints after it are renamed, with a warning. If all are damaged, `UserError` is raised and nothing is
+    changed.
     """
     steps = checkpoint_names.checkpoint_steps(run_dir)
     faults: dict[int, str] = {}
@@ -130,9 +127,10 @@ def quarantine_damaged(run_dir: Path, warn: Callable[[str], None]) -> int | None
         raise UserError(f"No checkpoint of {run_dir.name} is intact. {faults[steps[-1]]}",
                         "Put the files back if you have a copy, or start a new run.")
     for step, fault in faults.items():
-        renamed = run_dir / FOLDER / f"{_DAMAGED}step-{step:06d}"
+        folder = folder_of(run_dir, step)
+        renamed = folder.with_name(f"{_DAMAGED}{folder.name}")
         shutil.rmtree(renamed, ignore_errors=True)
-        folder_of(run_dir, step).rename(renamed)
+        folder.rename(renamed)
         warn(f"{fault} The checkpoint of step {step} cannot be used and was renamed to {renamed.name}; "
              f"the run resumes from the one before, of step {steps[-1 - len(faults)]}.")
     return steps[-1 - len(faults)] if steps else None
@@ -188,16 +186,16 @@ def load_state(run_dir: Path, step: int) -> TrainerState:
     numbers = foreign.read_json(folder / _NUMBERS)
     tensors = tensor_files.read(folder / _TENSORS, "Delete it and continue from the one before.")
     return TrainerState(**{
-        **numbers, "tensors": tensors, "order": SamplerState(**numbers["order"]),
-        "replay": SamplerState(**numbers["replay"]),
+        **numbers, "tensors": tensors, "sampler": SamplerState(**numbers["sampler"]),
+        "replay_sampler": SamplerState(**numbers["replay_sampler"]),
         "schedule": LearningRateSchedule(**numbers["schedule"]),
         "microbatch_plan": MicrobatchPlan(**numbers["microbatch_plan"]),
         "early_stopping": EarlyStopping(**numbers["early_stopping"])})
 
 
-def processes(run_dir: Path, step: int) -> int:
+def read_world_size(run_dir: Path, step: int) -> int:
     """The number of ranks that the run had when this checkpoint was saved."""
-    return int(foreign.read_json(folder_of(run_dir, step) / _NUMBERS)["processes"])
+    return int(foreign.read_json(folder_of(run_dir, step) / _NUMBERS)["world_size"])
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dict[str, torch.Tensor]:
@@ -349,7 +347,6 @@ def prune_checkpoints(run_dir: Path, last: int, best: int | None) -> None:
         keep = {*steps[-last:], *checkpoint_names.pinned_names(run_dir).values(), best}
         for step in steps:
             if step not in keep:
-                folder = run_dir / FOLDER
-                doomed = folder / f"{_WRITING}deleting-{step}"
-                (folder / f"step-{step:06d}").rename(doomed)
+                doomed = run_dir / FOLDER / f"{_WRITING}deleting-{step}"
+                folder_of(run_dir, step).rename(doomed)
                 shutil.rmtree(doomed)

@@ -18,6 +18,7 @@ import torch
 from config.errors import UserError
 from config.languages import language_name
 from config.schema import TrainOptions
+from core.jobs import checkpoint_names
 from core.jobs.events import CheckpointSaved, Evaluated, Progress, SampleGenerated, WarningRaised
 from core.jobs.reporter import ProgressCallback, Reporter, StopRequested, progress_callback
 from core.library.evaluation_report import METRICS
@@ -64,7 +65,7 @@ class TrainingRun:
     early_stopping: EarlyStopping = EarlyStopping()
     base_losses: dict[str, float] = field(default_factory=dict)  # of base languages at step 0, nats a code; in rank 0
     custom_sentences: Mapping[str, tuple[HeldOutSentence, ...]] = field(default_factory=dict)  # of `evaluation_texts`
-    _samples: dict[str, list[Sample]] = field(default_factory=dict)
+    _validation_samples: dict[str, list[Sample]] = field(default_factory=dict)
     _mean_speakers: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -90,13 +91,14 @@ class TrainingRun:
     def _unscored(self) -> list[str]:
         """The new languages that no recogniser knows, except those whose recogniser is only unavailable now."""
         evaluator = self.speech_evaluator
-        return [code for code in self.trainer.data.languages
-                if not evaluator.can_score(code) and not unmeasured_reason(evaluator.recogniser, code)]
+        return [language for language in self.trainer.data.languages
+                if not evaluator.can_score(language) and not unmeasured_reason(evaluator.recogniser, language)]
 
     def check_metric(self) -> None:
         """Warn if speech cannot be scored; `UserError` if checkpoints are to be ranked by such a score."""
         evaluator, unscored = self.speech_evaluator, ", ".join(map(repr, self._unscored()))
-        unavailable = any(unmeasured_reason(evaluator.recogniser, code) for code in self.trainer.data.languages)
+        unavailable = any(unmeasured_reason(evaluator.recogniser, language)
+                          for language in self.trainer.data.languages)
         if self.options.select_best_by == "cer" and self.metric != CER:
             raise UserError(
                 "The best checkpoint cannot be selected by character error rate: "
@@ -121,8 +123,8 @@ class TrainingRun:
 
         def write() -> None:
             by_loss = self.metric == SPEECH_LOSS  # over every held-out clip
-            scored = tuple(sentence.text for code in self.trainer.data.languages for sentence in (
-                self.trainer.data.sentences_in(code) if by_loss else self._sentences(code)))
+            scored = tuple(sentence.text for language in self.trainer.data.languages for sentence in (
+                self.trainer.data.sentences_in(language) if by_loss else self._sentences(language)))
             record = replace(self.record, step=state.step, scored=scored,
                              frozen_hash=self.trainer.compute_frozen_hash())
             checkpoint.save(self.directory, record, self.trainer.tts, self.options, state)
@@ -195,13 +197,13 @@ class TrainingRun:
 
     def evaluate_checkpoint(self) -> None:
         """Validate this step, which is saved, synthesize its samples and rank it."""
-        step, codes = self.trainer.step, self.trainer.data.languages
+        step, languages = self.trainer.step, self.trainer.data.languages
 
         def measure() -> float:
             losses = self._validation_losses()
             errors, metrics = self._synthesize()
             self._synthesize_base(self.trainer.tts, self._on_progress)
-            event = replace(_evaluated_event(step, codes, losses, errors), metrics=metrics)
+            event = replace(_evaluated_event(step, languages, losses, errors), metrics=metrics)
             self.reporter.emit(event)
             value = _mean(errors.values()) if errors and self.metric == CER else event.speech_loss
             if (chosen := self.options.select_best_by) in metrics:
@@ -222,16 +224,17 @@ class TrainingRun:
         """The losses of this step by language. If base languages drift, warn or raise, as `drift_action` says."""
         trainer = self.trainer
         with self._fork_rng():
-            if not self._samples:
-                self._samples = validation_samples(trainer.tts, trainer.data, self.drift_clips)
-            size = trainer.microbatch_plan.size(self.options.batch_size)
-            measured = measure_losses(trainer.tts, self._samples, size, trainer.precision)
+            if not self._validation_samples:
+                self._validation_samples = validation_samples(trainer.tts, trainer.data, self.drift_clips)
+            size = trainer.microbatch_plan.micro_batch_size(self.options.batch_size)
+            measured = measure_losses(trainer.tts, self._validation_samples, size, trainer.precision)
             if trainer.step == 0:
                 before = measured
                 if self.options.init_from:  # its weights may have drifted already; drift is measured from the base
                     with self._base_weights() as base:
-                        before = measure_losses(base, {language: some for language, some in self._samples.items()
-                                                       if not base.front_end.is_new(language)}, size, trainer.precision)
+                        of_base = {language: some for language, some in self._validation_samples.items()
+                                   if not base.front_end.is_new(language)}
+                        before = measure_losses(base, of_base, size, trainer.precision)
                 self.base_losses = self._base_losses(before)
         if trainer.step and (message := drift_warning(self.base_losses, self._base_losses(measured),
                                                       self.options.drift_bound, trainer.step)):
@@ -283,14 +286,14 @@ class TrainingRun:
         if not wanted or not sentences:
             return {}
         front_end = self.trainer.tts.front_end
-        originals = {(code, front_end.verbalize(one.text, code)): one.original
-                     for code in self.trainer.data.languages for one in self._sentences(code)}
+        originals = {(language, front_end.verbalize(one.text, language)): one.original
+                     for language in self.trainer.data.languages for one in self._sentences(language)}
         speakers = self._speakers() if "similarity" in wanted else {}
         sums: dict[str, list[float]] = {name: [0.0, 0.0] for name in wanted}
         for item in sentences:
-            values = measure_sample(item, self.speech_evaluator.recogniser,
-                                    originals.get((item.language, item.text)),
-                                    speakers.get(item.voice), wanted)
+            values = measure_sentence(item, self.speech_evaluator.recogniser,
+                                      originals.get((item.language, item.text)),
+                                      speakers.get(item.voice), wanted)
             for name, (numerator, denominator) in values.items():
                 sums[name][0] += numerator
                 sums[name][1] += denominator
@@ -360,13 +363,13 @@ class TrainingRun:
                                         or self.trainer.data.sentences_in(language), self.options.evaluation_sentences)
 
     def _checkpoint_path(self) -> str:
-        return checkpoint.folder_of(Path(), self.trainer.step).as_posix()
+        return checkpoint_names.folder_of(Path(), self.trainer.step).as_posix()
 
 
-def measure_sample(item: EvaluatedSentence, recogniser: Recogniser | None, original: Path | None,
-                   speaker: np.ndarray | None, wanted: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Numerator and denominator of the `wanted` metrics, as in an evaluation; a silent sample has similarity 0."""
-    samples, rate = audio.to_numpy(item.waveform), item.sample_rate
+def measure_sentence(item: EvaluatedSentence, recogniser: Recogniser | None, original: Path | None,
+                     speaker: np.ndarray | None, wanted: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Numerator and denominator of the `wanted` metrics, as in an evaluation; silent audio has similarity 0."""
+    waveform, sample_rate = audio.to_numpy(item.waveform), item.sample_rate
     values: dict[str, tuple[float, float]] = {}
     if item.score is not None and recogniser is not None:
         values |= measures.transcript_values(item.text, item.score.reference, item.score.transcript,
@@ -375,35 +378,35 @@ def measure_sample(item: EvaluatedSentence, recogniser: Recogniser | None, origi
             values["repetition"] = (1.0, 1.0)
     if speaker is not None:
         try:
-            values["similarity"] = (measures.cosine(measures.speaker_vector(item.waveform, rate), speaker), 1.0)
+            values["similarity"] = (measures.cosine(measures.speaker_vector(item.waveform, sample_rate), speaker), 1.0)
         except UserError:
             values["similarity"] = (0.0, 1.0)
     if "naturalness" in wanted:
-        values["naturalness"] = (measures.naturalness(item.waveform, rate), 1.0)
+        values["naturalness"] = (measures.naturalness(item.waveform, sample_rate), 1.0)
     if "mcd" in wanted and original is not None:
-        values["mcd"] = (measures.mel_cepstral_distance(measures.mel_cepstra(item.waveform, rate),
+        values["mcd"] = (measures.mel_cepstral_distance(measures.mel_cepstra(item.waveform, sample_rate),
                                                         measures.mel_cepstra(*audio.read(original))), 1.0)
     values["missing_stop"] = (float(item.finish_reason != "stop"), 1.0)
-    values["long_silence"] = (float(measures.longest_pause(samples, rate) >= measures.LONG_PAUSE_S), 1.0)
-    values["clipping"] = (float(clipped_share(samples) > ClipLimits().clipped_share), 1.0)
+    values["long_silence"] = (float(measures.longest_pause(waveform, sample_rate) >= measures.LONG_PAUSE_S), 1.0)
+    values["clipping"] = (float(clipped_share(waveform) > ClipLimits().clipped_share), 1.0)
     return {name: values[name] for name in wanted if name in values}
 
 
-def load_custom_sentences(options: TrainOptions, tts: TTSModel, codes: Sequence[str],
+def load_custom_sentences(options: TrainOptions, tts: TTSModel, languages: Sequence[str],
                           run_dir: Path) -> dict[str, tuple[HeldOutSentence, ...]]:
     """The sentences of `evaluation_texts` by language. The run stores a copy, so a resumed run uses the same."""
     if not options.evaluation_texts:
         return {}
     copy = run_dir / _CUSTOM_SENTENCES
     pairs = evaluation.read_sentences(copy if copy.is_file() else Path(options.evaluation_texts))
-    texts = [(code, text) for code, text in dict.fromkeys(pairs) if code in codes]
-    if missing := [code for code in codes if code not in dict(texts)]:
+    texts = [(language, text) for language, text in dict.fromkeys(pairs) if language in languages]
+    if missing := [language for language in languages if language not in dict(texts)]:
         raise UserError(f"{options.evaluation_texts} has no sentence in {language_name(missing[0])}.",
                         f"Write lines such as `{missing[0]}`, a tab, and a sentence.")
     if not copy.is_file():
-        write_text(copy, "".join(f"{code}\t{text}\n" for code, text in texts))
+        write_text(copy, "".join(f"{language}\t{text}\n" for language, text in texts))
     return {language: tuple(HeldOutSentence(tts.front_end.verbalize(text, language), None)
-                            for code, text in texts if code == language) for language in codes}
+                            for of, text in texts if of == language) for language in languages}
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -412,13 +415,13 @@ def _mean(values: Iterable[float]) -> float:
     return sum(others, first) / (1 + len(others))
 
 
-def _evaluated_event(step: int, codes: Sequence[str], losses: Mapping[str, ValidationLosses],
+def _evaluated_event(step: int, languages: Sequence[str], losses: Mapping[str, ValidationLosses],
                      errors: Mapping[str, float]) -> Evaluated:
     """What was measured at a step; over several new languages the mean."""
-    targets = [losses[code] for code in codes]
+    targets = [losses[language] for language in languages]
     return Evaluated(step, _mean(one.speech_loss for one in targets), dict(errors),
                      _mean(one.text_loss for one in targets), _mean(one.accuracy for one in targets),
-                     {code: asdict(one) for code, one in losses.items()})
+                     {language: asdict(one) for language, one in losses.items()})
 
 
 @dataclass(frozen=True)
@@ -437,8 +440,8 @@ def validation_samples(tts: TTSModel, data: TrainingData, drift_clips: Sequence[
 
     In the other scopes base languages cannot change.
     """
-    samples = {code: dataloader.validation_pairs([item for item in data.held_out if item.language == code],
-                                                 data.train, tts.lm) for code in data.languages}
+    samples = {language: dataloader.held_out_samples([item for item in data.held_out if item.language == language],
+                                                     data.train, tts.lm) for language in data.languages}
     if tts.scope == "full":
         for item in replay.probes(drift_clips, tts.lm):
             samples.setdefault(item.language, []).append(item.sample)

@@ -88,18 +88,18 @@ def load_training_data(workspace: Workspace, name: str, tts: TTSModel, disjoint_
     that shares its speaker. `augmented`: load the augmented variants too, with which the dataset must be prepared.
     """
     dataset = manifest.load(workspace.dataset(name))
-    codes = dataset.card.languages
-    languages.check_targets(name, codes, tts.new_languages, tts.front_end.base_languages, tts.origin.taught_languages)
+    targets = dataset.card.languages
+    languages.check_targets(name, targets, tts.new_languages, tts.front_end.base_languages, tts.origin.taught_languages)
     cache = FeatureCache(workspace.cache, tts.family.extractor_fingerprint(tts.base_folder))
     reader = _UtteranceReader(tts, cache, cache.load_pack(dataset.card.fingerprint))
-    train = reader.utterances([clip for clip in dataset.split(TRAIN) if reader.in_language(clip, codes)])
-    disjoint = reader.disjoint(dataset.split(HELD_OUT), dataset.split(TRAIN), disjoint_by)
-    held_out = reader.utterances([clip for clip in disjoint if reader.in_language(clip, codes)])
+    train = reader.utterances([clip for clip in dataset.split(TRAIN) if reader.keep_language(clip, targets)])
+    disjoint = reader.keep_disjoint(dataset.split(HELD_OUT), dataset.split(TRAIN), disjoint_by)
+    held_out = reader.utterances([clip for clip in disjoint if reader.keep_language(clip, targets)])
     train = reader.with_prompt_clips(train)
-    for code in codes if len(codes) > 1 else ():
+    for language in targets if len(targets) > 1 else ():
         for use, items in (("to train on", train), ("held out", held_out)):
-            if not any(item.language == code for item in items):
-                raise UserError(f"The dataset {name!r} has no clip in {languages.describe_language(code)} {use}.",
+            if not any(item.language == language for item in items):
+                raise UserError(f"The dataset {name!r} has no clip in {languages.describe_language(language)} {use}.",
                                 "Add recordings of this language, or hold out a larger share.")
     if not train:
         why = " ".join(reader.notes()) or "none is in the training split."
@@ -113,7 +113,7 @@ def load_training_data(workspace: Workspace, name: str, tts: TTSModel, disjoint_
     verbalize = tts.front_end.verbalize  # recognisers write numbers as words
     sentences = tuple(HeldOutSentence(verbalize(item.text, item.language), paths[item.id]) for item in held_out)
     seconds = {clip.id: clip.duration_s for clip in dataset.clips}
-    return TrainingData(codes, dataset.card.fingerprint, train, held_out, sentences, reader.notes(),
+    return TrainingData(targets, dataset.card.fingerprint, train, held_out, sentences, reader.notes(),
                         sum(seconds[item.id] for item in train), variants)
 
 
@@ -130,8 +130,8 @@ def make_samples(pairs: Sequence[TargetPromptPair], clips: Sequence[Utterance], 
     return [make_sample(clips[pair.target], clips[pair.prompt], lm, seed) for pair in pairs]
 
 
-def validation_pairs(held_out: Sequence[Utterance], train: Sequence[Utterance], lm: LanguageModel) -> list[Sample]:
-    """Held-out samples, each prompted by the first training clip of its speaker, or of the most similar speaker."""
+def held_out_samples(held_out: Sequence[Utterance], train: Sequence[Utterance], lm: LanguageModel) -> list[Sample]:
+    """Samples of held-out clips, prompted by the first training clip of their speaker, or of the most similar one."""
     of_speaker: dict[str, Utterance] = {}
     for item in train:
         of_speaker.setdefault(item.speaker, item)
@@ -182,15 +182,18 @@ class _UtteranceReader:
         utterances = [self._utterance(clip) for clip in clips]
         return tuple(item for item in utterances if item is not None)
 
-    def in_language(self, clip: manifest.ManifestClip, codes: Sequence[str]) -> bool:
-        """Whether the clip is in one of the languages `codes`."""
-        if clip.language not in codes:
-            self._leave_out(f"{_LANGUAGE}: not {','.join(codes)!r}", clip.id)
-        return clip.language in codes
+    def keep_language(self, clip: manifest.ManifestClip, targets: Sequence[str]) -> bool:
+        """Whether the clip is in one of the languages `targets`; one that is not is recorded as left out."""
+        if clip.language not in targets:
+            self._leave_out(f"{_LANGUAGE}: not {','.join(targets)!r}", clip.id)
+        return clip.language in targets
 
-    def disjoint(self, held_out: Sequence[manifest.ManifestClip], train: Sequence[manifest.ManifestClip],
+    def keep_disjoint(self, held_out: Sequence[manifest.ManifestClip], train: Sequence[manifest.ManifestClip],
                  disjoint_by: str) -> list[manifest.ManifestClip]:
-        """Held-out clips that share no known source with a training clip, and with `speaker` no speaker either."""
+        """Held-out clips that share no known source with a training clip, and with `speaker` no speaker either.
+
+        The others are recorded as left out.
+        """
         sources = {clip.source for clip in train if clip.source}
         speakers = {clip.speaker for clip in train} if disjoint_by == "speaker" else set()
         disjoint = []
@@ -309,7 +312,7 @@ class TrainBatch:
     """The samples of a batch, over all ranks."""
 
     samples: list[Sample]
-    clips: list[str]  # their ids
+    clip_ids: list[str]
     replayed: bool = False  # clips of base languages
     seeds: Sequence[int] = ()  # one per sample, for its input dropout
 
@@ -325,48 +328,47 @@ class MicroBatch:
 
 
 class TrainLoader:
-    """Endless batches of training clips, and in `full` of replayed clips; `processes` ranks share each batch.
+    """Endless batches of training clips, and in `full` of replayed clips; `world_size` ranks share each batch.
 
-    Seed, epoch and clip decide which variant of a clip is used, so `positions` are the whole state of the loader.
+    Seed, epoch and clip decide which variant of a clip is used, so the samplers have the whole state of the loader.
     """
 
     def __init__(self, options: TrainOptions, data: TrainingData, replayed: Sequence[Utterance], lm: LanguageModel,
-                 processes: int = 1) -> None:
+                 world_size: int = 1) -> None:
         self._options, self._data, self._replayed, self._lm = options, data, replayed, lm
-        size = options.batch_size * processes
+        size = options.batch_size * world_size
         replayed_size = min(round(options.replay * size), size - 1) if replayed and options.scope == "full" else 0
-        self._order = LengthBucketedBatchSampler([item.batch_clip for item in data.train], size - replayed_size,
-                                                 options.seed)
-        if self._order.smallest < processes:
-            raise UserError(f"A batch of {self._order.smallest} clips cannot be shared by {processes} processes.",
+        self._sampler = LengthBucketedBatchSampler([item.batch_clip for item in data.train], size - replayed_size,
+                                                   options.seed)
+        if self._sampler.smallest < world_size:
+            raise UserError(f"A batch of {self._sampler.smallest} clips cannot be shared by {world_size} processes.",
                             "Use larger batches or fewer processes, or add recordings.")
-        self._replay_order = LengthBucketedBatchSampler([item.batch_clip for item in replayed], replayed_size,
-                                   options.seed) if replayed_size else None
+        self._replay_sampler = LengthBucketedBatchSampler([item.batch_clip for item in replayed], replayed_size,
+                                                          options.seed) if replayed_size else None
 
-    @property
-    def positions(self) -> tuple[SamplerState, SamplerState]:
+    def state_dict(self) -> tuple[SamplerState, SamplerState]:
         """The states of the two samplers: of the training clips, and of the replayed clips."""
-        return self._order.position, self._replay_order.position if self._replay_order else SamplerState()
+        return (self._sampler.state_dict(),
+                self._replay_sampler.state_dict() if self._replay_sampler else SamplerState())
 
-    def move_to(self, order: SamplerState, replay: SamplerState) -> None:
-        """Continue from earlier `positions`."""
-        self._order.move_to(order)
-        if self._replay_order:
-            self._replay_order.move_to(replay)
+    def load_state_dict(self, sampler: SamplerState, replay_sampler: SamplerState) -> None:
+        """Continue from the states of the two samplers."""
+        self._sampler.load_state_dict(sampler)
+        if self._replay_sampler:
+            self._replay_sampler.load_state_dict(replay_sampler)
 
     def next_batches(self) -> list[TrainBatch]:
         """The next batch; in `full` a second one of replayed clips, as a batch holds clips of similar length."""
-        pairs = self._order.next()
-        targets = [choose_variant(self._data, pair.target, self._options, self._order.position.epoch)
-                   for pair in pairs]
+        pairs, epoch = self._sampler.next_batch(), self._sampler.epoch
+        targets = [choose_variant(self._data, pair.target, self._options, epoch) for pair in pairs]
         prompts = [self._data.train[pair.prompt] for pair in pairs]
-        seed = f"conditioning/{self._options.seed}/{self._order.position.epoch}"
+        seed = f"conditioning/{self._options.seed}/{epoch}"
         batches = [TrainBatch([make_sample(target, prompt, self._lm, seed)
                                for target, prompt in zip(targets, prompts, strict=True)],
                               [target.id for target in targets])]
-        if self._replay_order:
-            pairs = self._replay_order.next()
-            seed = f"conditioning/{self._options.seed}/{self._replay_order.position.epoch}"
+        if self._replay_sampler:
+            pairs = self._replay_sampler.next_batch()
+            seed = f"conditioning/{self._options.seed}/{self._replay_sampler.epoch}"
             batches.append(TrainBatch(make_samples(pairs, self._replayed, self._lm, seed),
                                       [self._replayed[pair.target].id for pair in pairs], replayed=True))
         return batches
@@ -393,19 +395,20 @@ class TrainLoader:
         return max((item, *self._full_data.variants.get(item.id, ())), key=lambda one: one.batch_clip.length)
 
 
-def split_microbatches(batches: Sequence[TrainBatch], clips: int, rank: int = 0, size: int = 1, *,
+def split_microbatches(batches: Sequence[TrainBatch], micro_batch_size: int, rank: int = 0, world_size: int = 1, *,
                        same_count: bool = False) -> list[MicroBatch]:
-    """The samples of `rank` among `size` ranks, in micro-batches of at most `clips`.
+    """The samples of `rank` among `world_size` ranks, in micro-batches of at most `micro_batch_size` clips.
 
     `same_count`: every rank gets the same number of micro-batches, as FSDP requires. A rank with fewer samples gets
     micro-batches of one clip at weight 0.
     """
     micro_batches = []
     for batch in batches:
-        samples, seeds = batch.samples[rank::size], batch.seeds[rank::size]
-        share = -(-len(batch.samples) // size) if same_count else len(samples)
-        micro_batches += [MicroBatch(samples[start:start + clips], seeds[start:start + clips], batch.replayed)
-                  for start in range(0, share, clips)]
+        samples, seeds = batch.samples[rank::world_size], batch.seeds[rank::world_size]
+        share = -(-len(batch.samples) // world_size) if same_count else len(samples)
+        for start in range(0, share, micro_batch_size):
+            end = start + micro_batch_size
+            micro_batches.append(MicroBatch(samples[start:end], seeds[start:end], batch.replayed))
     filler = next((batch.samples[:1] for batch in micro_batches if batch.samples), [])
     return [batch if batch.samples else replace(batch, samples=filler, seeds=[0], weight=0.0)
             for batch in micro_batches]

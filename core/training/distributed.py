@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from config.errors import UserError
-from config.schema import number_of_processes
+from config.schema import get_world_size
 from core.jobs.process_watchdog import watch_processes
 from core.jobs.reporter import StopRequested
 
@@ -32,7 +32,7 @@ _EXIT_TIMEOUT_S = 30.0
 _BUCKET_ELEMENTS = 2**23  # gradients are summed in buckets of 32 MiB, so that their copy stays small
 _RANK = "rank-"  # before the number of a rank, in the names of its tensors
 _ROOT = Path(__file__).resolve().parents[2]
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 class AbortedByRank0(Exception):
@@ -45,21 +45,21 @@ class ProcessGroup:
     All ranks call each method (except `for_rank`), in the same order. It raises `UserError` if another rank died.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, started: Sequence[subprocess.Popen[bytes]] = ()) -> None:
+    def __init__(self, rank: int = 0, world_size: int = 1, started: Sequence[subprocess.Popen[bytes]] = ()) -> None:
         """`started`: the processes of the other ranks, in rank 0; empty under torchrun."""
-        self.rank, self.size, self._started = rank, size, started
+        self.rank, self.world_size, self._started = rank, world_size, started
         self._step_group = dist.new_group(timeout=_STEP_TIMEOUT) if dist.is_initialized() else None
 
     def broadcast(self, value: Any) -> Any:
         """The value of rank 0 on every rank; it must be picklable."""
-        if self.size == 1:
+        if self.world_size == 1:
             return value
         holder = [value]
         with self.reporting_dead_ranks():
             dist.broadcast_object_list(holder, 0)
         return holder[0]
 
-    def run_on_rank0(self, work: Callable[[], Result]) -> Result:
+    def run_on_rank0(self, work: Callable[[], T]) -> T:
         """Call `work` on rank 0 while the others wait. Returns its result on every rank.
 
         A stop or a `UserError` is raised on rank 0, which reports it, and as `AbortedByRank0` on the others.
@@ -94,11 +94,11 @@ class ProcessGroup:
 
     def any_rank(self, flag: bool) -> bool:
         """Whether `flag` is set on some rank."""
-        return flag if self.size == 1 else bool(self._all_reduce_max([flag])[0])
+        return flag if self.world_size == 1 else bool(self._all_reduce_max([flag])[0])
 
     def all_reduce_sum(self, values: torch.Tensor) -> torch.Tensor:
         """The sum of `values` over the ranks."""
-        if self.size == 1:
+        if self.world_size == 1:
             return values
         summed = values.detach().clone()
         with self.reporting_dead_ranks():
@@ -111,7 +111,7 @@ class ProcessGroup:
         Call it after the backward passes, when no rank ran out of memory. An all-reduce inside the backward pass, as in
         DistributedDataParallel, would wait forever for a rank that gave up its pass.
         """
-        if self.size == 1:
+        if self.world_size == 1:
             return
         reached = self._all_reduce_max([value.grad is not None for value in parameters])
         gradients: list[torch.Tensor] = []
@@ -132,9 +132,9 @@ class ProcessGroup:
 
     def gather(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """On rank 0 the tensors of the other ranks, under `rank-N/`; on the others an empty dictionary."""
-        if self.size == 1:
+        if self.world_size == 1:
             return {}
-        gathered: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        gathered: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
         with self.reporting_dead_ranks():
             dist.gather_object({name: value.cpu() for name, value in tensors.items()}, gathered, 0)
         return {f"{_RANK}{rank}/{name}": value for rank, tensors_of_rank in enumerate(gathered or [])
@@ -189,15 +189,15 @@ ONE_PROCESS = ProcessGroup()
 @contextmanager
 def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iterator[ProcessGroup]:
     """The process group, in rank 0. Starts the other ranks with `command`, unless torchrun started all of them."""
-    size = number_of_processes(processes)
-    if size == 1:
+    world_size = get_world_size(processes)
+    if world_size == 1:
         yield ONE_PROCESS
         return
     started, address = list[subprocess.Popen[bytes]](), "env://"
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         started, address = _start_ranks(processes, device, command)
-    init_process_group(address, 0, size, device)
-    group = ProcessGroup(0, size, started)
+    init_process_group(address, 0, world_size, device)
+    group = ProcessGroup(0, world_size, started)
     try:
         with watch_processes(started):
             yield group
@@ -211,12 +211,12 @@ def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iter
                 process.wait()
 
 
-def init_process_group(address: str, rank: int, size: int, device: torch.device) -> None:
+def init_process_group(address: str, rank: int, world_size: int, device: torch.device) -> None:
     """Join the other ranks; on CUDA each rank of a machine gets a separate device."""
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=address, rank=rank, world_size=size, timeout=_WAIT_TIMEOUT)
+    dist.init_process_group(backend, init_method=address, rank=rank, world_size=world_size, timeout=_WAIT_TIMEOUT)
 
 
 def check_devices(processes: int, device: torch.device) -> None:

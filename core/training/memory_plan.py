@@ -98,13 +98,13 @@ class MicrobatchPlan:
     splits: int = 1  # micro-batches that each batch is split into
     activation_checkpointing: bool = False  # activations are recomputed in the backward pass
 
-    def size(self, batch_size: int) -> int:
+    def micro_batch_size(self, batch_size: int) -> int:
         """Clips in a micro-batch, at most."""
         return -(-batch_size // self.splits)
 
     def halved(self, batch_size: int) -> MicrobatchPlan | None:
         """The plan with micro-batches of half the size; None if they have a single clip already."""
-        return replace(self, splits=self.splits * 2) if self.size(batch_size) > 1 else None
+        return replace(self, splits=self.splits * 2) if self.micro_batch_size(batch_size) > 1 else None
 
 
 def first_plan(options: TrainOptions, *, sharded: bool, before: MicrobatchPlan = MicrobatchPlan()) -> MicrobatchPlan:
@@ -138,6 +138,7 @@ def plan_after_out_of_memory(plan: MicrobatchPlan, options: TrainOptions, step: 
             f"Out of memory at step {step}, with micro-batches of a single clip.",
             "Close what else uses the device, leave out the longest clips, or train where there is more memory.")
     change = "activation checkpointing" if smaller.splits == plan.splits else (
-        f"micro-batches of {smaller.size(options.batch_size)} clips instead of {plan.size(options.batch_size)}")
+        f"micro-batches of {smaller.micro_batch_size(options.batch_size)} clips instead of "
+        f"{plan.micro_batch_size(options.batch_size)}")
     return smaller, (f"Out of memory at step {step}: {change} from here on. The step is repeated with the same "
                      "samples.")

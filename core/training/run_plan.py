@@ -61,7 +61,8 @@ def estimate(trainer: Trainer) -> Estimate:
     options, device = trainer.options, trainer.tts.device
     free = compute.free_bytes(device)
     if trainer.sharded:
-        longest, needed = trainer.loader.by_length()[-trainer.microbatch_plan.size(options.batch_size):], None
+        micro_batch_size = trainer.microbatch_plan.micro_batch_size(options.batch_size)
+        longest, needed = trainer.loader.by_length()[-micro_batch_size:], None
         try:
             if device.type == "cuda":  # the allocator counts; sharded tensors cannot be counted otherwise
                 needed = (memory_plan.peak_bytes(device, lambda: trainer.profile_forward_backward(longest))
@@ -74,7 +75,7 @@ def estimate(trainer: Trainer) -> Estimate:
 
     while True:
         plan = trainer.microbatch_plan
-        peak = peak_of_longest(trainer, plan.size(options.batch_size),
+        peak = peak_of_longest(trainer, plan.micro_batch_size(options.batch_size),
                                None if free is None else free - trainer.optimizer_bytes)
         found = Estimate(plan, None if peak is None else peak + trainer.optimizer_bytes, free)
         if found.fits:
@@ -121,7 +122,7 @@ def _time_step(trainer: Trainer) -> tuple[float, float]:
     The first pass is not counted, because it allocates memory and chooses or loads kernels. Of the others the fastest
     counts, because other load on the machine can only make a pass slower.
     """
-    clips, size = trainer.loader.by_length(), trainer.microbatch_plan.size(trainer.options.batch_size)
+    clips, size = trainer.loader.by_length(), trainer.microbatch_plan.micro_batch_size(trainer.options.batch_size)
 
     def time_pass(where: float) -> float:
         first = round(where * (len(clips) - 1)) - (size - 1) // 2
@@ -148,7 +149,7 @@ def _time_step(trainer: Trainer) -> tuple[float, float]:
 def plan_event(trainer: Trainer, estimate: Estimate) -> Plan:
     """What is trained and what is frozen, the data, and the memory and time that the run will take."""
     counts, options, data = trainer.counts, trainer.options, trainer.data
-    total, processes = counts.new_rows + counts.old_rows, trainer.group.size
+    total, world_size = counts.new_rows + counts.old_rows, trainer.group.world_size
     if counts.changed_parameters:
         trained = f"{_amount(counts.changed_parameters)} parameters of the base"
     elif counts.adapter_parameters:
@@ -160,8 +161,8 @@ def plan_event(trainer: Trainer, estimate: Estimate) -> Plan:
         "frozen.",
         f"{pluralize(len(data.train), 'clip')} in {', '.join(map(repr, data.languages))}, {len(data.held_out)} held "
         f"out; steps {trainer.step} to {trainer.schedule.steps} of "
-        f"{pluralize(options.batch_size * options.gradient_accumulation * processes, 'clip')}"
-        f"{f' over {processes} processes' if processes > 1 else ''}; {trainer.precision}.",
+        f"{pluralize(options.batch_size * options.gradient_accumulation * world_size, 'clip')}"
+        f"{f' over {world_size} processes' if world_size > 1 else ''}; {trainer.precision}.",
     ]
     if trainer.schedule.steps < trainer.max_steps:
         lines.append(f"{trainer.schedule.steps} of the {trainer.max_steps} steps fit into {options.max_minutes:g} "
@@ -198,7 +199,7 @@ def _memory_and_time(trainer: Trainer, estimate: Estimate) -> list[str]:
         return ["Each rank holds its part of the trained weights, their gradients and the optimizer state.",
                 *checkpointing,
                 f"{size}{taken} The longest clips fit."]
-    splits = [f"To fit into memory: micro-batches of {pluralize(plan.size(options.batch_size), 'clip')}, "
+    splits = [f"To fit into memory: micro-batches of {pluralize(plan.micro_batch_size(options.batch_size), 'clip')}, "
               f"{plan.splits * options.gradient_accumulation} a step."] if plan.splits > 1 else []
     return [f"{needed[0].upper()}{needed[1:]}; {taken}", *splits, *checkpointing]
 
@@ -262,9 +263,9 @@ def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
         yield (f"There is little speech to train on: {duration(data.train_speech_s)} in "
                f"{pluralize(len(data.train), 'clip')}; {duration(model_info.MIN_TRAIN_SPEECH_S)} is the least that has "
                "worked, an hour or more is better.")
-    processes = max(trainer.group.size, options.processes)  # a trial has one
+    world_size = max(trainer.group.world_size, options.processes)  # a preflight has one
     steps = min(options.steps, trainer.schedule.steps) if trainer.options is options else options.steps
-    uses = steps * options.batch_size * processes * options.gradient_accumulation / max(1, len(data.train))
+    uses = steps * options.batch_size * world_size * options.gradient_accumulation / max(1, len(data.train))
     if uses > MAX_EPOCHS:
         yield (f"Each of the {len(data.train)} clips is used {uses:.0f} times in {steps} steps: from about "
                f"{MAX_EPOCHS} on the model overfits. Use fewer steps, or add recordings.")

@@ -14,6 +14,7 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import TrainOptions
 from core import compute
+from core.jobs.checkpoint_names import folder_of
 from core.jobs.events import WarningRaised
 from core.jobs.reporter import Reporter, progress_callback
 from core.library import catalog, records
@@ -51,17 +52,17 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
 
     # The model: of the last intact checkpoint; else the untrained extension, perhaps with the weights of another run.
     checkpoint.recover_interrupted_save(run_dir)
-    saved = checkpoint.quarantine_damaged(run_dir, warn)
+    saved = checkpoint.find_resume_step(run_dir, warn)
     if saved is None:
         state, tts = None, new_model(options, workspace, device)
         if options.init_from:
-            tts = init_from(workspace, options.init_from, tts, warn, parameter_groups.changed_parts(options))
+            tts = warm_start(workspace, options.init_from, tts, warn, parameter_groups.changed_parts(options))
     else:
         state = checkpoint.load_state(run_dir, saved)
-        check_options(run_dir, saved, options, group.size)
+        check_options(run_dir, saved, options, group.world_size)
         check_vocabulary(run_dir, saved, workspace, options.extension)
         keep_base = bool(options.distillation or options.l2_sp or options.ewc or options.init_from)
-        tts = load_checkpoint(workspace, checkpoint.folder_of(run_dir, saved), device, keep_base=keep_base)
+        tts = load_checkpoint(workspace, folder_of(run_dir, saved), device, keep_base=keep_base)
 
     # The data: clips of the new language, and in `full` replayed clips of the base languages.
     data = dataloader.load_training_data(workspace, options.dataset, tts, options.validation_disjoint_by,
@@ -124,13 +125,13 @@ def _check_same_rows(run_dir: Path, extension: str, rows_hash: str) -> None:
 
 
 def _load_recogniser(options: TrainOptions, workspace: Workspace, reporter: Reporter, tts: TTSModel,
-                     codes: Sequence[str], state: TrainerState | None) -> Recogniser | None:
+                     languages: Sequence[str], state: TrainerState | None) -> Recogniser | None:
     """The recogniser; `UserError` if the chosen one cannot be loaded.
 
     A resumed run continues without it if no checkpoint will be ranked by it any more.
     """
     try:
-        scoring.download_recogniser(options, codes, workspace, reporter)
+        scoring.download_recogniser(options, languages, workspace, reporter)
         return scoring.load_recogniser(workspace, tts, options)
     except UserError as error:
         if state is None:
@@ -198,15 +199,15 @@ _REASON_OTHER = "the steps after the resume depend on it"
 _SHOWN_TOKENS = 5
 
 
-def check_options(run_dir: Path, step: int, options: TrainOptions, processes: int) -> None:
+def check_options(run_dir: Path, step: int, options: TrainOptions, world_size: int) -> None:
     """Raise `UserError` if `options` differ from those of the checkpoint in a way that changes the steps of the run.
 
-    `processes`: how many really share the steps; torchrun may have started them, and then the options do not say so.
+    `world_size`: how many processes share the steps; the options do not tell if torchrun started them.
     """
-    path = checkpoint.folder_of(run_dir, step) / records.CONFIG
+    path = folder_of(run_dir, step) / records.CONFIG
     saved = parse_options(TrainOptions, foreign.read_yaml(path)["options"])
-    saved_processes = checkpoint.processes(run_dir, step)
-    same_batches = _same_batches(options, processes, saved, saved_processes)
+    saved_world_size = checkpoint.read_world_size(run_dir, step)
+    same_batches = _same_batches(options, world_size, saved, saved_world_size)
     changeable = (*_CHANGEABLE_ON_RESUME, *(  # not to or from 0, which changes the metric of the ranking
         ["evaluation_sentences"] if options.evaluation_sentences and saved.evaluation_sentences else []))
     changed = [name for name in TrainOptions.model_fields
@@ -222,7 +223,7 @@ def check_options(run_dir: Path, step: int, options: TrainOptions, processes: in
             " Nothing was changed.",
         )
     if not same_batches:
-        raise _process_count_error(run_dir, step, options, processes, saved_processes)
+        raise _world_size_error(run_dir, step, options, world_size, saved_world_size)
 
 
 def _same_batches(options: TrainOptions, now: int, saved: TrainOptions, then: int) -> bool:
@@ -231,7 +232,7 @@ def _same_batches(options: TrainOptions, now: int, saved: TrainOptions, then: in
     return options.batch_size * now == saved.batch_size * then and (now == then or not per_process)
 
 
-def _process_count_error(run_dir: Path, step: int, options: TrainOptions, now: int, then: int) -> UserError:
+def _world_size_error(run_dir: Path, step: int, options: TrainOptions, now: int, then: int) -> UserError:
     """The error for the same options with another number of processes, as torchrun can start them."""
     by_torchrun = then != options.processes
     start = ("torchrun", "--nproc-per-node", str(then)) if by_torchrun else ("python",)
@@ -257,7 +258,7 @@ def check_vocabulary(run_dir: Path, step: int, workspace: Workspace, extension: 
     if not path.is_file():
         return
     now = records.read_record(path, ExtensionRecord).origin
-    then = records.read_record(checkpoint.folder_of(run_dir, step) / records.CHECKPOINT, CheckpointRecord).origin
+    then = records.read_record(folder_of(run_dir, step) / records.CHECKPOINT, CheckpointRecord).origin
     hint = (f"Restore the extension that it started with and resume, or start a new run from its weights: "
             f"{init_from_command(run_dir, step)}.")
     if now.base_hash != then.base_hash:
@@ -270,7 +271,7 @@ def check_vocabulary(run_dir: Path, step: int, workspace: Workspace, extension: 
                         f"{step}.", hint)
     if now.fingerprint != then.fingerprint:
         raise UserError(f"The extension {extension!r} was made again since this run started: "
-                        f"{_describe_difference(path.parent, checkpoint.folder_of(run_dir, step), now, then)}.", hint)
+                        f"{_describe_difference(path.parent, folder_of(run_dir, step), now, then)}.", hint)
 
 
 def check_data(run_dir: Path, options: TrainOptions, state: TrainerState, data: TrainingData) -> None:
@@ -326,10 +327,8 @@ def init_from_command(run_dir: Path, step: int) -> str:
     return f"python -m scripts.train --init-from run:{run_dir.name}@{step}"
 
 
-
-
-def init_from(workspace: Workspace, reference: str, tts: TTSModel, warn: Callable[[str], None],
-              changing: Sequence[str] = parameter_groups.PARTS) -> TTSModel:
+def warm_start(workspace: Workspace, reference: str, tts: TTSModel, warn: Callable[[str], None],
+               changing: Sequence[str] = parameter_groups.PARTS) -> TTSModel:
     """Copy what the run `reference` (`run:ID` or `run:ID@STEP`) trained into the untrained `tts`, in place.
 
     `changing`: the parts of the base that the new run is to train. If the source has an EMA, its averages are copied.

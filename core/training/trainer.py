@@ -83,7 +83,7 @@ class Trainer:
             if options.adapter == "adalora":
                 raise UserError(f"AdaLoRA reduces its ranks over {options.steps} steps, which max_epochs "
                                 f"{options.max_epochs:g} may shorten.", "Set max_epochs to 0.")
-            clips = options.batch_size * options.gradient_accumulation * group.size
+            clips = options.batch_size * options.gradient_accumulation * group.world_size
             self.max_steps = min(options.steps, max(1, math.ceil(options.max_epochs * len(data.train) / clips)))
             self.schedule = self.schedule.with_last_step(self.max_steps, 0)
         self.skipped_batches = 0  # whose losses or gradients were not finite
@@ -108,14 +108,14 @@ class Trainer:
         self.regularizer = WeightRegularizer(self.trainables.base, tts.base_values) if regularized else None
         self._seeds_rng = torch.Generator().manual_seed(options.seed)
         torch.manual_seed(options.seed + group.rank)  # for dropout, which differs between ranks
-        self.loader = TrainLoader(options, data, replayed, tts.lm, group.size)
+        self.loader = TrainLoader(options, data, replayed, tts.lm, group.world_size)
         if options.ewc and self.regularizer:
             self.regularizer.estimate_importance(tts.lm, precision, replayed[:options.fisher_clips])
         self.set_microbatch_plan(memory_plan.first_plan(options, sharded=self.sharded))
 
     def _shard(self) -> None:
         """Shard the trainable parameters over the ranks; rank 0 keeps a full copy in `tts`."""
-        schema.check_sharding(self.options, self.group.size, in_float16=self.precision.dtype is torch.float16)
+        schema.check_sharding(self.options, self.group.world_size, in_float16=self.precision.dtype is torch.float16)
         self.train_model, self.fsdp_model = fsdp.shard_model(
             self.tts, self.group.mesh(self.tts.device), guided=self.options.guided_attention_weight > 0,
             keep_whole=self.group.rank == 0)
@@ -160,7 +160,7 @@ class Trainer:
             while True:
                 # The micro-batches of this rank, and the tokens of all ranks, by which the losses are divided.
                 micro_batches = dataloader.split_microbatches(
-                    batches, self.microbatch_plan.size(options.batch_size), group.rank, group.size,
+                    batches, self.microbatch_plan.micro_batch_size(options.batch_size), group.rank, group.world_size,
                     same_count=self.sharded)
                 speech_tokens = sum(sample.speech_targets for batch in batches for sample in batch.samples)
                 text_tokens = sum(sample.text_targets for batch in batches for sample in batch.samples)
@@ -209,7 +209,7 @@ class Trainer:
                 self._restore_scaler(scaler_state_before_retries)  # no smaller scale helped
                 skipped_in_a_row += 1
                 self.skipped_batches += 1
-                clips = ", ".join(name for batch in batches for name in batch.clips)
+                clips = ", ".join(name for batch in batches for name in batch.clip_ids)
                 if skipped_in_a_row == _MAX_SKIPPED:
                     raise Diverged(
                         f"Training diverged at step {self.step + 1}: {losses}, {_MAX_SKIPPED} batches in a row. The "
@@ -276,9 +276,9 @@ class Trainer:
                           + options.text_loss_weight * losses.text_divergence / text_tokens)
             loss = loss + options.distillation * divergence
         if adalora_penalty and self._allocation is not None:
-            loss = loss + self._allocation.penalty() / self.group.size
+            loss = loss + self._allocation.penalty() / self.group.world_size
         if self.sharded:  # FSDP averages gradients over the ranks; here they are to be summed
-            loss = loss * (self.group.size * batch.weight)
+            loss = loss * (self.group.world_size * batch.weight)
         return loss, torch.stack([speech, text]).detach() * batch.weight
 
     def _next_batches(self) -> list[TrainBatch]:
@@ -405,14 +405,14 @@ class Trainer:
         if allocation := self._allocation:
             tensors |= {_ALLOCATION + name: value for name, value in allocation.state().items()}
         tensors = fsdp.gather_tensors(tensors, keep=self.group.rank == 0)
-        order, replay = self.loader.positions
+        sampler, replay_sampler = self.loader.state_dict()
         return TrainerState(
             step=self.step, seconds=self.seconds, skipped_batches=self.skipped_batches, schedule=self.schedule,
-            max_minutes=self.options.max_minutes, order=order, replay=replay, data_fingerprint=self.data.fingerprint,
-            content_hash=self.data.content_hash, tensors=tensors,
+            max_minutes=self.options.max_minutes, sampler=sampler, replay_sampler=replay_sampler,
+            data_fingerprint=self.data.fingerprint, content_hash=self.data.content_hash, tensors=tensors,
             # A sharded run may resume without sharding.
             microbatch_plan=MicrobatchPlan() if self.sharded else self.microbatch_plan,
-            processes=self.group.size, precision=self.precision.name,
+            world_size=self.group.world_size, precision=self.precision.name,
             numeric_environment=compute.numeric_environment(self.tts.device))
 
     def load_state_dict(self, state: TrainerState) -> None:
@@ -425,7 +425,7 @@ class Trainer:
             self.fit_steps_to_time_limit(self.seconds / self.step)
         if self.ema:
             self.ema.load_state_dict(state.tensors)
-        self.loader.move_to(state.order, state.replay)
+        self.loader.load_state_dict(state.sampler, state.replay_sampler)
         self._restore_rng({**state.tensors, **self.group.for_rank(state.tensors)})
         self._restore_scaler(state.tensors)
         if allocation := self._allocation:

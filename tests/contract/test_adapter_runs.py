@@ -12,13 +12,12 @@ from peft import PeftModel
 from config.schema import ExportOptions
 from core import export, train
 from core.export import same_logits
-from core.jobs import directory
+from core.jobs import checkpoint_names, directory
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Event, Journal
 from core.jobs.reporter import StopRequested
 from core.library import certificate
 from core.model.loading import TTSModel, load, load_checkpoint
-from core.training import checkpoint
 from core.workspace import Workspace
 from models.speech_network import T3
 from models.tiny.family import _language_model_config
@@ -50,7 +49,7 @@ class Job(Listener):
 
 
 def trained(world: Workspace, run: Path) -> TTSModel:
-    return load_checkpoint(world, checkpoint.folder_of(run, STEPS), DEVICE)
+    return load_checkpoint(world, checkpoint_names.folder_of(run, STEPS), DEVICE)
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora", "adalora"])

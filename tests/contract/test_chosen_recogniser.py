@@ -10,6 +10,7 @@ import pytest
 from config.errors import UserError
 from config.schema import CompareOptions
 from core import compare, train
+from core.jobs import checkpoint_names
 from core.jobs import directory as job
 from core.jobs.events import Journal
 from core.library import certificate, records
@@ -51,7 +52,7 @@ def _scored_throughout(world: World, recogniser: Path) -> None:
     train_and_certify(options, world.workspace, listener)
     evaluated = listener.of("evaluated")[-1]
     assert evaluated.errors["am"] > 0.0  # its weights are random
-    assert records.read_record(checkpoint.folder_of(run, 2) / records.CHECKPOINT,
+    assert records.read_record(checkpoint_names.folder_of(run, 2) / records.CHECKPOINT,
                         CheckpointRecord).recogniser == str(recogniser)
     assert "am" in {one.language for one in certificate.read(run / certificate.CERTIFICATE).errors}
     with closing(Journal(made.journal)) as journal:
@@ -67,4 +68,4 @@ def test_a_recogniser_that_is_none_ends_the_run_before_it_begins(small_world: Wo
     run = small_world.workspace.runs / "scored-by-nothing"
     with pytest.raises(UserError, match="holds no recogniser"):
         train.run(train_options(steps=2, recogniser=str(tmp_path)), small_world.workspace, Listener(run))
-    assert checkpoint.quarantine_damaged(run, lambda message: None) is None
+    assert checkpoint.find_resume_step(run, lambda message: None) is None

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from config.errors import UserError
 from config.schema import ExportOptions, TrainOptions
 from core import export, train
-from core.jobs import directory
+from core.jobs import checkpoint_names, directory
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.directory import Job
 from core.jobs.events import Event, Journal
@@ -28,7 +28,6 @@ from core.library.records import CheckpointRecord
 from core.model.loading import load_checkpoint
 from core.model.prefix import base_tensors
 from core.speech import evaluation
-from core.training import checkpoint
 from core.workspace import Workspace
 from tests.contract.conftest import CPU
 from tests.contract.test_frozen import CHOICES, SEED, there_is_time
@@ -114,7 +113,7 @@ class Bench:
         assert self.hashes() == self.files
         for job, options in self.runs:
             for step in checkpoint_steps(job.directory):
-                self._check_checkpoint(checkpoint.folder_of(job.directory, step), options)
+                self._check_checkpoint(checkpoint_names.folder_of(job.directory, step), options)
         for name in self.workspace.list_exports():
             self._check_export(self.workspace.export(name))
 

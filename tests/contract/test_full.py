@@ -12,6 +12,7 @@ from config.errors import UserError
 from config.schema import ExportOptions
 from core import export, train
 from core.jobs import directory as job
+from core.jobs.checkpoint_names import folder_of
 from core.jobs.events import Evaluated, Journal
 from core.jobs.reporter import StopRequested, pluralize
 from core.model.loading import load, load_checkpoint
@@ -190,7 +191,7 @@ def test_a_run_in_full_is_kept_resumed_and_certified(world: World) -> None:
     with pytest.raises(StopRequested):
         train.run(options, world.workspace, parts)
     train.run(options, world.workspace, Listener(parts.directory))
-    one, other = (load_checkpoint(world.workspace, checkpoint.folder_of(made.directory, 5), DEVICE, keep_base=True)
+    one, other = (load_checkpoint(world.workspace, folder_of(made.directory, 5), DEVICE, keep_base=True)
                   for made in (whole, parts))
     first, second = one.lm.module.state_dict(), other.lm.module.state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -198,9 +199,12 @@ def test_a_run_in_full_is_kept_resumed_and_certified(world: World) -> None:
     assert all(torch.equal(one.base_values[name], base[name]) for name in one.changed)
     assert one.changed
     assert not any(torch.equal(first[name], base[name]) for name in one.changed if name.endswith("norm.weight"))
-    states = [checkpoint.load_state(made.directory, 5).tensors for made in (whole, parts)]
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0] if "cuda" not in name)
-    made = certification.certify_folder(world.workspace, checkpoint.folder_of(whole.directory, 5), DEVICE, sentences=1)
+    states = [checkpoint.load_state(made.directory, 5) for made in (whole, parts)]
+    assert all(torch.equal(states[0].tensors[name], states[1].tensors[name])
+               for name in states[0].tensors if "cuda" not in name)
+    assert states[0].base_losses == states[1].base_losses != {}
+    assert states[0].schedule == states[1].schedule
+    made = certification.certify_folder(world.workspace, folder_of(whole.directory, 5), DEVICE, sentences=1)
     assert made.failed() == ()
     assert made.check("changed_tensors").result == "measured"
     begun: list[Evaluated] = whole.of("evaluated")

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from core import train
+from core.jobs import checkpoint_names
 from core.jobs.events import Evaluated, Step
 from core.jobs.reporter import StopRequested
 from core.model.loading import load_checkpoint
-from core.training import checkpoint
 from tests.contract.conftest import World
 from tests.worlds import DEVICE, Listener, train_options
 
@@ -32,7 +32,7 @@ def evaluations(listeners: list[Listener]) -> list[tuple[int, float, float]]:
 
 
 def trained_tensors(world: World, run: Path) -> dict[str, torch.Tensor]:
-    tts = load_checkpoint(world.workspace, checkpoint.folder_of(run, 9), DEVICE)
+    tts = load_checkpoint(world.workspace, checkpoint_names.folder_of(run, 9), DEVICE)
     return dict(tts.lm.module.state_dict())
 
 

@@ -14,6 +14,7 @@ import torch
 from config.schema import ExportOptions, ExtendOptions
 from core import export, extend
 from core.export import same_logits
+from core.jobs import checkpoint_names
 from core.library import records
 from core.library.records import ExtensionRecord
 from core.model.loading import TTSModel, load, load_checkpoint, load_front_end
@@ -138,7 +139,7 @@ def test_no_step_of_the_second_training_moves_what_was_there(taught: TaughtWorld
         trainer.train_step()
     assert hash_tensors(base_tensors(tts.lm.module)) == frozen == trainer.compute_frozen_hash()
     assert all(not torch.equal(rows[name], value) for name, value in trainer.trainables.rows.items())
-    record = records.read_record(checkpoint.folder_of(workspace.run("run-el"), 8) / records.CHECKPOINT,
+    record = records.read_record(checkpoint_names.folder_of(workspace.run("run-el"), 8) / records.CHECKPOINT,
                                  records.CheckpointRecord)
     folder = checkpoint.save(tmp_path, record, tts, options, trainer.state_dict())
     again, before = load_checkpoint(workspace, folder, CPU), taught.load(f"run:{RUN}")
@@ -146,7 +147,7 @@ def test_no_step_of_the_second_training_moves_what_was_there(taught: TaughtWorld
 
 
 def test_the_certificate_covers_the_language_that_was_taught_before(taught: TaughtWorld) -> None:
-    folder = checkpoint.folder_of(taught.workspace.run("run-el"), 8)
+    folder = checkpoint_names.folder_of(taught.workspace.run("run-el"), 8)
     inputs = certification.load_certificate_inputs(taught.workspace, folder, CPU, sentences=1)
     proof = certification.compute_certificate(replace(inputs, sentences={}))
     assert not proof.failed()

@@ -13,12 +13,13 @@ import torch
 from config.schema import ExportOptions, ExtendOptions, TokenizerOptions
 from core import export, extend, tokenizer
 from core.export import same_logits
+from core.jobs import checkpoint_names
 from core.library import records
 from core.library.records import ExtensionRecord
 from core.model.precision import Precision
 from core.model.prefix import base_tensors, hash_tensors
 from core.proof import certification
-from core.training import checkpoint, checkpoint_evaluation, dataloader, setup
+from core.training import checkpoint_evaluation, dataloader, setup
 from core.training.trainer import Trainer
 from core.workspace import Workspace
 from data import manifest
@@ -101,7 +102,7 @@ def test_both_are_spoken_in_one_batch_beside_a_base_language(taught: TaughtWorld
 
 
 def test_the_certificate_names_each_language(taught: TaughtWorld) -> None:
-    folder = checkpoint.folder_of(taught.workspace.run(RUN), 8)
+    folder = checkpoint_names.folder_of(taught.workspace.run(RUN), 8)
     inputs = certification.load_certificate_inputs(taught.workspace, folder, CPU, sentences=1)
     proof = certification.compute_certificate(replace(inputs, sentences={}))
     assert not proof.failed()

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import torch
 
 from config.schema import TrainOptions
 from core import train
-from core.jobs import control, locks
+from core.jobs import checkpoint_names, control, locks
 from core.jobs import directory as job_files
 from core.jobs import events as journal
 from core.jobs.directory import Job
@@ -138,9 +139,11 @@ def test_a_run_killed_at_random_ends_with_the_losses_of_one_that_was_not(
     assert seen == wanted
     ends = [world.runs / name for name in ("whole", "killed")]
     assert checkpoint.read_ranking(ends[0]) == checkpoint.read_ranking(ends[1])
-    one, other = (tensors_in(checkpoint.folder_of(end, steps)) for end in ends)
+    one, other = (tensors_in(checkpoint_names.folder_of(end, steps)) for end in ends)
     assert {"rows.safetensors", "changed.safetensors", "training.safetensors"} <= one.keys()
     assert [name for name in one if one[name] != other[name]] == []
+    first, second = (replace(checkpoint.load_state(end, steps), seconds=0.0, tensors={}) for end in ends)
+    assert first == second
     left = sorted(path.name for path in (job.directory / checkpoint.FOLDER).iterdir())
     assert left == sorted(path.name for path in (ends[0] / checkpoint.FOLDER).iterdir())
     assert resolve(world, "run:killed").folder.is_dir()

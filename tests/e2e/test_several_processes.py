@@ -11,13 +11,13 @@ import torch
 
 from config.errors import UserError
 from core import train
-from core.jobs import control, events
+from core.jobs import checkpoint_names, control, events
 from core.jobs import directory as job_files
 from core.jobs.events import Step
 from core.jobs.reporter import StopRequested
 from core.model.loading import load_checkpoint
 from core.model.precision import Precision
-from core.training import checkpoint, dataloader, distributed, setup
+from core.training import dataloader, distributed, setup
 from core.training.distributed import ONE_PROCESS, AbortedByRank0, ProcessGroup
 from core.training.memory_plan import MicrobatchPlan
 from core.training.trainer import Trainer
@@ -45,7 +45,7 @@ def test_two_processes_give_the_losses_of_one_with_twice_the_batch(world: Worksp
     assert len(losses([two])) == 6
     for seen, wanted in zip(losses([two]), losses([one]), strict=True):
         assert seen == pytest.approx(wanted, rel=1e-4)
-    tensors = [load_checkpoint(world, checkpoint.folder_of(listener.directory, 6), torch.device("cpu")).lm.module
+    tensors = [load_checkpoint(world, checkpoint_names.folder_of(listener.directory, 6), torch.device("cpu")).lm.module
                .state_dict() for listener in (one, two)]
     for name, value in tensors[0].items():
         torch.testing.assert_close(tensors[1][name], value, rtol=1e-2, atol=1e-4)
@@ -190,7 +190,7 @@ def test_too_few_clips_to_share_are_refused(world: Workspace) -> None:
     data = dataloader.load_training_data(world, "demo-am", tts)
     with pytest.raises(UserError, match="A batch of 6 clips cannot be shared by 9 processes"):
         Trainer(options, tts, data, (), Precision("cpu", torch.float32, "for the test"),
-                group=SimpleNamespace(rank=0, size=9))  # type: ignore[arg-type]
+                group=SimpleNamespace(rank=0, world_size=9))  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

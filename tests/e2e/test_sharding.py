@@ -15,6 +15,7 @@ from config import schema
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import train
+from core.jobs import checkpoint_names
 from core.jobs.events import Result
 from core.jobs.reporter import StopRequested
 from core.model.precision import Precision
@@ -54,7 +55,7 @@ def run(world: Workspace, name: str, stop_after: int | None = None, **changes: o
 
 
 def files(world: Workspace, name: str, step: int) -> dict[str, dict[str, torch.Tensor]]:
-    folder = checkpoint.folder_of(world.runs / name, step)
+    folder = checkpoint_names.folder_of(world.runs / name, step)
     return {path.relative_to(folder).as_posix(): load_file(path) for path in folder.rglob("*.safetensors")}
 
 
@@ -69,6 +70,8 @@ def test_a_sharded_run_is_the_run_of_one_process_and_goes_on_in_one(world: Works
         assert {key for key in seen if not key.startswith("rank-1/")} == set(tensors)
         for key, value in tensors.items():
             torch.testing.assert_close(seen[key], value, rtol=1e-2, atol=1e-4)
+    before, sharded = (checkpoint.load_state(world.runs / name, 3).base_losses for name in ("one", "two"))
+    assert sharded == pytest.approx(before, rel=1e-2)
     alone, result = run(world, "two", batch_size=6, **CASES[case])
     assert len(losses([two])) == len(losses([alone])) == 3
     for mine, wanted in zip(losses([two, alone]), losses([one]), strict=True):

@@ -19,7 +19,7 @@ def planned(processes: int = 1, clips: int = 10) -> SimpleNamespace:
     train = tuple(SimpleNamespace(speaker=f"s{index % 2}") for index in range(clips))
     data = TrainingData(("am",), "", train, train, (), (), train_speech_s=3600.0)  # type: ignore[arg-type]
     tts = SimpleNamespace(family=SimpleNamespace(name="tiny"))
-    return SimpleNamespace(data=data, tts=tts, group=SimpleNamespace(size=processes), options=None)
+    return SimpleNamespace(data=data, tts=tts, group=SimpleNamespace(world_size=processes), options=None)
 
 
 def test_clips_are_counted_as_all_processes_hear_them() -> None:

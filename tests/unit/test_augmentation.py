@@ -270,7 +270,7 @@ def test_the_order_is_that_of_a_run_without_and_prompts_are_as_recorded(made: Wo
     differing = 0
     for _ in range(7):
         [one], [other] = plain.next_batches(), augmented.next_batches()
-        assert one.clips == other.clips
+        assert one.clip_ids == other.clip_ids
         for mine, theirs in zip(one.samples, other.samples, strict=True):
             assert mine.conditioning.keys() == theirs.conditioning.keys()
             assert all(np.array_equal(mine.conditioning[name], theirs.conditioning[name]) for name in mine.conditioning)

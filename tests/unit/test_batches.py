@@ -1,4 +1,4 @@
-"""The order of training: every clip once an epoch, prompts from other clips, and a position that says it all."""
+"""The order of training: every clip once an epoch, prompts from other clips, and a state that says it all."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ CLIPS = [BatchClip(10 + index % 7, f"s{index % 3}") for index in range(50)]
 
 
 def test_every_clip_is_learnt_once_an_epoch() -> None:
-    order = LengthBucketedBatchSampler(CLIPS, 8, seed=0)
+    sampler = LengthBucketedBatchSampler(CLIPS, 8, seed=0)
     seen = []
-    while order.position.epoch == 0:
-        draws = order.next()
-        if order.position.epoch == 0:
+    while sampler.epoch == 0:
+        draws = sampler.next_batch()
+        if sampler.epoch == 0:
             seen += [draw.target for draw in draws]
     assert sorted(seen) == list(range(50))
 
 
 def test_the_prompt_is_another_clip_of_the_same_speaker() -> None:
-    order = LengthBucketedBatchSampler(CLIPS, 8, seed=0)
-    draws = [draw for _ in range(200) for draw in order.next()]
+    sampler = LengthBucketedBatchSampler(CLIPS, 8, seed=0)
+    draws = [draw for _ in range(200) for draw in sampler.next_batch()]
     assert all(draw.target != draw.prompt for draw in draws)
     assert all(CLIPS[draw.target].speaker == CLIPS[draw.prompt].speaker for draw in draws)
     assert len({draw.prompt for draw in draws}) == 50
@@ -32,35 +32,36 @@ def test_the_prompt_is_another_clip_of_the_same_speaker() -> None:
 
 def test_batches_hold_clips_of_like_length() -> None:
     clips = [BatchClip(index, "s") for index in range(160)]
-    batch = LengthBucketedBatchSampler(clips, 8, seed=0).next()
+    batch = LengthBucketedBatchSampler(clips, 8, seed=0).next_batch()
     assert max(draw.target for draw in batch) - min(draw.target for draw in batch) < 20
 
 
-def test_a_position_is_all_there_is() -> None:
+def test_the_state_is_all_there_is() -> None:
     whole = LengthBucketedBatchSampler(CLIPS, 8, seed=3)
-    batches = [whole.next() for _ in range(20)]
+    batches = [whole.next_batch() for _ in range(20)]
     for stop in (0, 1, 7, 13, 19):
         first = LengthBucketedBatchSampler(CLIPS, 8, seed=3)
         for _ in range(stop):
-            first.next()
+            first.next_batch()
         second = LengthBucketedBatchSampler(CLIPS, 8, seed=3)
-        second.move_to(SamplerState(first.position.epoch, first.position.batch))
-        assert [second.next() for _ in range(20 - stop)] == batches[stop:]
+        second.load_state_dict(first.state_dict())
+        assert [second.next_batch() for _ in range(20 - stop)] == batches[stop:]
 
 
-def test_a_position_of_other_batches_is_refused() -> None:
-    order = LengthBucketedBatchSampler(CLIPS, 4, seed=1)
-    order.move_to(SamplerState(0, len(order)))
-    assert order.next()
+def test_a_state_of_other_batches_is_refused() -> None:
+    sampler = LengthBucketedBatchSampler(CLIPS, 4, seed=1)
+    sampler.load_state_dict(SamplerState(0, len(sampler)))
+    assert sampler.next_batch()
     with pytest.raises(UserError, match="There is no batch 60 in epoch 0, which has"):
-        order.move_to(SamplerState(0, 60))
-    assert order.position == SamplerState(1, 1)
+        sampler.load_state_dict(SamplerState(0, 60))
+    assert sampler.state_dict() == SamplerState(1, 1)
 
 
 def test_epochs_and_seeds_differ() -> None:
-    order = LengthBucketedBatchSampler(CLIPS, 50, seed=0)
-    assert order.next() != order.next()
-    assert LengthBucketedBatchSampler(CLIPS, 50, seed=1).next() != LengthBucketedBatchSampler(CLIPS, 50, seed=0).next()
+    sampler = LengthBucketedBatchSampler(CLIPS, 50, seed=0)
+    assert sampler.next_batch() != sampler.next_batch()
+    first, other = (LengthBucketedBatchSampler(CLIPS, 50, seed=seed) for seed in (0, 1))
+    assert first.next_batch() != other.next_batch()
 
 
 def test_a_speaker_with_one_clip_cannot_be_prompted() -> None:
@@ -82,10 +83,10 @@ def lengths(count: int, spread: str, seed: int) -> list[int]:
 
 def padding(clips: list[BatchClip], batch_size: int, seed: int) -> float:
     """Share of the positions of an epoch that hold nothing."""
-    order = LengthBucketedBatchSampler(clips, batch_size, seed)
-    batches = [order.next()]
-    while order.position != SamplerState(0, len(order)):
-        batches.append(order.next())
+    sampler = LengthBucketedBatchSampler(clips, batch_size, seed)
+    batches = [sampler.next_batch()]
+    while sampler.state_dict() != SamplerState(0, len(sampler)):
+        batches.append(sampler.next_batch())
     assert sum(map(len, batches)) == len(clips)
     whole = sum(len(batch) * max(clips[draw.target].length for draw in batch) for batch in batches)
     return 1 - sum(clip.length for clip in clips) / whole
@@ -110,7 +111,7 @@ def test_a_few_hundred_clips_are_padded_no_more_than_sorting_leaves(spread: str)
 
 @pytest.mark.parametrize(("count", "batch_size"), [(50, 8), (33, 16), (300, 16), (5, 8), (4001, 20)])
 def test_no_batch_is_much_smaller_than_another(count: int, batch_size: int) -> None:
-    order = LengthBucketedBatchSampler([BatchClip(10 + index, "s") for index in range(count)], batch_size, seed=0)
-    sizes = {len(order.next()) for _ in range(len(order))}
+    sampler = LengthBucketedBatchSampler([BatchClip(10 + index, "s") for index in range(count)], batch_size, seed=0)
+    sizes = {len(sampler.next_batch()) for _ in range(len(sampler))}
     assert max(sizes) <= batch_size
     assert max(sizes) - min(sizes) <= (1 if count <= 200 * batch_size else 2)

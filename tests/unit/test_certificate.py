@@ -20,7 +20,7 @@ from core import certify as certify_job
 from core import train
 from core.export import _errors, _not_proven
 from core.jobs import directory
-from core.jobs.checkpoint_names import checkpoint_steps, set_choice
+from core.jobs.checkpoint_names import checkpoint_steps, folder_of, set_choice
 from core.jobs.directory import Job
 from core.jobs.events import Finished, Journal, Progress, append_event
 from core.jobs.reporter import JournalReporter, StopRequested
@@ -32,7 +32,6 @@ from core.library.records import CheckpointRecord
 from core.proof import certification
 from core.speech.evaluation import SpeechEvaluator
 from core.submission.job_chains import use_named_checkpoint
-from core.training import checkpoint
 from core.workspace import Workspace
 from tests import chatterbox_world
 from tests.worlds import Listener, extend_world, extended_world, train_options
@@ -52,7 +51,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 
 def certified(world: Workspace, run: str = "gated") -> Certificate:
-    return certification.certify_folder(world, checkpoint.folder_of(world.runs / run, 8), CPU, sentences=2)
+    return certification.certify_folder(world, folder_of(world.runs / run, 8), CPU, sentences=2)
 
 
 def forget_scores(world: Workspace) -> None:
@@ -110,7 +109,7 @@ def test_a_chatterbox_without_its_voice_speaks_as_a_recording_and_is_probed(tmp_
     extend_world(workspace, "chatterbox")
     train.run(train_options(scope="full", steps=1, checkpoint_every=1, evaluation_sentences=1, replay=0.0), workspace,
               Listener(workspace.runs / "voiceless"))
-    folder = checkpoint.folder_of(workspace.runs / "voiceless", 1)
+    folder = folder_of(workspace.runs / "voiceless", 1)
     made = certification.certify_folder(workspace, folder, CPU, sentences=1)
     check = made.check("base_logits")
     assert check.result == "measured"
@@ -200,7 +199,7 @@ class Impatient(Listener):
 def test_each_sentence_and_probe_is_told_in_one_count(world: Workspace) -> None:
     forget_scores(world)
     told: list[Progress] = []
-    folder = checkpoint.folder_of(world.runs / "gated", 8)
+    folder = folder_of(world.runs / "gated", 8)
     certification.certify_folder(world, folder, CPU, sentences=2, progress=told.append)
     # a spot check of two languages by both, the base's own, the new one by both, three as recorded, and the probes
     total = 2 * 2 * 2 + 2 * 2 + 2 * 2 + 3 * 2 + 4
@@ -214,12 +213,12 @@ def test_each_sentence_and_probe_is_told_in_one_count(world: Workspace) -> None:
 
 
 def test_what_a_certificate_rests_on_is_told_by_content(world: Workspace, tmp_path: Path) -> None:
-    folder = checkpoint.folder_of(world.runs / "gated", 8)
+    folder = folder_of(world.runs / "gated", 8)
     content = certification.compute_input_hash(world, folder, "cpu", 2)
     assert certified(world).input_hash == content
     assert certification.compute_input_hash(world, folder, "cpu", 3) != content
     assert certification.compute_input_hash(world, folder, "cuda", 2) != content
-    assert certification.compute_input_hash(world, checkpoint.folder_of(world.runs / "full", 8), "cpu", 2) != content
+    assert certification.compute_input_hash(world, folder_of(world.runs / "full", 8), "cpu", 2) != content
     for changed in (world.model("tiny") / "recogniser.safetensors", world.dataset("demo-am") / "dataset.yaml",
                     folder / records.CHECKPOINT):
         before = changed.read_bytes()
@@ -345,7 +344,7 @@ def test_a_stop_while_samples_are_spoken_keeps_the_step(world: Workspace) -> Non
 
 def test_sentences_that_chose_the_checkpoint_are_not_counted(world: Workspace) -> None:
     train.run(train_options(evaluation_sentences=1), world, Listener(world.runs / "chosen"))
-    folder = checkpoint.folder_of(world.runs / "chosen", 8)
+    folder = folder_of(world.runs / "chosen", 8)
     assert len(records.read_record(folder / records.CHECKPOINT, CheckpointRecord).scored) == 1
     made = certification.certify_folder(world, folder, CPU)
     new = next(error for error in made.errors if error.language == "am")
@@ -356,13 +355,13 @@ def test_sentences_that_chose_the_checkpoint_are_not_counted(world: Workspace) -
 def test_a_checkpoint_chosen_by_loss_was_chosen_by_every_held_out_clip(world: Workspace) -> None:
     train.run(train_options(evaluation_sentences=1, select_best_by="speech_loss"), world,
               Listener(world.runs / "by-loss"))
-    made = certification.certify_folder(world, checkpoint.folder_of(world.runs / "by-loss", 8), CPU, sentences=2)
+    made = certification.certify_folder(world, folder_of(world.runs / "by-loss", 8), CPU, sentences=2)
     assert {error.language for error in made.errors if error.used_for_selection} == {"am"}
 
 
 def test_where_no_other_sentence_is_held_out_it_is_said_that_they_chose_the_checkpoint(world: Workspace) -> None:
     train.run(train_options(evaluation_sentences=20), world, Listener(world.runs / "all-chosen"))
-    made = certification.certify_folder(world, checkpoint.folder_of(world.runs / "all-chosen", 8), CPU)
+    made = certification.certify_folder(world, folder_of(world.runs / "all-chosen", 8), CPU)
     errors = {error.language: error for error in made.errors}
     assert errors["am"].sentences == 4
     assert {code for code, error in errors.items() if error.used_for_selection} == {"am"}
@@ -447,7 +446,7 @@ def test_a_certificate_that_is_killed_speaks_no_sentence_twice(world: Workspace,
     monkeypatch.setattr(SpeechEvaluator, "decode", noted)
     monkeypatch.setattr(SpeechEvaluator, "generate", batch)
     monkeypatch.setattr(certification.evaluation, "score_recording", recorded)
-    folder = checkpoint.folder_of(world.runs / "gated", 8)
+    folder = folder_of(world.runs / "gated", 8)
     forget_scores(world)
     whole = certification.certify_folder(world, folder, CPU, sentences=3)
     uninterrupted = sorted(log.read_text(encoding="utf-8").splitlines())

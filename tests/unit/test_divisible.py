@@ -34,9 +34,9 @@ def test_it_is_said_when_the_run_is_asked_for(workspace: Workspace) -> None:
 
 
 def test_processes_of_torchrun_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert schema.number_of_processes(3) == 3
+    assert schema.get_world_size(3) == 3
     monkeypatch.setenv("WORLD_SIZE", "8")
-    assert schema.number_of_processes(1) == 8
+    assert schema.get_world_size(1) == 8
 
 
 @pytest.mark.parametrize(("asked", "sharded", "recompute"), [

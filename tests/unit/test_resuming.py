@@ -17,6 +17,7 @@ import yaml
 from config.errors import UserError
 from config.schema import ExtendOptions
 from core import compute, extend, train
+from core.jobs import checkpoint_names
 from core.jobs.reporter import StopRequested
 from core.library import records
 from core.model.loading import TTSModel, load_base, load_checkpoint
@@ -81,7 +82,7 @@ def test_what_did_not_change_goes_on(world: Workspace) -> None:
 
 def test_fewer_sentences_may_be_evaluated_on_resume_but_the_metric_stays(world: Workspace) -> None:
     run = world.runs / "one"
-    path = checkpoint.folder_of(run, 2) / records.CONFIG
+    path = checkpoint_names.folder_of(run, 2) / records.CONFIG
     saved = yaml.safe_load(path.read_text("utf-8"))
     path.write_text(yaml.safe_dump({**saved, "options": {**saved["options"], "evaluation_sentences": 5}}))
     options = train_options(**{**CHANGES, "evaluation_sentences": 2})
@@ -145,11 +146,11 @@ def test_features_that_changed_are_refused(world: Workspace) -> None:
         resumed(world)
 
 
-def shared_by(world: Workspace, processes: int, **others: object) -> Path:
+def shared_by(world: Workspace, world_size: int, **others: object) -> Path:
     """Let the run's checkpoint be one that so many processes made, with other numbers; its folder."""
-    folder = checkpoint.folder_of(world.runs / "one", 2)
+    folder = checkpoint_names.folder_of(world.runs / "one", 2)
     numbers = folder / "training.json"
-    numbers.write_text(json.dumps({**json.loads(numbers.read_text()), "processes": processes, **others}))
+    numbers.write_text(json.dumps({**json.loads(numbers.read_text()), "world_size": world_size, **others}))
     there = records.read_record(folder / records.CHECKPOINT, records.CheckpointRecord)
     records.write_record(folder / records.CHECKPOINT,
                   replace(there, files=hash_tree(folder, (records.CHECKPOINT,))))
@@ -190,17 +191,17 @@ def test_how_many_processes_there_were_is_saved_with_the_generators_of_each(worl
                 for name, value in tensors.items()}
 
     training_run, _ = train.prepare_run(train_options(**CHANGES), world, Listener(world.runs / "shared"))
-    training_run.trainer.group = SimpleNamespace(rank=0, size=3, gather=gather, run_on_rank0=lambda work: work())
+    training_run.trainer.group = SimpleNamespace(rank=0, world_size=3, gather=gather, run_on_rank0=lambda work: work())
     training_run.save()
     run = world.runs / "shared"
     state = checkpoint.load_state(run, 0)
-    assert (checkpoint.processes(run, 0), state.processes) == (3, 3)
+    assert (checkpoint.read_world_size(run, 0), state.world_size) == (3, 3)
     assert {"generator/torch", "rank-1/generator/torch", "rank-2/generator/torch"} <= state.tensors.keys()
 
 
 def test_a_checkpoint_that_is_saved_again_is_never_gone(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     run = world.runs / "one"
-    folder, rename = checkpoint.folder_of(run, 2), Path.rename
+    folder, rename = checkpoint_names.folder_of(run, 2), Path.rename
     training_run, _ = train.prepare_run(train_options(**CHANGES), world, Listener(run))
 
     def broken(path: Path, target: Path) -> Path:
@@ -227,9 +228,9 @@ def test_a_run_whose_measured_checkpoints_are_damaged_says_what_to_do(
         world: Workspace, damaged: tuple[int, ...], way: str) -> None:
     run = world.runs / "one"
     if 4 in damaged:
-        shutil.copytree(checkpoint.folder_of(run, 2), checkpoint.folder_of(run, 4))
+        shutil.copytree(checkpoint_names.folder_of(run, 2), checkpoint_names.folder_of(run, 4))
     checkpoint.write_ranking(run, checkpoint.Ranking("loss").with_value(damaged[0], 1.0))
-    (checkpoint.folder_of(run, damaged[0]) / "training.json").write_text("{}")
+    (checkpoint_names.folder_of(run, damaged[0]) / "training.json").write_text("{}")
     with pytest.raises(UserError, match="Every evaluated checkpoint of one is damaged") as caught:
         checkpoint.best_intact(run, lambda message: None)
     assert way in caught.value.hint
@@ -280,9 +281,9 @@ def test_adopted_weights_are_those_of_the_checkpoint_with_fresh_optimizer_state(
     assert [step.step for step in listener.of("step")] == [1]
     tensors = checkpoint.load_state(world.runs / "two", 1).tensors
     assert {value.item() for name, value in tensors.items() if name.endswith("/step")} == {1.0}
-    tts, there = fresh(world), load_checkpoint(world, checkpoint.folder_of(world.runs / "one", 2), CPU)
+    tts, there = fresh(world), load_checkpoint(world, checkpoint_names.folder_of(world.runs / "one", 2), CPU)
     untrained = rows_of(tts)
-    setup.init_from(world, "run:one@2", tts, lambda message: None)
+    setup.warm_start(world, "run:one@2", tts, lambda message: None)
     for name, value in rows_of(there).items():
         assert torch.equal(rows_of(tts)[name], value)
         assert not torch.equal(untrained[name], value)
@@ -295,8 +296,8 @@ def test_adopted_weights_are_those_of_the_checkpoint_with_fresh_optimizer_state(
 def test_rows_of_another_vocabulary_are_taken_by_their_token(world: Workspace) -> None:
     extend_anew(world, sorted(SYLLABLES[:6] + "ፐፈ", reverse=True))
     tts, said = fresh(world, scope="rows"), list[str]()
-    untrained, there = rows_of(tts), load_checkpoint(world, checkpoint.folder_of(world.runs / "one", 2), CPU)
-    setup.init_from(world, "run:one@2", tts, said.append)
+    untrained, there = rows_of(tts), load_checkpoint(world, checkpoint_names.folder_of(world.runs / "one", 2), CPU)
+    setup.warm_start(world, "run:one@2", tts, said.append)
     assert "its vocabulary differs: 7 of 9 new rows are copied by the text of their token" in said[0]
     assert "2 start with the values of the extension ('ፐ', 'ፈ'), 4 of its rows are not used" in said[0]
     assert "Its adapters are not used" in said[0]
@@ -309,33 +310,33 @@ def test_rows_of_another_vocabulary_are_taken_by_their_token(world: Workspace) -
 
 def test_weights_of_another_base_or_of_other_adapters_are_refused(world: Workspace) -> None:
     with pytest.raises(UserError, match=r"do not fit this run: .*rank 4"):
-        setup.init_from(world, "run:one", fresh(world, adapter_rank=2), lambda message: None)
+        setup.warm_start(world, "run:one", fresh(world, adapter_rank=2), lambda message: None)
     with pytest.raises(UserError, match="no checkpoint of a run"):
-        setup.init_from(world, "base:tiny", fresh(world), lambda message: None)
+        setup.warm_start(world, "base:tiny", fresh(world), lambda message: None)
     shutil.rmtree(world.models / "tiny")
     write_model(world.models / "tiny", seed=5)
     shutil.rmtree(world.extensions / "tiny-am")
     extend.run(ExtendOptions(model="tiny", tokenizer="tiny-am", extension="tiny-am"), world,
                Listener(world.runs / "extend-again"))
     with pytest.raises(UserError, match="was trained on another base model"):
-        setup.init_from(world, "run:one", fresh(world), lambda message: None)
+        setup.warm_start(world, "run:one", fresh(world), lambda message: None)
 
 
 def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world: Workspace) -> None:
     changes = {"scope": "full", "steps": 1, **CHANGES}
     train.run(train_options(**changes), world, Listener(world.runs / "full"))
     named(world.runs / "full", 1)
-    there = load_checkpoint(world, checkpoint.folder_of(world.runs / "full", 1), CPU)
+    there = load_checkpoint(world, checkpoint_names.folder_of(world.runs / "full", 1), CPU)
     said: list[str] = []
-    tts = setup.init_from(world, "run:full", fresh(world, scope="full"), said.append)
+    tts = setup.warm_start(world, "run:full", fresh(world, scope="full"), said.append)
     assert f"The {len(there.changed)} tensors of the base that it changed are copied" in said[-1]
     theirs, own = there.lm.module.state_dict(), tts.lm.module.state_dict()
     assert all(torch.equal(own[name], theirs[name]) for name in there.changed)
     assert set(tts.base_values) == set(there.changed)
-    setup.init_from(world, "run:full", fresh(world, scope="rows"), said.append)
+    setup.warm_start(world, "run:full", fresh(world, scope="rows"), said.append)
     assert "are not copied: scope" in said[-1]
     with pytest.raises(UserError, match="run:full changed embeddings, layers of the base; this run trains heads"):
-        setup.init_from(world, "run:full", fresh(world, scope="full"), said.append, ("heads",))
+        setup.warm_start(world, "run:full", fresh(world, scope="full"), said.append, ("heads",))
     options = train_options(**{**changes, "init_from": "run:full", "steps": 5})
     listener = Listener(world.runs / "second")
     training_run, _ = train.prepare_run(options, world, listener)
@@ -362,8 +363,8 @@ def test_adopted_adapters_act_as_they_did_at_another_scale(world: Workspace, kin
     named(world.runs / "other", 2)
     said: list[str] = []
     tts = fresh(world, adapter=kind, adapter_scale=5.0)
-    setup.init_from(world, "run:other@2", tts, said.append)
-    there = load_checkpoint(world, checkpoint.folder_of(world.runs / "other", 2), CPU)
+    setup.warm_start(world, "run:other@2", tts, said.append)
+    there = load_checkpoint(world, checkpoint_names.folder_of(world.runs / "other", 2), CPU)
     assert tts.adapters
     assert there.adapters
     wanted = there.adapters.merged_weights()

@@ -169,7 +169,7 @@ def test_a_metric_that_cannot_be_measured_is_refused_before_the_first_step(
 def test_losses_and_accuracy_are_those_of_the_logits(world: Workspace) -> None:
     tts = load_extension(world, "tiny-am", CPU)
     data = dataloader.load_training_data(world, "demo-am", tts)
-    samples = dataloader.validation_pairs(data.held_out, data.train, tts.lm)
+    samples = dataloader.held_out_samples(data.held_out, data.train, tts.lm)
     from core.model.precision import Precision
 
     found = checkpoint_evaluation.measure_losses(tts, {"am": samples}, 3,

@@ -215,9 +215,9 @@ def test_adapters_load_with_peft_itself(world: Workspace) -> None:
     from peft import PeftModel
 
     run = started(world).directory
-    finetuned = load_checkpoint(world, checkpoint.folder_of(run, 8), CPU)
+    finetuned = load_checkpoint(world, checkpoint_names.folder_of(run, 8), CPU)
     plain = load(world, "base:tiny", CPU)
-    wrapped = PeftModel.from_pretrained(plain.lm.module, str(checkpoint.folder_of(run, 8) / "adapter"))
+    wrapped = PeftModel.from_pretrained(plain.lm.module, str(checkpoint_names.folder_of(run, 8) / "adapter"))
     theirs = {name: value for name, value in wrapped.named_parameters() if "lora_" in name}
     assert finetuned.adapters is not None
     ours = finetuned.adapters.parameters()

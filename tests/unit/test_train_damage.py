@@ -14,6 +14,7 @@ import torch
 from config.errors import UserError
 from config.schema import CertifyOptions
 from core import certify, train
+from core.jobs import checkpoint_names
 from core.jobs.checkpoint_names import CHOICE, checkpoint_steps, pinned_names
 from core.library import certificate
 from core.model import tensor_files
@@ -79,13 +80,13 @@ def test_a_damaged_last_checkpoint_falls_back_to_the_one_before_and_says_so(worl
     run = started(world, checkpoint_every=3, stop_after=7).directory
     assert checkpoint_steps(run) == [6, 7]
     for step in (6, 7):
-        broken = checkpoint.folder_of(run, step) / "training.safetensors"
+        broken = checkpoint_names.folder_of(run, step) / "training.safetensors"
         kept_bytes = broken.read_bytes()
         broken.write_bytes(kept_bytes[:-1] + bytes([kept_bytes[-1] ^ 1]))  # same size, another content
     with pytest.raises(UserError, match="No checkpoint of one is intact. .*step-000007.* is damaged"):
         train.run(train_options(checkpoint_every=3), world, Listener(run))
     assert checkpoint_steps(run) == [6, 7]
-    (checkpoint.folder_of(run, 6) / "training.safetensors").write_bytes(_state_of_step_6(world))
+    (checkpoint_names.folder_of(run, 6) / "training.safetensors").write_bytes(_state_of_step_6(world))
     listener = started(world, checkpoint_every=3)
     said = listener.of("warning")[0].message
     assert "step-000007/training.safetensors is damaged" in said
@@ -97,14 +98,14 @@ def test_a_damaged_last_checkpoint_falls_back_to_the_one_before_and_says_so(worl
 def _state_of_step_6(world: Workspace) -> bytes:
     """The same file of a run that was not damaged."""
     run = started(world, name="again", checkpoint_every=3, stop_after=6).directory
-    return (checkpoint.folder_of(run, 6) / "training.safetensors").read_bytes()
+    return (checkpoint_names.folder_of(run, 6) / "training.safetensors").read_bytes()
 
 
 def test_a_best_checkpoint_that_is_damaged_is_not_certified(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([1.0, 2.0])
     measured_as(monkeypatch, losses)
     run = started(world, evaluation_sentences=0, stop_after=6).directory
-    broken = checkpoint.folder_of(run, 4) / "rows.safetensors"
+    broken = checkpoint_names.folder_of(run, 4) / "rows.safetensors"
     broken.write_bytes(broken.read_bytes()[:-1])
     listener = started(world, evaluation_sentences=0)
     assert "The best checkpoint cannot be used" in listener.of("warning")[0].message
@@ -117,7 +118,7 @@ def test_a_best_checkpoint_that_is_damaged_is_not_certified(world: Workspace, mo
 
 def test_a_damaged_record_is_named(world: Workspace) -> None:
     run = started(world, stop_after=1).directory
-    record = checkpoint.folder_of(run, 1) / "checkpoint.json"
+    record = checkpoint_names.folder_of(run, 1) / "checkpoint.json"
     record.write_text(record.read_text()[:50])
     with pytest.raises(UserError, match="checkpoint.json could not be read") as caught:
         load_checkpoint(world, record.parent, torch.device("cpu"))

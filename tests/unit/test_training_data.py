@@ -107,7 +107,7 @@ def test_what_is_random_in_the_conditioning_of_a_sample_follows_from_seed_epoch_
             before = dataloader.TrainLoader(train_options(seed=seed), data, (), Mixing())  # type: ignore[arg-type]
             for _ in range(skip):
                 before.next_batches()
-            loader.move_to(*before.positions)
+            loader.load_state_dict(*before.state_dict())
         return [float(sample.conditioning["number"][0]) for _ in range(batches)
                 for batch in loader.next_batches() for sample in batch.samples]
 

@@ -83,10 +83,10 @@ def learn(model: LanguageModel, old_rows: int, data: TrainingData, options: Trai
     for table in model.text_tables:
         module.get_parameter(table).register_hook(_without(old_rows))
     optimizer = torch.optim.AdamW(module.parameters(), lr=options.layer_lr, weight_decay=options.weight_decay)
-    order = LengthBucketedBatchSampler([clip.batch_clip for clip in data.train], options.batch_size, options.seed)
+    sampler = LengthBucketedBatchSampler([clip.batch_clip for clip in data.train], options.batch_size, options.seed)
     hiding = LossOptions(options.text_dropout, options.code_dropout)
     for _ in range(options.steps):
-        batch = dataloader.make_samples(order.next(), data.train, model)
+        batch = dataloader.make_samples(sampler.next_batch(), data.train, model)
         losses = model.losses(batch, hiding, torch.randint(2**62, (len(batch),)).tolist())
         text = options.text_loss_weight * losses.text_sum / losses.text_count
         optimizer.zero_grad()
