@@ -45,13 +45,13 @@ _FAULTS = (RuntimeError, ValueError, OSError, ArithmeticError, LookupError, Asse
 
 
 def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    """Try every part of the training with these options; measures of the trial, and estimates for the training."""
+    """Try every part of the training with these options. Returns measures of it, and estimates for the training."""
     start = time.monotonic()
     not_tried, reporter = untried_parts(options), WarningCounter(reporter)
     with _part(reporter, "setup", "Prepare the dataset and make the extension again, then try once more."):
         schema.check_sharding(options, schema.get_world_size(options.processes))
         check_devices(options.processes, compute.setup_device(options.device))
-        training_run, estimate = train.prepare_run(trial(options), workspace, reporter, max_clips=CLIPS)
+        training_run, estimate = train.prepare_run(preflight_options(options), workspace, reporter, max_clips=CLIPS)
     trainer = training_run.trainer
     for message in run_plan.training_warnings(trainer, reporter.directory, options):
         reporter.emit(WarningRaised(message))
@@ -80,7 +80,7 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
         "ready": estimate.fits, "clips": len(trainer.data.train), "steps": trainer.step, "warnings": reporter.warnings,
         "features_alike": round(alike, 4), "checkpoint": size_text(size), "spoken_s": round(spoken_s, 2),
         "memory_bytes": estimate.needed, "training": _expected(estimate, options),
-        "seconds_a_step": round(sum(estimate.seconds_a_step) / 2, 3),
+        "seconds_a_step": round(estimate.mean_step_s, 3),
         "seconds": round(time.monotonic() - start, 1), "not_tried": " ".join(not_tried),
     }
 
@@ -96,10 +96,10 @@ class WarningCounter(ForwardingReporter):
 
 
 def _expected(estimate: Estimate, options: TrainOptions) -> str:
-    """How long the training will take, from trial passes over clips of all its data; empty if it does not fit."""
+    """How long the training will take, from timed passes over clips of all its data; empty if it does not fit."""
     if not estimate.fits:
         return ""
-    seconds = sum(estimate.seconds_a_step) / 2
+    seconds = estimate.mean_step_s
     fitting = int(60 * options.max_minutes / seconds) if options.max_minutes and seconds else options.steps
     if fitting < options.steps:
         return (f"the time limit of {options.max_minutes:g} min, which holds about {fitting} of the {options.steps} "
@@ -107,8 +107,8 @@ def _expected(estimate: Estimate, options: TrainOptions) -> str:
     return f"{duration_range(estimate, options.steps)} for {options.steps} steps, without the samples at checkpoints"
 
 
-def trial(options: TrainOptions) -> TrainOptions:
-    """The options of the trial: two steps at the full learning rate, without what `untried_parts` lists."""
+def preflight_options(options: TrainOptions) -> TrainOptions:
+    """The options of the two steps: at the full learning rate, and without what `untried_parts` lists."""
     values = {name: getattr(options, name) for name in TrainOptions.model_fields}
     short = {"steps": STEPS, "checkpoint_every": STEPS, "warmup": 0, "max_minutes": 0.0, "max_epochs": 0.0,
              "validate_every": 0, "patience": 0,
@@ -119,20 +119,20 @@ def trial(options: TrainOptions) -> TrainOptions:
 
 
 def untried_parts(options: TrainOptions) -> list[str]:
-    """The parts of the training that the trial leaves out, a sentence each, with the reason."""
+    """The parts of the training that the preflight leaves out, a sentence each, with the reason."""
     not_tried = []
     if options.compile == "on":
         not_tried.append("The model's layers are not compiled, which takes minutes; only a small function is, to test "
                          "the compiler of this machine.")
     if options.processes > 1:
         sharded = ", and the model is not sharded" if options.sharding != "none" else ""
-        not_tried.append(f"The {options.processes} processes are not started{sharded}: the trial is one process with "
-                         "the whole model.")
+        not_tried.append(f"The {options.processes} processes are not started{sharded}: the preflight is one process "
+                         "with the whole model.")
     if options.tracker != "none":
         not_tried.append(f"Nothing is sent to {options.tracker}.")
     if options.scope == "full" and not options.replay_datasets.strip():
-        not_tried.append(f"If the base synthesizes the clips to replay, the trial has {CLIPS // 2} of them; the "
-                         "training synthesizes all of them before its first step, and its log shows the time.")
+        not_tried.append(f"If the base synthesizes the clips to replay, the preflight has {CLIPS // 2} of them; "
+                         "the training synthesizes all of them before its first step, and its log shows the time.")
     if options.scope == "full" and options.ewc and options.fisher_clips > _FISHER:
         not_tried.append(f"The importance of the base's weights (EWC) is estimated on {_FISHER} clips, not on "
                          f"{options.fisher_clips}.")
@@ -200,7 +200,7 @@ def _synthesize(training_run: TrainingRun, tts: TTSModel, reporter: Reporter) ->
 
 @contextmanager
 def _part(reporter: Reporter, name: str, remedy: str) -> Iterator[None]:
-    """Context of a part of the trial; an error in it is raised with the name of the part and a hint."""
+    """Context of a part of the preflight; an error in it is raised with the name of the part and a hint."""
     try:
         with stage(reporter, name):
             yield

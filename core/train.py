@@ -79,7 +79,7 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
                 max_clips: int | None = None) -> tuple[TrainingRun, Estimate]:
     """Load everything, find the memory plan that fits, and emit the run's plan and warnings.
 
-    `max_clips`: use only so many clips, for a trial run. A run whose steps are all done needs no memory plan.
+    `max_clips`: use only so many clips, for a preflight. A run whose steps are all done needs no memory plan.
     """
     device = compute.setup_device(options.device)
     with stage(reporter, "load"), group.rank0_first():
@@ -92,12 +92,12 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
         return run, Estimate(trainer.microbatch_plan, None, None)
     with stage(reporter, "memory plan"):
         if trainer.sharded:
-            estimate = run_plan.estimate(trainer)
+            estimate = run_plan.fit_memory_plan(trainer)
         else:
-            estimate = group.run_on_rank0(lambda: run_plan.estimate(trainer))
+            estimate = group.run_on_rank0(lambda: run_plan.fit_memory_plan(trainer))
             trainer.set_microbatch_plan(estimate.microbatch_plan)
         if trainer.step == 0:
-            trainer.fit_steps_to_time_limit(sum(estimate.seconds_a_step) / 2)
+            trainer.fit_steps_to_time_limit(estimate.mean_step_s)
 
     def announce() -> None:
         reporter.emit(run_plan.plan_event(trainer, estimate))

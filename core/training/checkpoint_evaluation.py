@@ -325,7 +325,7 @@ class TrainingRun:
     def _synthesize_base(self, tts: TTSModel, progress: ProgressCallback) -> None:
         """In `full`, synthesize a sentence of a few base languages, so that drift can be heard. They rank nothing.
 
-        They are at most half as many as the scored sentences, so none in a trial run. In the other scopes base
+        They are at most half as many as the scored sentences, so none in a preflight. In the other scopes base
         languages cannot change.
         """
         most = min(_BASE_LANGUAGES, self.options.evaluation_sentences // 2) if self.options.scope == "full" else 0

@@ -61,7 +61,7 @@ class TrainingData:
     notes: tuple[str, ...]  # why clips were left out
     train_speech_s: float = 0.0  # speech in the training clips
     variants: Mapping[str, tuple[Utterance, ...]] = field(default_factory=dict)  # augmented, by id of the training clip
-    full_data: TrainingData | None = None  # the whole data, if this is a subset for a trial run
+    full_data: TrainingData | None = None  # the whole data, if this is a subset for a preflight
 
     def sentences_in(self, language: str) -> tuple[HeldOutSentence, ...]:
         """The held-out sentences of a language."""
@@ -288,7 +288,7 @@ def _fits(item: Utterance, lm: LanguageModel) -> bool:
 
 
 def subset(data: TrainingData, most: int) -> TrainingData:
-    """A part of the data for a trial run: at most `most` training clips, the longest first, and a few held-out clips.
+    """A part of the data for a preflight: at most `most` training clips, the longest first, and a few held-out clips.
 
     Each training clip comes with another clip of its speaker, to prompt it.
     """
@@ -376,12 +376,12 @@ class TrainLoader:
     def by_length(self) -> list[TargetPromptPair]:
         """The training clips from the shortest to the longest, each as its own prompt, to measure memory and time.
 
-        They are the clips of the whole dataset, also in a trial run: it estimates the whole training.
+        They are the clips of the whole dataset, also in a preflight: it estimates the whole training.
         """
         lengths = [self._longest_variant(index).batch_clip.length for index in range(len(self._full_data.train))]
         return [TargetPromptPair(index, index) for index in sorted(range(len(lengths)), key=lengths.__getitem__)]
 
-    def trial_samples(self, pairs: Sequence[TargetPromptPair]) -> list[Sample]:
+    def profiling_samples(self, pairs: Sequence[TargetPromptPair]) -> list[Sample]:
         """Samples of these clips, each of its longest variant."""
         return [make_sample(self._longest_variant(pair.target), self._full_data.train[pair.prompt], self._lm)
                 for pair in pairs]

@@ -116,20 +116,22 @@ def first_plan(options: TrainOptions, *, sharded: bool, before: MicrobatchPlan =
     return MicrobatchPlan(1 if sharded else before.splits, options.activation_checkpointing == "on" or auto)
 
 
-def plan_after_out_of_memory(plan: MicrobatchPlan, options: TrainOptions, step: int, *,
-                             sharded: bool) -> tuple[MicrobatchPlan, str]:
+def sharded_out_of_memory(step: int) -> UserError:
+    """The error of a sharded run that ran out of memory at `step`."""
+    return UserError(
+        f"Out of memory at step {step}. A sharded run cannot change the size of its micro-batches, because all ranks "
+        "compute each of them together.",
+        "Start a run with half the batch_size and twice the gradient_accumulation, which takes the same steps.")
+
+
+def plan_after_out_of_memory(plan: MicrobatchPlan, options: TrainOptions, step: int) -> tuple[MicrobatchPlan, str]:
     """The plan after `step` ran out of memory, and a warning; `UserError` if there is no smaller plan.
 
     Micro-batches are halved first, and activation checkpointing is switched on when they have a single clip. Before the
-    first step (`run_plan.estimate`) the order is the reverse, because checkpointing changes no rounding. Here a batch
-    of unusually long clips may be the reason, and smaller micro-batches cost less time than recomputing the activations
-    of every later step.
+    first step (`run_plan.fit_memory_plan`) the order is the reverse, because checkpointing changes no rounding. Here a
+    batch of unusually long clips may be the reason, and smaller micro-batches cost less time than recomputing the
+    activations of every later step.
     """
-    if sharded:
-        raise UserError(
-            f"Out of memory at step {step}. A sharded run cannot change the size of its micro-batches, because all "
-            "ranks compute each of them together.",
-            "Start a run with half the batch_size and twice the gradient_accumulation, which takes the same steps.")
     smaller = plan.halved(options.batch_size)
     if smaller is None and not plan.activation_checkpointing and options.activation_checkpointing == "auto":
         smaller = replace(plan, activation_checkpointing=True)

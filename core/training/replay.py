@@ -123,7 +123,7 @@ def gather_replay_clips(options: TrainOptions, workspace: Workspace, tts: TTSMod
     """The clips to replay and to measure drift on; none outside of scope `full`. `progress` may stop the synthesis.
 
     The first available source counts: `replay_datasets`, `replay_texts`, clips that come with the model. `most`: for a
-    trial run, synthesize at most so many sentences, and use them even if they do not reach a stop token.
+    preflight, synthesize at most so many sentences, and use them even if they do not reach a stop token.
     """
     if options.scope != "full":
         return Replay((), ())

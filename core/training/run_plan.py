@@ -25,8 +25,8 @@ from core.training import memory_plan, parameter_groups
 from core.training.memory_plan import MicrobatchPlan
 from core.training.trainer import Trainer
 
-MAX_EPOCHS = 100
-MAX_LR_RATIO = 5.0  # to the preset's learning rate, and its inverse
+_OVERFITTING_EPOCHS = 100
+_UNUSUAL_LR_FACTOR = 5.0  # times the preset's learning rate, or a fifth of it
 _MIN_8BIT_ELEMENTS, _BLOCK_ELEMENTS, _CODE_BOOK_ELEMENTS = 4096, 256, 256  # of bitsandbytes
 FULL_ONLY = ("full_trainable", "layer_lr", "head_lr", "layer_lr_decay", "distillation", "l2_sp", "ewc", "fisher_clips",
              "drift_bound", "drift_action", "replay", "replay_datasets", "replay_texts")
@@ -35,7 +35,7 @@ _LAYER_OPTIONS = ("layer_lr", "layer_lr_decay")
 _UNUSED_BY_PARTS = {"adapters": (*_LAYER_OPTIONS, "head_lr", "l2_sp", "ewc", "fisher_clips"), "heads": _LAYER_OPTIONS}
 """Options without effect by the value of `full_trainable`."""
 _USABLE_SHARE = 0.9  # of the free memory
-_TRIAL_S, _MAX_TRIALS = 3.0, 3
+_TIMING_S, _MAX_TIMING_ROUNDS = 3.0, 3
 _SHORT, _LONG = 0.25, 0.75  # quantiles of the clip lengths at which passes are timed
 
 
@@ -44,7 +44,7 @@ class Estimate:
     """The memory and time that a run will take."""
 
     microbatch_plan: MicrobatchPlan
-    needed: int | None  # bytes beyond the loaded model; None if a trial ran out of memory
+    needed: int | None  # bytes beyond the loaded model; None if a pass ran out of memory
     free: int | None  # bytes; None if unknown
     seconds_a_step: tuple[float, float] = (0.0, 0.0)  # with short clips and with long ones; 0 if not measured
 
@@ -52,9 +52,14 @@ class Estimate:
     def fits(self) -> bool:
         return self.needed is not None and (self.free is None or self.needed <= _USABLE_SHARE * self.free)
 
+    @property
+    def mean_step_s(self) -> float:
+        """Seconds of a step with clips of middle length."""
+        return sum(self.seconds_a_step) / 2
 
-def estimate(trainer: Trainer) -> Estimate:
-    """Find the first plan that fits into memory, beginning with the trainer's, set it in the trainer and time it.
+
+def fit_memory_plan(trainer: Trainer) -> Estimate:
+    """Find the first memory plan that fits, beginning with the trainer's, set it in the trainer and time it.
 
     A sharded run has a single plan and ends if the longest clips do not fit. Then all ranks call this function.
     """
@@ -70,22 +75,22 @@ def estimate(trainer: Trainer) -> Estimate:
             else:
                 trainer.profile_forward_backward(longest)
         except torch.OutOfMemoryError:
-            memory_plan.plan_after_out_of_memory(trainer.microbatch_plan, options, trainer.step + 1, sharded=True)
+            raise memory_plan.sharded_out_of_memory(trainer.step + 1) from None
         return Estimate(trainer.microbatch_plan, needed, free, _time_step(trainer))
 
     while True:
-        plan = trainer.microbatch_plan
-        peak = peak_of_longest(trainer, plan.micro_batch_size(options.batch_size),
+        microbatch_plan = trainer.microbatch_plan
+        peak = peak_of_longest(trainer, microbatch_plan.micro_batch_size(options.batch_size),
                                None if free is None else free - trainer.optimizer_bytes)
-        found = Estimate(plan, None if peak is None else peak + trainer.optimizer_bytes, free)
-        if found.fits:
-            return replace(found, seconds_a_step=_time_step(trainer))
-        if options.activation_checkpointing == "auto" and not plan.activation_checkpointing:
-            trainer.set_microbatch_plan(replace(plan, activation_checkpointing=True))
-        elif (smaller := plan.halved(options.batch_size)) is not None:
+        estimate = Estimate(microbatch_plan, None if peak is None else peak + trainer.optimizer_bytes, free)
+        if estimate.fits:
+            return replace(estimate, seconds_a_step=_time_step(trainer))
+        if options.activation_checkpointing == "auto" and not microbatch_plan.activation_checkpointing:
+            trainer.set_microbatch_plan(replace(microbatch_plan, activation_checkpointing=True))
+        elif (smaller := microbatch_plan.halved(options.batch_size)) is not None:
             trainer.set_microbatch_plan(smaller)
         else:
-            return found
+            return estimate
 
 
 def peak_of_longest(trainer: Trainer, count: int, free: int | None) -> int | None:
@@ -139,7 +144,7 @@ def _time_step(trainer: Trainer) -> tuple[float, float]:
     more = True
     while more:
         times.append((time_pass(_SHORT), time_pass(_LONG)))
-        more = len(times) < _MAX_TRIALS and time.perf_counter() - start < _TRIAL_S
+        more = len(times) < _MAX_TIMING_ROUNDS and time.perf_counter() - start < _TIMING_S
         if trainer.sharded:  # all ranks take each pass, and their clocks differ
             more = trainer.group.broadcast(more)
     short, long = (min(some) for some in zip(*times, strict=True))
@@ -177,12 +182,13 @@ def plan_event(trainer: Trainer, estimate: Estimate) -> Plan:
         "row_parameters": counts.row_parameters, "adapter_parameters": counts.adapter_parameters,
         "changed_parameters": counts.changed_parameters, "frozen_parameters": counts.frozen_parameters,
         "clips": len(data.train), "held_out_clips": len(data.held_out), "memory_bytes": estimate.needed or 0,
-        "seconds": round(sum(estimate.seconds_a_step) / 2 * (trainer.schedule.steps - trainer.step))})
+        "seconds": round(estimate.mean_step_s * (trainer.schedule.steps - trainer.step))})
 
 
 def _memory_and_time(trainer: Trainer, estimate: Estimate) -> list[str]:
     """Lines about memory and time, and about what was changed so that the run fits into memory."""
-    options, plan, steps = trainer.options, estimate.microbatch_plan, trainer.schedule.steps - trainer.step
+    options, steps = trainer.options, trainer.schedule.steps - trainer.step
+    microbatch_plan = estimate.microbatch_plan
     free = "" if estimate.free is None else memory_plan.format_bytes(estimate.free)
     needed = "" if estimate.needed is None else (
         f"about {memory_plan.format_bytes(estimate.needed)}{f' of {free} free' if free else ''}")
@@ -193,14 +199,15 @@ def _memory_and_time(trainer: Trainer, estimate: Estimate) -> list[str]:
         return [f"A single clip does not fit into {memory}: the run may run out of memory."]
     taken = f"{steps} steps in {duration_range(estimate, steps)}, without the synthesis of samples."
     checkpointing = ["Activation checkpointing is on: activations are recomputed in the backward pass to save memory."
-                     ] if plan.activation_checkpointing else []
+                     ] if microbatch_plan.activation_checkpointing else []
     if trainer.sharded:
         size = f"{needed[0].upper()}{needed[1:]} in rank 0; " if needed else ""
         return ["Each rank holds its part of the trained weights, their gradients and the optimizer state.",
                 *checkpointing,
                 f"{size}{taken} The longest clips fit."]
-    splits = [f"To fit into memory: micro-batches of {pluralize(plan.micro_batch_size(options.batch_size), 'clip')}, "
-              f"{plan.splits * options.gradient_accumulation} a step."] if plan.splits > 1 else []
+    clips = pluralize(microbatch_plan.micro_batch_size(options.batch_size), "clip")
+    splits = [f"To fit into memory: micro-batches of {clips}, {microbatch_plan.splits * options.gradient_accumulation} "
+              "a step."] if microbatch_plan.splits > 1 else []
     return [f"{needed[0].upper()}{needed[1:]}; {taken}", *splits, *checkpointing]
 
 
@@ -222,13 +229,14 @@ def _amount(parameters: int) -> str:
     return f"{parameters / 1e6:.1f} M" if parameters >= 1e5 else f"{parameters / 1e3:.1f} k"
 
 
-def training_warnings(trainer: Trainer, run: Path, options: TrainOptions | None = None) -> list[str]:
-    """Warnings, a sentence or two each; `options`: those of the training, if the trainer is only a trial of it."""
-    wanted = options or trainer.options
-    return [*unused(wanted), *_data(trainer, wanted), *_rates(trainer, wanted), *_disk(trainer, run, wanted)]
+def training_warnings(trainer: Trainer, run_dir: Path, options: TrainOptions | None = None) -> list[str]:
+    """Warnings, a sentence or two each; `options`: those of the training, if the trainer is that of a preflight."""
+    options = options or trainer.options
+    return [*unused_option_warnings(options), *_data_warnings(trainer, options),
+            *_learning_rate_warnings(trainer, options), *_disk_warnings(trainer, run_dir, options)]
 
 
-def unused(options: TrainOptions) -> Iterator[str]:
+def unused_option_warnings(options: TrainOptions) -> Iterator[str]:
     """Warnings about options that were set and have no effect in the scope, or together with others."""
     if options.adapter != "lora" and not parameter_groups.has_adapters(options):
         what = f"that changes {options.full_trainable!r} " if options.scope == "full" else ""
@@ -257,7 +265,7 @@ def _changed_options(options: TrainOptions, names: Iterable[str]) -> str:
                      if getattr(options, name) != fields[name].default)
 
 
-def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
+def _data_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     data = trainer.data.full_data or trainer.data
     if 0 < data.train_speech_s < model_info.MIN_TRAIN_SPEECH_S:
         yield (f"There is little speech to train on: {duration(data.train_speech_s)} in "
@@ -266,9 +274,9 @@ def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     world_size = max(trainer.group.world_size, options.processes)  # a preflight has one
     steps = min(options.steps, trainer.schedule.steps) if trainer.options is options else options.steps
     uses = steps * options.batch_size * world_size * options.gradient_accumulation / max(1, len(data.train))
-    if uses > MAX_EPOCHS:
+    if uses > _OVERFITTING_EPOCHS:
         yield (f"Each of the {len(data.train)} clips is used {uses:.0f} times in {steps} steps: from about "
-               f"{MAX_EPOCHS} on the model overfits. Use fewer steps, or add recordings.")
+               f"{_OVERFITTING_EPOCHS} on the model overfits. Use fewer steps, or add recordings.")
     speakers = {item.speaker for item in data.train}
     if len(speakers) == 1:
         yield (f"All {len(data.train)} clips have one speaker, {next(iter(speakers))!r}: the new language may sound "
@@ -279,24 +287,24 @@ def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
                "is selected by very few clips. Prepare the dataset with a larger held-out share.")
 
 
-def _rates(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
+def _learning_rate_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     preset = model_info.preset(trainer.tts.family.name, "train", TrainOptions)
-    for name, what in _trained(options).items():
-        asked, usual = float(getattr(options, name)), float(getattr(preset, name))
-        if not usual / MAX_LR_RATIO <= asked <= usual * MAX_LR_RATIO:
-            many = asked / usual
-            ratio = f"{many:.3g} times" if many > 1 else f"1/{1 / many:.3g} of"
-            danger = "the training may diverge" if many > 1 else "the training may be too slow"
-            yield (f"The learning rate of the {what} is {asked:g}, {ratio} that of the preset for "
-                   f"{trainer.tts.family.name} ({usual:g}): {danger}.")
+    for name, what in _learning_rate_options(options).items():
+        lr, preset_lr = float(getattr(options, name)), float(getattr(preset, name))
+        if not preset_lr / _UNUSUAL_LR_FACTOR <= lr <= preset_lr * _UNUSUAL_LR_FACTOR:
+            ratio = lr / preset_lr
+            times = f"{ratio:.3g} times" if ratio > 1 else f"1/{1 / ratio:.3g} of"
+            danger = "the training may diverge" if ratio > 1 else "the training may be too slow"
+            yield (f"The learning rate of the {what} is {lr:g}, {times} that of the preset for "
+                   f"{trainer.tts.family.name} ({preset_lr:g}): {danger}.")
     if options.warmup >= options.steps:
         yield (f"The warmup of {options.warmup} steps is not shorter than the training of {options.steps} steps: the "
                f"learning rates only reach {options.steps / options.warmup:.3g} times their peak, and never fall. "
                "Choose a shorter warmup, or more steps.")
 
 
-def _trained(options: TrainOptions) -> dict[str, str]:
-    """The options that are rates of what is trained, and what that is."""
+def _learning_rate_options(options: TrainOptions) -> dict[str, str]:
+    """The options that are learning rates of this training, and what they are the learning rates of."""
     parts = parameter_groups.changed_parts(options)
     used = {"row_lr": "rows", "adapter_lr": "adapters" if parameter_groups.has_adapters(options) else "",
             "layer_lr": "layers" if set(parts) - {parameter_groups.HEADS} else "",
@@ -304,10 +312,10 @@ def _trained(options: TrainOptions) -> dict[str, str]:
     return {name: what for name, what in used.items() if what}
 
 
-def _disk(trainer: Trainer, run: Path, options: TrainOptions) -> Iterator[str]:
+def _disk_warnings(trainer: Trainer, run_dir: Path, options: TrainOptions) -> Iterator[str]:
     one = checkpoint_bytes(trainer)
     most = min(options.keep_last + 2, 1 + -(-options.steps // options.checkpoint_every))  # the best, and one in writing
-    free = shutil.disk_usage(run).free
+    free = shutil.disk_usage(run_dir).free
     if free < one * most:
         yield (f"The disk may not hold the checkpoints: {most} of about {size_text(one)} are there at once, "
                f"{size_text(one * most)}, and {size_text(free)} are free. Free some space, or keep fewer.")

@@ -44,7 +44,7 @@ _STARTING_ROWS = "starting_rows"  # file in a run's folder: the hash of the new 
 
 def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, device: torch.device,
               group: ProcessGroup = ONE_PROCESS, max_clips: int | None = None) -> TrainingRun:
-    """Load everything that a new or resumed run needs. `max_clips`: use only so many clips, for a trial run."""
+    """Load everything that a new or resumed run needs. `max_clips`: use only so many clips, for a preflight."""
     run_dir = reporter.directory
 
     def warn(message: str) -> None:

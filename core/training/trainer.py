@@ -293,8 +293,9 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         if self.tts.device.type == "cuda":
             torch.cuda.empty_cache()
-        smaller, message = memory_plan.plan_after_out_of_memory(self.microbatch_plan, self.options, self.step + 1,
-                                                                sharded=self.sharded)
+        if self.sharded:
+            raise memory_plan.sharded_out_of_memory(self.step + 1)
+        smaller, message = memory_plan.plan_after_out_of_memory(self.microbatch_plan, self.options, self.step + 1)
         self.set_microbatch_plan(smaller)
         self._warn(message)
 
@@ -314,7 +315,7 @@ class Trainer:
 
         Gradients are cleared and random generators restored. With FSDP all ranks call it.
         """
-        samples = self.loader.trial_samples(pairs)
+        samples = self.loader.profiling_samples(pairs)
         speech_tokens = sum(sample.speech_targets for sample in samples)
         text_tokens = sum(sample.text_targets for sample in samples)
         rng_state = self._rng_state()

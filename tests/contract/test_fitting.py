@@ -117,7 +117,7 @@ def test_what_is_found_out_before_a_run_changes_nothing(world: World) -> None:
     probed = world.trainer(**NOISY)
     seen = []
     for _ in range(3):
-        found = run_plan.estimate(probed)
+        found = run_plan.fit_memory_plan(probed)
         seen.append(probed.train_step())
     assert seen == wanted
     assert all(torch.equal(value, probed.trainables.named[name]) for name, value in trained(plain).items())
@@ -130,7 +130,7 @@ def test_what_is_found_out_before_a_run_changes_nothing(world: World) -> None:
 def test_the_memory_that_is_planned_is_that_of_the_longest_batch(world: World, scope: str) -> None:
     """In `full` gradients of the base take more than the activations of few clips."""
     trainer = world.trainer(**{**EVEN, "scope": scope})
-    needed = run_plan.estimate(trainer).needed
+    needed = run_plan.fit_memory_plan(trainer).needed
     assert needed is not None
     longest = trainer.loader.by_length()[-6:]
     peak = memory_plan.peak_bytes(DEVICE, lambda: trainer.profile_forward_backward(longest))
@@ -141,7 +141,7 @@ def test_a_run_that_would_not_fit_recomputes_and_then_halves(world: World, monke
     def found(free: int | None, **changes: object) -> run_plan.Estimate:
         monkeypatch.setattr(compute, "free_bytes", lambda device: free)
         trainer = world.trainer(**{**EVEN, **changes})
-        estimate = run_plan.estimate(trainer)
+        estimate = run_plan.fit_memory_plan(trainer)
         assert trainer.microbatch_plan == estimate.microbatch_plan
         return estimate
 
@@ -164,10 +164,10 @@ def test_a_run_that_would_not_fit_recomputes_and_then_halves(world: World, monke
 
 def test_a_trial_that_runs_out_of_memory_is_not_planned_with(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = world.trainer(wrap=lambda model: Cramped(model, 1, 6), **EVEN)
-    assert run_plan.estimate(trainer).microbatch_plan == MicrobatchPlan(activation_checkpointing=True)
+    assert run_plan.fit_memory_plan(trainer).microbatch_plan == MicrobatchPlan(activation_checkpointing=True)
     monkeypatch.setattr(compute, "free_bytes", lambda device: 24 * 2**30)
     trainer = world.trainer(wrap=lambda model: Cramped(model, 0), **EVEN)
-    estimate = run_plan.estimate(trainer)
+    estimate = run_plan.fit_memory_plan(trainer)
     assert (estimate.fits, estimate.needed) == (False, None)
     assert run_plan.plan_event(trainer, estimate).lines[-1] == (
         "A single clip does not fit into the 24.0 GiB of free memory: the run may run out of memory.")
@@ -175,7 +175,7 @@ def test_a_trial_that_runs_out_of_memory_is_not_planned_with(world: World, monke
 
 def test_the_time_of_a_step_is_that_of_whole_batches_of_short_and_long_clips_without_the_first_pass(
         world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a trial of few clips too. A clip takes a second here, its length a little, and the first pass an hour."""
+    """In a preflight of few clips too. A clip takes a second here, its length a little, and the first pass an hour."""
     trainer = world.trainer(**{**EVEN, "batch_size": 2, "gradient_accumulation": 3})
     lengths = sorted(item.batch_clip.length for item in trainer.data.train)
     passes: list[list[int]] = []

@@ -24,10 +24,11 @@ def planned(processes: int = 1, clips: int = 10) -> SimpleNamespace:
 
 def test_clips_are_counted_as_all_processes_hear_them() -> None:
     options = train_options(batch_size=5, steps=150)
-    assert list(run_plan._data(planned(), options)) == []
-    (said,) = run_plan._data(planned(processes=2), options)
+    assert list(run_plan._data_warnings(planned(), options)) == []
+    (said,) = run_plan._data_warnings(planned(processes=2), options)
     assert "Each of the 10 clips is used 150 times in 150 steps" in said
-    assert list(run_plan._data(planned(), train_options(batch_size=5, steps=150, processes=2))) == [said]  # of a trial
+    preflight = planned()
+    assert list(run_plan._data_warnings(preflight, train_options(batch_size=5, steps=150, processes=2))) == [said]
 
 
 @pytest.mark.parametrize(("changes", "told"), [
@@ -36,16 +37,16 @@ def test_clips_are_counted_as_all_processes_hear_them() -> None:
     ({"scope": "full", "full_trainable": "adapters", "layer_lr": 0.5, "adapter_lr": 0.5}, ["adapters"]),
     ({"scope": "full", "adapter_lr": 0.5}, []), ({"scope": "gated", "layer_lr": 0.5, "head_lr": 0.5}, [])])
 def test_the_rates_of_what_is_trained_are_held_against_the_preset(changes: dict[str, object], told: list[str]) -> None:
-    said = list(run_plan._rates(planned(), train_options(**changes)))
+    said = list(run_plan._learning_rate_warnings(planned(), train_options(**changes)))
     assert [line.removeprefix("The learning rate of the ").partition(" ")[0] for line in said] == told
     assert all("the training may diverge" in line for line in said)
 
 
 def test_a_warmup_as_long_as_the_training_is_told() -> None:
-    (said,) = run_plan._rates(planned(), train_options(steps=40, warmup=5000))
+    (said,) = run_plan._learning_rate_warnings(planned(), train_options(steps=40, warmup=5000))
     assert said.startswith("The warmup of 5000 steps is not shorter than the training of 40 steps: the learning rates "
                            "only reach 0.008 times their peak")
-    assert list(run_plan._rates(planned(), train_options(steps=40, warmup=39))) == []
+    assert list(run_plan._learning_rate_warnings(planned(), train_options(steps=40, warmup=39))) == []
 
 
 @pytest.fixture(scope="module")

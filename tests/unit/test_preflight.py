@@ -88,7 +88,7 @@ def test_a_trial_of_full_speaks_and_weighs_few_clips_and_says_so(
     listener, result = tried(world, scope="full", ewc=0.1, evaluation_sentences=0)
     assert base_that_speaks[0] == 4
     assert weighed == [2]
-    assert "the trial has 4 of them; the training synthesizes all of them" in str(result["not_tried"])
+    assert "the preflight has 4 of them; the training synthesizes all of them" in str(result["not_tried"])
     assert "estimated on 2 clips, not on 32" in str(result["not_tried"])
     assert sorted(path.name for path in listener.directory.glob("spoken*")) == ["spoken.wav"]
 
@@ -110,7 +110,7 @@ def test_what_cannot_be_tried_in_a_minute_is_named_with_the_reason(
     said = str(tried(world, compile="on", processes=3)[1]["not_tried"])
     assert seen == ["cpu"]
     assert "layers are not compiled, which takes minutes" in said
-    assert "The 3 processes are not started: the trial is one process" in said
+    assert "The 3 processes are not started: the preflight is one process" in said
 
 
 def test_a_machine_that_cannot_compile_is_found(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +255,7 @@ def test_a_trial_takes_the_longest_clip_and_company_for_each(world: Workspace) -
     ({"scope": "full", "adapter": "dora", "full_trainable": "adapters"}, False), ({"adapter": "dora"}, False),
     ({"scope": "full"}, False)])
 def test_adapters_that_a_scope_has_none_of_are_told(changes: dict[str, object], told: bool) -> None:
-    said = list(run_plan.unused(TrainOptions.model_validate(changes)))
+    said = list(run_plan.unused_option_warnings(TrainOptions.model_validate(changes)))
     assert bool(said) is told
     assert not said or str(changes["adapter"]) in said[0]
 
@@ -266,10 +266,10 @@ def test_what_protects_the_base_is_told_where_nothing_of_it_changes(scope: str) 
            "l2_sp": 0.1, "ewc": 0.1, "fisher_clips": 5, "drift_bound": 1.0, "drift_action": "stop", "replay": 0.5,
            "replay_datasets": "mine", "replay_texts": "/texts.txt"}
     assert set(odd) == set(run_plan.FULL_ONLY)
-    (said,) = run_plan.unused(TrainOptions.model_validate({"scope": scope, **odd}))
+    (said,) = run_plan.unused_option_warnings(TrainOptions.model_validate({"scope": scope, **odd}))
     assert [name for name in odd if f"({name} " not in said] == []
     assert said.startswith(f"Scope {scope!r} does not change the base, so these have no effect: ")
-    assert list(run_plan.unused(TrainOptions.model_validate({"scope": scope}))) == []
+    assert list(run_plan.unused_option_warnings(TrainOptions.model_validate({"scope": scope}))) == []
 
 
 @pytest.mark.parametrize(("changes", "named"), [
@@ -281,7 +281,7 @@ def test_what_protects_the_base_is_told_where_nothing_of_it_changes(scope: str) 
     ({"full_trainable": "heads", "head_lr": 1e-3, "l2_sp": 0.1}, ""),
     ({"layer_lr": 1e-4, "ewc": 0.1, "fisher_clips": 5, "distillation": 1.0}, "")])
 def test_what_full_leaves_unused_is_told(changes: dict[str, object], named: str) -> None:
-    said = " ".join(run_plan.unused(TrainOptions.model_validate({"scope": "full", **changes})))
+    said = " ".join(run_plan.unused_option_warnings(TrainOptions.model_validate({"scope": "full", **changes})))
     assert named in said
     assert bool(said) is bool(named)
 

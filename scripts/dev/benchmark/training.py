@@ -83,7 +83,7 @@ def measure(bench: Bench) -> BenchmarkResults:
 
 def _scope(bench: Bench, scope: Scope) -> list[BenchmarkRow]:
     trainer = make(bench, scope)
-    run_plan.estimate(trainer)  # as before any training: it leaves the trainer with what fits into the memory
+    run_plan.fit_memory_plan(trainer)  # as before any training: it leaves the trainer with what fits into the memory
     peak = memory_plan.peak_bytes(bench.device, trainer.train_step) + size(trainer)
     speed = measure_interleaved({scope: lambda: epoch(trainer)}, bench.sizes.epochs)[scope]
     how = f"{scope}, {_layers(bench)}, {trainer.precision}{_setting(trainer)}"
