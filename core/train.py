@@ -29,7 +29,7 @@ from core import compute
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Event, Result, Step, WarningRaised, read_events
 from core.jobs.process_watchdog import exit_with_parent
-from core.jobs.reporter import Reporter, check_stop, stage
+from core.jobs.reporter import Reporter, StopRequested, check_stop, stage
 from core.library import certificate
 from core.training import checkpoint, distributed, memory_plan, parameter_groups, run_plan, trackers
 from core.training.checkpoint_evaluation import TrainingRun
@@ -49,26 +49,26 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
     """Train to the last step or the time limit. A separate job computes the certificate (`core.certify`)."""
     schema.check_sharding(options, schema.get_world_size(options.processes))
     device = compute.setup_device(options.device)
-    with trackers.tracked(reporter, options.tracker, options.model_dump(mode="json")) as tracked:
+    with trackers.open_trackers(reporter, options.tracker, options.model_dump(mode="json")) as reporter:
         with distributed.launch(options.processes, device, ["-m", "core.train", str(workspace.path)]) as group:
-            group.broadcast((tracked.directory.name, options.model_dump(mode="json")))  # to `run_other_rank`
-            training_run, _ = prepare_run(options, workspace, tracked, group)
+            group.broadcast((reporter.directory.name, options.model_dump(mode="json")))  # to `run_other_rank`
+            training_run, _ = prepare_run(options, workspace, reporter, group)
             train_loop(training_run)
-        return run_result(training_run.trainer, tracked)
+        return run_result(training_run.trainer, reporter)
 
 
 def run_other_rank(workspace: Workspace) -> None:
     """The same run in a rank other than 0, which writes nothing."""
-    if "LISAN_WORKER" in os.environ:  # unset under torchrun, which ends its processes itself
-        exit_with_parent(int(os.environ["LISAN_WORKER"]))
-    device = compute.setup_device(os.environ.get("LISAN_DEVICE", "auto"))
+    if "LISAN_RANK0_PID" in os.environ:  # unset under torchrun, which ends its processes itself
+        exit_with_parent(int(os.environ["LISAN_RANK0_PID"]))
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    distributed.init_process_group("env://", rank, world_size, device)
+    distributed.init_process_group("env://", rank, world_size)
     group = ProcessGroup(rank, world_size)
     try:
         name, values = group.broadcast(None)
-        run, _ = prepare_run(TrainOptions(**values), workspace, SilentReporter(workspace.runs / name), group)
-        train_loop(run)
+        reporter = SilentReporter(workspace.runs / name)
+        training_run, _ = prepare_run(TrainOptions(**values), workspace, reporter, group)
+        train_loop(training_run)
     except AbortedByRank0:
         pass
     finally:
@@ -83,13 +83,13 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
     """
     device = compute.setup_device(options.device)
     with stage(reporter, "load"), group.rank0_first():
-        run = setup_run(options, workspace, reporter, device, group, max_clips)
+        training_run = setup_run(options, workspace, reporter, device, group, max_clips)
         if group.rank == 0:
-            _write_environment(reporter.directory, device, str(run.trainer.precision))
+            _write_environment(reporter.directory, device, str(training_run.trainer.precision))
 
-    trainer = run.trainer
-    if trainer.step and (trainer.finished or run.should_stop()):
-        return run, Estimate(trainer.microbatch_plan, None, None)
+    trainer = training_run.trainer
+    if trainer.step and (trainer.finished or training_run.early_stopped()):
+        return training_run, Estimate(trainer.microbatch_plan, None, None)
     with stage(reporter, "memory plan"):
         if trainer.sharded:
             estimate = run_plan.fit_memory_plan(trainer)
@@ -107,24 +107,28 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
         check_stop(reporter)
 
     group.run_on_rank0(announce)
-    return run, estimate
+    return training_run, estimate
 
 
-def train_loop(run: TrainingRun) -> None:
+def train_loop(training_run: TrainingRun) -> None:
     """Take all steps and evaluate checkpoints; end early on a stop request, early stopping or the time limit."""
-    trainer, reporter, options = run.trainer, run.reporter, run.options
+    trainer, reporter, options = training_run.trainer, training_run.reporter, training_run.options
     group = trainer.group
     finished = trainer.finished  # true from the start if a finished run is resumed
     schedule = trainer.schedule
     watch = LossWatch(schedule.steps, schedule.warmup)
     if group.rank == 0:
         watch.read_journal(reporter.directory, trainer.step)
-    if trainer.step == 0:
-        run.evaluate_base()
-    else:
-        run.finish_pending_evaluation(checkpoint_due=finished or trainer.step % options.checkpoint_every == 0)
 
-    while not finished and not run.should_stop():
+    def is_checkpoint_due() -> bool:
+        return finished or trainer.step % options.checkpoint_every == 0
+
+    if trainer.step == 0:
+        training_run.evaluate_base()
+    else:
+        training_run.finish_pending_evaluation(checkpoint_due=is_checkpoint_due())
+
+    while not finished and not training_run.early_stopped():
         try:
             losses = trainer.train_step()
         except Diverged as error:
@@ -133,7 +137,7 @@ def train_loop(run: TrainingRun) -> None:
                            if saved else "No checkpoint was saved yet.")
             raise UserError(f"{error.message} {resume_hint}", error.hint) from error
         finished = trainer.finished
-        checkpoint_due = finished or trainer.step % options.checkpoint_every == 0
+        checkpoint_due = is_checkpoint_due()
         if group.rank == 0 and (checkpoint_due or trainer.step % max(1, schedule.steps // _MAX_STEP_EVENTS) == 0):
             event = _step_event(trainer, losses)
             reporter.emit(event)
@@ -143,20 +147,20 @@ def train_loop(run: TrainingRun) -> None:
         # Rank 0 decides for all ranks: only its clock counts, and only it sees a stop request.
         finished, checkpoint_due, stop = group.broadcast((finished, checkpoint_due, reporter.stop_requested()))
         if checkpoint_due or stop:
-            run.save()
+            training_run.save()
         if stop:
-            run.check_stop()
-            raise AbortedByRank0
+            raise StopRequested(training_run.stop_message) if group.rank == 0 else AbortedByRank0
         if checkpoint_due:
-            run.evaluate_checkpoint()
-        elif run.validation_due():
-            run.validate_losses()
+            training_run.evaluate_checkpoint()
+        elif training_run.validation_due():
+            training_run.validate_losses()
 
-    if trainer.step < options.steps and run.should_stop():
-        best = run.early_stopping
+    if trainer.step < options.steps and training_run.early_stopped():
+        early = training_run.early_stopping
         reporter.emit(WarningRaised(
-            f"Stopped early at step {trainer.step} of {options.steps}: {best.validations_without_improvement} "
-            f"validations in a row did not improve the {run.metric} of {best.best:.4f} at step {best.best_step}."))
+            f"Stopped early at step {trainer.step} of {options.steps}: {early.validations_without_improvement} "
+            f"validations in a row did not improve the {training_run.metric} of {early.best:.4f} at step "
+            f"{early.best_step}."))
     elif trainer.step < trainer.schedule.steps:
         reporter.emit(WarningRaised(
             f"The time limit of {options.max_minutes:g} minutes ended the training at step {trainer.step} of "
@@ -181,9 +185,9 @@ class LossWatch:
         self._count, self._first, self._lowest = 0, math.nan, math.inf
         self._rise_warned = self._fall_checked = False
 
-    def read_journal(self, run: Path, step: int) -> None:
+    def read_journal(self, run_dir: Path, step: int) -> None:
         """Observe the steps up to `step` in the journal of a resumed run, so that no warning is repeated."""
-        steps = {event.step: event for event in read_events(run / "events.jsonl")[0] if isinstance(event, Step)}
+        steps = {event.step: event for event in read_events(run_dir / "events.jsonl")[0] if isinstance(event, Step)}
         for number in sorted(number for number in steps if number <= step):
             self.observe(steps[number])
 

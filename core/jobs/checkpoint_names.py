@@ -22,16 +22,16 @@ BEST = "best"
 _LOCK_TIMEOUT_S = 10.0
 
 
-def checkpoint_steps(run: Path) -> list[int]:
-    """Steps of the training in the folder `run` that have a checkpoint, ascending."""
-    folders = (run / CHECKPOINTS).glob("step-*")
+def checkpoint_steps(run_dir: Path) -> list[int]:
+    """Steps of the training in the folder `run_dir` that have a checkpoint, ascending."""
+    folders = (run_dir / CHECKPOINTS).glob("step-*")
     return sorted(int(number) for path in folders if (number := path.name.removeprefix("step-")).isascii()
                   and number.isdigit() and len(number) < 13 and path.is_dir())
 
 
-def folder_of(run: Path, step: int) -> Path:
+def folder_of(run_dir: Path, step: int) -> Path:
     """The folder of the checkpoint of `step`."""
-    return run / CHECKPOINTS / f"step-{step:06d}"
+    return run_dir / CHECKPOINTS / f"step-{step:06d}"
 
 
 def resume_point(job: Job) -> str:
@@ -43,11 +43,11 @@ def resume_point(job: Job) -> str:
     return "Nothing was saved yet; it resumes from the beginning."
 
 
-def pinned_names(run: Path) -> dict[str, int]:
-    """The steps of the pinned checkpoints of `run` by name; `UserError` if the list is damaged."""
-    if not os.path.lexists(f"{run}/{CHECKPOINTS}/{NAMES}"):  # a fast answer for most of thousands of runs on the page
+def pinned_names(run_dir: Path) -> dict[str, int]:
+    """The steps of the pinned checkpoints of the run by name; `UserError` if the list is damaged."""
+    if not os.path.lexists(f"{run_dir}/{CHECKPOINTS}/{NAMES}"):  # fast for most of thousands of runs on the page
         return {}
-    path = run / CHECKPOINTS / NAMES
+    path = run_dir / CHECKPOINTS / NAMES
     try:
         return {str(name): int(step) for name, step in foreign.read_json(path).items()}
     except FileNotFoundError:
@@ -57,69 +57,69 @@ def pinned_names(run: Path) -> dict[str, int]:
                         "Delete it, and pin the checkpoints again.") from error
 
 
-def pin(run: Path, step: int, name: str) -> None:
+def pin(run_dir: Path, step: int, name: str) -> None:
     """Name the checkpoint of `step`, so that the run never deletes it."""
-    resolve_inside(run, name)
+    resolve_inside(run_dir, name)
     if name == BEST or name.isdigit():
-        raise UserError(f"{name!r} cannot be the name of a checkpoint: run:{run.name}@{name} is "
+        raise UserError(f"{name!r} cannot be the name of a checkpoint: run:{run_dir.name}@{name} is "
                         f"{'the best one' if name == BEST else f'that of step {name}'}.", "Take another name.")
     if name == CHOICE:
         raise UserError(f"{name!r} is reserved for the checkpoint that the run refers to.",
                         "Take another name; to use a checkpoint: Listen tab, or pin_checkpoint RUN --use STEP.")
-    with checkpoint_lock(run):
-        _check_step(run, step)
-        names = pinned_names(run)
+    with checkpoint_lock(run_dir):
+        _check_step(run_dir, step)
+        names = pinned_names(run_dir)
         if names.get(name, step) != step:
             raise UserError(f"The checkpoint of step {names[name]} has the name {name!r} already.",
                             "Choose another name, or unpin that one first.")
-        _write(run, {**names, name: step})
+        _write(run_dir, {**names, name: step})
 
 
-def set_choice(run: Path, wanted: str) -> None:
+def set_choice(run_dir: Path, wanted: str) -> None:
     """Let `run:ID` refer to the checkpoint `wanted` (a step or a name; empty: the best), and never delete it."""
-    with checkpoint_lock(run):
-        names = pinned_names(run)
+    with checkpoint_lock(run_dir):
+        names = pinned_names(run_dir)
         updated = {name: step for name, step in names.items() if name != CHOICE}
         if wanted:
             is_step = wanted.isascii() and wanted.isdigit()
             updated[CHOICE] = names[wanted] if wanted in names else int(wanted) if is_step else -1
-            _check_step(run, updated[CHOICE], wanted)
+            _check_step(run_dir, updated[CHOICE], wanted)
         if updated.get(CHOICE) == names.get(CHOICE):
-            raise UserError(f"run:{run.name} refers to {f'step {wanted}' if wanted else 'its best checkpoint'} "
+            raise UserError(f"run:{run_dir.name} refers to {f'step {wanted}' if wanted else 'its best checkpoint'} "
                             "already.", "Choose another checkpoint.")
-        _write(run, updated)
+        _write(run_dir, updated)
 
 
-def _check_step(run: Path, step: int, wanted: str = "") -> None:
-    steps = checkpoint_steps(run)
+def _check_step(run_dir: Path, step: int, wanted: str = "") -> None:
+    steps = checkpoint_steps(run_dir)
     if step not in steps:
-        raise UserError(f"The run {run.name!r} has no checkpoint of step {wanted or step}.",
+        raise UserError(f"The run {run_dir.name!r} has no checkpoint of step {wanted or step}.",
                         f"There are checkpoints of steps {', '.join(map(str, steps)) or '(none)'}.")
 
 
-def unpin(run: Path, name: str) -> int:
+def unpin(run_dir: Path, name: str) -> int:
     """Remove a checkpoint's name, so that the run may delete the checkpoint. Returns its step."""
-    with checkpoint_lock(run):
-        names = pinned_names(run)
+    with checkpoint_lock(run_dir):
+        names = pinned_names(run_dir)
         if name not in names:
-            raise UserError(f"No checkpoint of {run.name!r} has the name {name!r}.",
+            raise UserError(f"No checkpoint of {run_dir.name!r} has the name {name!r}.",
                             f"Pinned checkpoints: {', '.join(names) or 'none'}.")
         step = names.pop(name)
-        _write(run, names)
+        _write(run_dir, names)
     return step
 
 
-def checkpoint_lock(run: Path) -> AbstractContextManager[None]:
-    """Context in which no other process names or deletes checkpoints of `run`."""
-    folder = run / CHECKPOINTS
+def checkpoint_lock(run_dir: Path) -> AbstractContextManager[None]:
+    """Context in which no other process names or deletes checkpoints of the run."""
+    folder = run_dir / CHECKPOINTS
     if not folder.is_dir():
-        raise UserError(f"The run {run.name!r} has no checkpoint yet.", "Let it train to its first checkpoint.")
-    return locked(folder / ".names", _LOCK_TIMEOUT_S, f"The checkpoints of {run.name!r} are in use.",
+        raise UserError(f"The run {run_dir.name!r} has no checkpoint yet.", "Let it train to its first checkpoint.")
+    return locked(folder / ".names", _LOCK_TIMEOUT_S, f"The checkpoints of {run_dir.name!r} are in use.",
                   "Try again in a moment.")
 
 
-def _write(run: Path, names: dict[str, int]) -> None:
-    path = run / CHECKPOINTS / NAMES
+def _write(run_dir: Path, names: dict[str, int]) -> None:
+    path = run_dir / CHECKPOINTS / NAMES
     try:
         write_json(path, names)
     except OSError as error:

@@ -183,11 +183,14 @@ class AudioGenerated(Event):
 
 @dataclass(frozen=True)
 class CheckpointSaved(Event):
-    """A checkpoint folder is complete; `path` is relative to the job's directory."""
+    """A checkpoint folder is complete; `path` is relative to the job's directory.
+
+    The event is repeated with `best` once the checkpoint was evaluated and is the best so far.
+    """
 
     step: int
     path: str
-    best: bool
+    best: bool = False
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,7 @@ def describe(event: Event) -> str:
         case AudioGenerated():
             return f"{event.side} [{event.language}] {event.text}{_cer_text(event.error)} -> {event.path}"
         case CheckpointSaved():
-            return f"step {event.step}: saved {event.path}{' (best so far)' if event.best else ''}"
+            return f"step {event.step}: {'best checkpoint so far' if event.best else f'saved {event.path}'}"
         case WarningRaised():
             return f"Warning: {event.message}"
         case Finished():

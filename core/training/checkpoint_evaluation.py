@@ -20,7 +20,7 @@ from config.languages import language_name
 from config.schema import TrainOptions
 from core.jobs import checkpoint_names
 from core.jobs.events import CheckpointSaved, Evaluated, Progress, SampleGenerated, WarningRaised
-from core.jobs.reporter import ProgressCallback, Reporter, StopRequested, progress_callback
+from core.jobs.reporter import ProgressCallback, Reporter, check_stop, progress_callback
 from core.library.evaluation_report import METRICS
 from core.library.records import CheckpointRecord
 from core.model.loading import TTSModel
@@ -128,20 +128,20 @@ class TrainingRun:
             record = replace(self.record, step=state.step, scored=scored,
                              frozen_hash=self.trainer.compute_frozen_hash())
             checkpoint.save(self.directory, record, self.trainer.tts, self.options, state)
+            self.reporter.emit(CheckpointSaved(state.step, self._checkpoint_path()))
             best = checkpoint.read_ranking(self.directory).best
             checkpoint.prune_checkpoints(self.directory, self.options.keep_last, best)
 
         with self.trainer.evaluation_weights():
             self.trainer.group.run_on_rank0(write)
 
-    def check_stop(self) -> None:
-        """Raise `StopRequested` if a stop was requested; the caller has saved this step."""
-        if self.reporter.stop_requested():
-            self.reporter.emit(CheckpointSaved(self.trainer.step, self._checkpoint_path(), best=False))
-            raise StopRequested(f"Stopped after step {self.trainer.step} of {self.options.steps}, which is saved; "
-                                "the run can resume from there.")
+    @property
+    def stop_message(self) -> str:
+        """The message of `StopRequested`, after this step was saved."""
+        return (f"Stopped after step {self.trainer.step} of {self.options.steps}, which is saved; the run can resume "
+                "from there.")
 
-    def should_stop(self) -> bool:
+    def early_stopped(self) -> bool:
         """Whether early stopping ends the training here."""
         return self.early_stopping.should_stop(self.options.patience)
 
@@ -191,7 +191,7 @@ class TrainingRun:
         if value is None:
             return
         self.early_stopping = self.early_stopping.after(step, value, self.options.min_improvement)
-        if self.early_stopping.best_step == step or self.should_stop():
+        if self.early_stopping.best_step == step or self.early_stopped():
             self.save()
             group.run_on_rank0(lambda: self._rank(value))
 
@@ -256,7 +256,8 @@ class TrainingRun:
         step = self.trainer.step
         ranking = replace(checkpoint.read_ranking(self.directory), metric=self.metric).with_value(step, value)
         checkpoint.write_ranking(self.directory, ranking)
-        self.reporter.emit(CheckpointSaved(step, self._checkpoint_path(), best=ranking.best == step))
+        if ranking.best == step:
+            self.reporter.emit(CheckpointSaved(step, self._checkpoint_path(), best=True))
         checkpoint.prune_checkpoints(self.directory, self.options.keep_last, ranking.best)
 
     def _synthesize(self) -> tuple[dict[str, float], dict[str, float]]:
@@ -297,7 +298,7 @@ class TrainingRun:
             for name, (numerator, denominator) in values.items():
                 sums[name][0] += numerator
                 sums[name][1] += denominator
-            self.check_stop()
+            check_stop(self.reporter, self.stop_message)
         return {name: numerator / denominator for name, (numerator, denominator) in sums.items() if denominator}
 
     def _speakers(self) -> dict[str, np.ndarray]:
@@ -342,7 +343,7 @@ class TrainingRun:
     def _on_progress(self, progress: Progress) -> None:
         """Report progress. A stop request ends the run here: the step is saved, and is evaluated on resume."""
         self.reporter.emit(progress)
-        self.check_stop()
+        check_stop(self.reporter, self.stop_message)
 
     def _save_sample(self, index: int, item: EvaluatedSentence) -> None:
         step = self.trainer.step

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.rendezvous import rendezvous
 
 from config.errors import UserError
 from config.schema import get_world_size
@@ -30,6 +31,7 @@ _WAIT_TIMEOUT = timedelta(days=1)  # the other ranks wait while rank 0 evaluates
 _STEP_TIMEOUT = timedelta(minutes=10)  # within a step no rank waits long for another one
 _EXIT_TIMEOUT_S = 30.0
 _BUCKET_ELEMENTS = 2**23  # gradients are summed in buckets of 32 MiB, so that their copy stays small
+_DEVICE_KEY = "lisan/device"  # in the store of the rendezvous
 _RANK = "rank-"  # before the number of a rank, in the names of its tensors
 _ROOT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
@@ -211,12 +213,21 @@ def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iter
                 process.wait()
 
 
-def init_process_group(address: str, rank: int, world_size: int, device: torch.device) -> None:
-    """Join the other ranks; on CUDA each rank of a machine gets a separate device."""
-    if device.type == "cuda":
+def init_process_group(address: str, rank: int, world_size: int, device: torch.device | None = None) -> None:
+    """Join the other ranks; on CUDA each rank of a machine gets a separate device.
+
+    `device`: in rank 0. The others get its type from there, because torchrun starts them without the options of a
+    resumed run, and all ranks need the same backend.
+    """
+    store, _, _ = next(rendezvous(address, rank, world_size, timeout=_WAIT_TIMEOUT))
+    store.set_timeout(_WAIT_TIMEOUT)
+    if device is not None:
+        store.set(_DEVICE_KEY, device.type)
+    on_cuda = store.get(_DEVICE_KEY) == b"cuda"
+    if on_cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=address, rank=rank, world_size=world_size, timeout=_WAIT_TIMEOUT)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_cuda else "gloo", store=store, rank=rank,
+                            world_size=world_size, timeout=_WAIT_TIMEOUT)
 
 
 def check_devices(processes: int, device: torch.device) -> None:
@@ -239,7 +250,7 @@ def _start_ranks(processes: int, device: torch.device,
     for rank in range(1, processes):
         environment = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes),
                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": str(threads),
-                       "LISAN_DEVICE": device.type, "LISAN_WORKER": str(os.getpid())}
+                       "LISAN_RANK0_PID": str(os.getpid())}
         started.append(subprocess.Popen([sys.executable, *command], cwd=_ROOT, env=environment,
                                         stdin=subprocess.DEVNULL))
     return started, f"tcp://127.0.0.1:{port}"

@@ -40,10 +40,10 @@ class TensorBoard:
     A run resumes from its last checkpoint and takes the steps after it again: curves would run back.
     """
 
-    def __init__(self, run: Path, settings: Mapping[str, object], first: int) -> None:
+    def __init__(self, run_dir: Path, settings: Mapping[str, object], first: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(run / FOLDER), purge_step=first)
+        self._writer: Any = SummaryWriter(str(run_dir / FOLDER), purge_step=first)
         self._writer.add_text("options", "\n".join(f"    {name}: {value}" for name, value in settings.items()))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -60,14 +60,14 @@ class TensorBoard:
         self._writer.close()
 
 
-class Logged:
-    """Trackio, or Weights & Biases, whose interface Trackio took over. A resumed run continues its curves."""
+class WandbTracker:
+    """Weights & Biases, or Trackio, which has the same interface. A resumed run continues its curves."""
 
-    def __init__(self, package: str, run: Path, settings: Mapping[str, object]) -> None:
+    def __init__(self, package: str, run_dir: Path, settings: Mapping[str, object]) -> None:
         self._package = _imported(package)
-        common = {"project": PROJECT, "name": run.name, "config": dict(settings), "resume": "allow"}
+        common = {"project": PROJECT, "name": run_dir.name, "config": dict(settings), "resume": "allow"}
         if package == "wandb":
-            common |= {"id": run.name, "dir": str(run)}
+            common |= {"id": run_dir.name, "dir": str(run_dir)}
         self._package.init(**common)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -155,14 +155,14 @@ def numbers(event: Step | Evaluated) -> dict[str, float]:
 
 
 @contextmanager
-def tracked(reporter: Reporter, chosen: str, settings: Mapping[str, object]) -> Iterator[Reporter]:
+def open_trackers(reporter: Reporter, chosen: str, settings: Mapping[str, object]) -> Iterator[Reporter]:
     """Context of a reporter that also logs to TensorBoard and the `chosen` tracker; one that fails is named."""
     makers: dict[str, Callable[[int], ExperimentTracker]] = {
         "tensorboard": lambda first: TensorBoard(reporter.directory, settings, first)}
     if chosen != NONE:
-        makers[chosen] = lambda first: Logged(chosen, reporter.directory, settings)
-    tracked = TrackedReporter(reporter, makers)
+        makers[chosen] = lambda first: WandbTracker(chosen, reporter.directory, settings)
+    tracked_reporter = TrackedReporter(reporter, makers)
     try:
-        yield tracked
+        yield tracked_reporter
     finally:
-        tracked.close()
+        tracked_reporter.close()

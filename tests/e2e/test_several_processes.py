@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,6 +122,28 @@ def test_a_loss_that_is_not_finite_on_one_rank_skips_the_batch_on_all(world: Wor
     assert first[1:] == second[1:]
     assert first[2] == 1
     assert "A batch of step 2 was skipped: speech loss nan" in first[3][0]
+
+
+def on_a_machine_with_a_gpu(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
+    """A rank of two as torchrun starts them, for a training on the CPU; until they meet there seems to be a GPU."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    available, join = torch.cuda.is_available, distributed.init_process_group
+
+    def meet(*given: object) -> None:
+        join(*given)
+        torch.cuda.is_available = available
+
+    torch.cuda.is_available, distributed.init_process_group = lambda: True, meet
+    workspace, listener = Workspace.open(path), Listener(path / "runs" / "one")
+    if rank == 0:
+        train.run(train_options(**{**SAME, "steps": 1}, device="cpu"), workspace, listener)
+    else:
+        train.run_other_rank(workspace)
+    results.put((rank, len(losses([listener]))))
+
+
+def test_ranks_of_torchrun_train_on_the_device_of_rank_0(world: Workspace) -> None:
+    assert two_do(on_a_machine_with_a_gpu, world.path) == ((0, 1), (1, 0))
 
 
 def agree(rank: int, path: Path, port: int, results: SimpleQueue) -> None:

@@ -39,7 +39,7 @@ def events(tmp_path: Path) -> list[Event]:
 
 def told(tmp_path: Path, events: list[Event], chosen: str = trackers.NONE) -> Listener:
     listener = Listener(tmp_path)
-    with trackers.tracked(listener, chosen, SETTINGS) as reporter:
+    with trackers.open_trackers(listener, chosen, SETTINGS) as reporter:
         for event in events:
             reporter.emit(event)
     return listener

@@ -53,7 +53,8 @@ def test_a_run_keeps_the_best_and_the_last_checkpoint(world: Workspace, monkeypa
     assert checkpoint_steps(listener.directory) == [4, 8]
     ranked = checkpoint.read_ranking(listener.directory)
     assert (ranked.metric, ranked.best) == ("validation speech loss", 4)
-    assert [event.best for event in listener.of("checkpoint")] == [True, True, False, False]
+    assert [(event.step, event.best) for event in listener.of("checkpoint")] == [
+        (2, False), (2, True), (4, False), (4, True), (6, False), (8, False)]
 
 
 def test_the_last_ones_and_those_with_a_name_are_kept(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
