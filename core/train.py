@@ -233,10 +233,13 @@ def _step_event(trainer: Trainer, losses: StepLosses) -> Step:
     seconds_left = trainer.seconds / trainer.step * (steps - trainer.step)
     if options.max_minutes:
         seconds_left = min(seconds_left, max(0.0, options.max_minutes * 60 - trainer.seconds))
-    return Step(trainer.step, steps, losses.speech, losses.text, trainer.learning_rate, losses.gradient_norm,
-                round(losses.tokens / trainer.step_seconds, 1), round(trainer.seconds, 3), round(seconds_left, 1),
-                *memory_plan.peak_since_last_call(trainer.tts.device),
-                parameter_groups.learning_rates(trainer.parameter_groups, trainer.optimizer))
+    memory_bytes, memory_of = memory_plan.peak_since_last_call(trainer.tts.device)
+    return Step(
+        step=trainer.step, total_steps=steps, speech_loss=losses.speech, text_loss=losses.text,
+        learning_rates=parameter_groups.learning_rates(trainer.parameter_groups, trainer.optimizer),
+        gradient_norm=losses.gradient_norm, tokens_per_s=round(losses.tokens / trainer.step_seconds, 1),
+        seconds=round(trainer.seconds, 3), seconds_left=round(seconds_left, 1), memory_bytes=memory_bytes,
+        memory_of=memory_of)
 
 
 def _write_environment(run_dir: Path, device: torch.device, precision: str) -> None:

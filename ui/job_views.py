@@ -191,10 +191,10 @@ def status_line(state: JobState) -> str:
     left = f"about {duration(state.eta_s)} left" if state.eta_s is not None else ""
     if (last := time_limited_step(state)) is not None:
         left += f" until the time limit, at about step {last}"
-    in_bytes = state.rate is not None and state.progress is not None and state.progress.unit == "bytes"
+    in_bytes = state.units_per_s is not None and state.progress is not None and state.progress.unit == "bytes"
     stage = current_stage(state)
     parts = (STAGE_TITLES.get(stage, stage), progress_text(state.progress),
-             f"{size(state.rate or 0.0)}/s" if in_bytes else "", left)
+             f"{size(state.units_per_s or 0.0)}/s" if in_bytes else "", left)
     return ", ".join(part for part in parts if part) or "Starting."
 
 

@@ -100,7 +100,7 @@ def curves_csv(state: JobState) -> str:
     for step in state.steps:
         values = {name: value for name, value in dataclasses.asdict(step).items() if isinstance(value, int | float)}
         del values["time"]
-        rows[step.step] = {**values, **{f"learning_rate.{group}": rate for group, rate in step.rates.items()}}
+        rows[step.step] = {**values, **{f"learning_rate.{group}": rate for group, rate in step.learning_rates.items()}}
     for one in state.evaluations:
         row = rows.setdefault(one.step, {"step": one.step})
         row |= {f"held_out.{code}.{name}": value for code, measured in one.languages.items()

@@ -80,9 +80,9 @@ def _languages(state: JobState) -> list[str]:
 
 
 def _small_charts(state: JobState, logarithmic: bool, most: float | None) -> list[Html]:
-    rates = [Series(name, thin(points, _FEW_POINTS), colour)
-             for (name, points), colour in zip(rates_by_group(state).items(), _COLOURS, strict=False)]
-    drawn = [chart("Learning rate", rates, x_most=most, y_low=0.0, y_log=logarithmic)]
+    learning_rates = [Series(name, thin(points, _FEW_POINTS), colour)
+                      for (name, points), colour in zip(learning_rates_by_group(state).items(), _COLOURS, strict=False)]
+    drawn = [chart("Learning rate", learning_rates, x_most=most, y_low=0.0, y_log=logarithmic)]
     for title, every, log in (("Gradient norm", _along(state, lambda step: step.gradient_norm), logarithmic),
                               ("Tokens per second", _along(state, lambda step: step.tokens_per_s), False)):
         points = thin(every, _FEW_POINTS)
@@ -102,18 +102,13 @@ def _along(state: JobState, measure: Callable[[Step], float | None]) -> list[Poi
     return [(float(step.step), value) for step in state.steps if (value := measure(step)) is not None]
 
 
-def rates_by_group(state: JobState) -> dict[str, list[Point]]:
+def learning_rates_by_group(state: JobState) -> dict[str, list[Point]]:
     """Step and learning rate of each parameter group."""
     by_group: dict[str, list[Point]] = {}
     for step in state.steps:
-        for name, rate in rates_of(step).items():
-            by_group.setdefault(name, []).append((float(step.step), rate))
+        for name, learning_rate in step.learning_rates.items():
+            by_group.setdefault(name, []).append((float(step.step), learning_rate))
     return by_group
-
-
-def rates_of(step: Step) -> dict[str, float]:
-    """The learning rates of a step by parameter group."""
-    return step.rates or {"rows": step.learning_rate}
 
 
 def error_series(state: JobState) -> list[Series]:

@@ -327,9 +327,9 @@ def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, li
                dots(lambda one, code=code: one.languages.get(code, {}).get("accuracy")), True)
     for code in sorted({code for state in states for one in state.evaluations for code in one.errors}):
         yield f"CER, {job_views.language_name(code)}", dots(lambda one, code=code: one.errors.get(code)), True
-    for group in dict.fromkeys(name for state in states for step in state.steps for name in run_views.rates_of(step)):
+    for group in dict.fromkeys(name for state in states for step in state.steps for name in step.learning_rates):
         yield (f"Learning rate, {group}",
-               step_lines(lambda step, group=group: run_views.rates_of(step).get(group), False), False)
+               step_lines(lambda step, group=group: step.learning_rates.get(group), False), False)
     yield "Gradient norm", step_lines(lambda step: step.gradient_norm, True), False
     yield "Tokens per second", step_lines(lambda step: step.tokens_per_s, True), False
     yield "Peak memory, GB", step_lines(lambda step: None if step.memory_bytes is None

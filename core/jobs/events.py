@@ -105,22 +105,20 @@ class Step(Event):
     """One optimizer step. Losses in nats a token; `seconds` of training so far, over all attempts.
 
     `memory_bytes` is the peak of rank 0. `memory_of` `gpu`: of tensors since the last such event; `process`: of
-    resident memory since its start. `rates` are the learning rates by parameter group; that of the rows is also
-    `learning_rate`.
+    resident memory since its start. `learning_rates` are by parameter group.
     """
 
     step: int
     total_steps: int
     speech_loss: float
     text_loss: float
-    learning_rate: float
+    learning_rates: dict[str, float]
     gradient_norm: float
     tokens_per_s: float
     seconds: float
     seconds_left: float | None = None
     memory_bytes: int | None = None
     memory_of: str = ""
-    rates: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

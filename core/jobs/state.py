@@ -87,7 +87,7 @@ class JobState:
     started_at: float | None = None  # of the last attempt
     ended_at: float | None = None
     progress: Progress | None = None
-    rate: float | None = None  # units of `progress` a second, over the last half minute
+    units_per_s: float | None = None  # of `progress`, over the last half minute
     eta_s: float | None = None
     stages: Sequence[Stage] = ()
     plan: Plan | None = None
@@ -151,9 +151,10 @@ class JobStateReducer:
         self._recent: deque[tuple[float, float]] = deque()  # (time, done) of the progress now counted
 
     def state(self) -> JobState:
-        rate = self._rate()
+        units_per_s = self._units_per_s()
         lists: dict[str, Any] = {name: tuple(items) for name, items in self._lists.items()}
-        return replace(self._state, progress=self._latest, rate=rate, eta_s=self._eta(rate), **lists)
+        return replace(self._state, progress=self._latest, units_per_s=units_per_s,
+                       eta_s=self._eta(units_per_s), **lists)
 
     def add(self, event: Event) -> None:
         match event:
@@ -236,7 +237,7 @@ class JobStateReducer:
         steps.append(event)
         self._progress(Progress(event.step, event.total_steps, "steps", time=event.time))
 
-    def _rate(self) -> float | None:
+    def _units_per_s(self) -> float | None:
         if not self._state.ended_at and self._latest and self._latest.per_second is not None:
             return self._latest.per_second
         if self._state.ended_at or len(self._recent) < 2 or self._recent[-1][0] <= self._recent[0][0]:
@@ -244,7 +245,7 @@ class JobStateReducer:
         (began, first), (now, last) = self._recent[0], self._recent[-1]
         return (last - first) / (now - began)
 
-    def _eta(self, rate: float | None) -> float | None:
+    def _eta(self, units_per_s: float | None) -> float | None:
         progress = self._latest
         if self._state.ended_at or progress is None:
             return None
@@ -255,9 +256,9 @@ class JobStateReducer:
             return steps[-1].seconds_left  # also while samples are synthesized between steps
         if progress.per_second is not None:
             return progress.seconds_left
-        if not rate or progress.total is None:
+        if not units_per_s or progress.total is None:
             return None
-        return max(0.0, progress.total - progress.done) / rate
+        return max(0.0, progress.total - progress.done) / units_per_s
 
 
 def queue_position(job: Job) -> float:
@@ -299,7 +300,7 @@ class JobReader:
             if not alive and not self._read():  # read again: the last event may have been written just before the end
                 hint = f"{_CRASH_HINT} {checkpoint_names.resume_point(self.job)}"
                 return replace(self._snapshot(), status="crashed", message=_NO_LAST_EVENT, hint=hint,
-                               ended_at=self._last_time, eta_s=None, rate=None,
+                               ended_at=self._last_time, eta_s=None, units_per_s=None,
                                interrupted=not self.job.stopped_by_person())
             state = self._snapshot()
             return replace(state, status="stopping") if state.alive and self.job.stop_file.exists() else state

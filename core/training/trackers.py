@@ -141,10 +141,10 @@ def numbers(event: Step | Evaluated) -> dict[str, float]:
     """The numbers of an event, by the name of their curve."""
     values: dict[str, float | None]
     if isinstance(event, Step):
-        values = {"loss/speech": event.speech_loss, "loss/text": event.text_loss, "rate/learning": event.learning_rate,
+        values = {"loss/speech": event.speech_loss, "loss/text": event.text_loss,
                   "gradient/norm": event.gradient_norm, "speed/tokens_per_s": event.tokens_per_s,
                   "memory/peak_gb": None if event.memory_bytes is None else event.memory_bytes / 1e9,
-                  **{f"rate/{name}": rate for name, rate in event.rates.items()}}
+                  **{f"learning_rate/{name}": rate for name, rate in event.learning_rates.items()}}
     else:
         values = {"held_out/speech_loss": event.speech_loss, "held_out/text_loss": event.text_loss,
                   "held_out/accuracy": event.accuracy,

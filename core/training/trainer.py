@@ -76,7 +76,7 @@ class Trainer:
                  precision: Precision, warn: Callable[[str], None] = lambda message: None,
                  group: ProcessGroup = ONE_PROCESS) -> None:
         self.options, self.tts, self.data, self.precision, self.group = options, tts, data, precision, group
-        self.step, self.seconds, self.step_seconds, self.learning_rate = 0, 0.0, 0.0, 0.0
+        self.step, self.seconds, self.step_seconds = 0, 0.0, 0.0
         self.schedule = LearningRateSchedule.of(options)
         self.max_steps = options.steps
         if options.max_epochs:
@@ -146,7 +146,6 @@ class Trainer:
         self.train_model.lm.module.train()
         for param_group in self.optimizer.param_groups:
             param_group["lr"] = param_group[_INITIAL_LR] * self.schedule.factor(self.step)
-        self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
         parameters = list(self.trainables.named.values())
         skipped_in_a_row = 0
         loss: torch.Tensor | None

@@ -80,8 +80,9 @@ def train(job: Job, steps: int, total: int, *, finished: bool = False) -> None:
         {"new_rows": 81, "rows": 2535, "old_rows": 2454}), Stage("train"))
     for step in range(1, steps + 1):
         speech = 1.6 + 3.2 * math.exp(-step / 120) + 0.12 * math.sin(step * 1.7)
-        append(job, Step(step, total, speech, 2.0 * math.exp(-step / 90) + 0.5, 5e-3 * min(1, step / 30), 0.8, 5200.0,
-                         step * 0.42, (total - step) * 0.42, 3_100_000_000 + 2_000_000 * step, "gpu"))
+        append(job, Step(step, total, speech, 2.0 * math.exp(-step / 90) + 0.5,
+                         {"rows": 5e-3 * min(1, step / 30)}, 0.8, 5200.0, step * 0.42, (total - step) * 0.42,
+                         3_100_000_000 + 2_000_000 * step, "gpu"))
         if step % 100 == 0:
             checkpoint(job, step, speech)
     if finished:

@@ -74,7 +74,7 @@ def test_the_plan_is_stated_and_the_curve_moves_with_the_journal(scene: Scene, o
     expect(page.locator("#run-status")).to_contain_text("220 of 700")
     line = page.locator("#run-curves polyline").first
     before = line.get_attribute("points")
-    scenes.append(scene.training, Step(221, 700, 1.5, 0.5, 1e-3, 0.5, 5000.0, 93.0, 190.0))
+    scenes.append(scene.training, Step(221, 700, 1.5, 0.5, {"rows": 1e-3}, 0.5, 5000.0, 93.0, 190.0))
     expect(page.locator("#run-status")).to_contain_text("221 of 700")
     wait_until(lambda: line.get_attribute("points") != before, page)
 

@@ -42,7 +42,7 @@ def told(events: Sequence[Event]) -> dict[tuple[str, int], set[tuple[float, ...]
     found: dict[tuple[str, int], set[tuple[float, ...]]] = {}
     for event in events:
         if isinstance(event, Step):
-            numbers = (event.speech_loss, event.text_loss, event.gradient_norm, event.learning_rate)
+            numbers = (event.speech_loss, event.text_loss, event.gradient_norm, event.learning_rates["rows"])
         elif isinstance(event, Evaluated):
             others = (value for _, one in sorted(event.languages.items()) for _, value in sorted(one.items()))
             numbers = (event.speech_loss, event.text_loss or 0.0, event.accuracy or 0.0, *event.errors.values(),

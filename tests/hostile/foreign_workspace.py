@@ -28,7 +28,8 @@ def build(path: Path) -> Workspace:
     run = create_job(workspace, "train", TrainOptions(extension=EXTENSION, dataset=DATASET), name=RUN).directory
     journal = events.Journal(run / "events.jsonl")
     for event in (events.Queued(), events.Started(1, 1), events.Stage("prepare", 1.0), events.Plan(("a plan",)),
-                  *(events.Step(step, 3, 5.0 - step, 4.0, 1e-3, 1.0, 100.0, 1.0 * step) for step in (1, 2, 3)),
+                  *(events.Step(step, 3, 5.0 - step, 4.0, {"rows": 1e-3}, 1.0, 100.0, 1.0 * step)
+                    for step in (1, 2, 3)),
                   events.Evaluated(3, 4.0, {"am": 0.5}), events.SampleGenerated(3, "am", "text", "samples/a.wav", 0.5),
                   events.CheckpointSaved(3, "checkpoints/step-000003", True), events.WarningRaised("a warning"),
                   events.Finished({"steps": 3})):

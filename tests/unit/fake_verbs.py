@@ -16,7 +16,7 @@ COMMAND = (sys.executable, "-m", "tests.unit.fake_verbs")
 
 
 def step(number: int, total: int = 10, loss: float = 1.0) -> Step:
-    return Step(number, total, loss, 2.0, 0.1, 1.0, 100.0, float(number))
+    return Step(number, total, loss, 2.0, {"rows": 0.1}, 1.0, 100.0, float(number))
 
 
 def train(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:

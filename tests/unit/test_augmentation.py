@@ -276,8 +276,8 @@ def test_the_order_is_that_of_a_run_without_and_prompts_are_as_recorded(made: Wo
             assert all(np.array_equal(mine.conditioning[name], theirs.conditioning[name]) for name in mine.conditioning)
             differing += not np.array_equal(mine.speech_codes, theirs.speech_codes)
     assert differing > 0.8 * 7 * 4
-    trial = augmented.profiling_samples(augmented.by_length()[-1:])[0]  # the longest that is ever heard, text counted
-    assert len(trial.speech_codes) + len(trial.text_ids) == max(
+    longest = augmented.profiling_samples(augmented.by_length()[-1:])[0]  # the longest that is ever heard, text counted
+    assert len(longest.speech_codes) + len(longest.text_ids) == max(
         one.batch_clip.length for item in data.train for one in (item, *data.variants[item.id]))
 
 

@@ -37,7 +37,7 @@ def test_every_kind_of_event_comes_back_as_it_was_written(tmp_path: Path):
     written = [
         journal.Queued(), journal.Waiting("for cpu"), journal.Started(12, 1), journal.Stage("copy", 1.5),
         Plan(("81 new rows of 2535", "0 of 2454 old rows"), {"new": 81, "old": 0}), Progress(1, None, "clips", "ሰላም"),
-        Step(1, 10, 2.5, 3.5, 1e-3, 0.7, 900.0, 1.0, 9.0, rates={"rows": 1e-3}), Evaluated(1, 2.25, {"am": 0.5}),
+        Step(1, 10, 2.5, 3.5, {"rows": 1e-3}, 0.7, 900.0, 1.0, 9.0), Evaluated(1, 2.25, {"am": 0.5}),
         journal.SampleGenerated(1, "am", "ሰላም", "samples/1.wav", None), journal.AudioChunk("base", 0, 1, "a.wav", 0.5),
         AudioGenerated("base", 0, "a.wav", "hello", "en", 1.5, 0.3, 0.1, "hallo", "a.png"),
         journal.CheckpointSaved(1, "checkpoints/1", True), WarningRaised("short"),
@@ -106,12 +106,6 @@ def test_a_line_that_is_no_event_is_shown_and_not_lost_in_silence(tmp_path: Path
     assert len(events) == 5
     assert all(isinstance(event, WarningRaised) for event in events)
     assert "from the future" in str(events[0])
-
-
-def test_a_step_written_before_rates_were_told_by_group_is_read() -> None:
-    line = (b'{"event": "step", "step": 1, "total_steps": 2, "speech_loss": 3.0, "text_loss": 2.0, '
-            b'"learning_rate": 0.001, "gradient_norm": 0.5, "tokens_per_s": 900.0, "seconds": 1.0}')
-    assert journal.decode(line) == Step(1, 2, 3.0, 2.0, 1e-3, 0.5, 900.0, 1.0, rates={})
 
 
 def test_an_unknown_field_of_a_known_event_is_ignored(tmp_path: Path):

@@ -128,7 +128,7 @@ def test_rate_and_time_left_are_measured(workspace: Workspace):
     lines += [{"event": "progress", "time": 100.0 + n, "done": 5 * n, "total": 100, "unit": "clips"} for n in (1, 2, 3)]
     job.journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
     state = JobReader(job).state(worker_alive=True)
-    assert (state.rate, state.eta_s) == (5.0, 17.0)
+    assert (state.units_per_s, state.eta_s) == (5.0, 17.0)
     journal = Journal(job.journal)
     journal.append(Progress(1, 10, "sentences"))
     assert JobReader(job).state(worker_alive=True).eta_s is None  # another count: nothing measured yet

@@ -15,7 +15,7 @@ from tests.worlds import Listener, train_options
 
 
 def step(number: int, loss: float, steps: int) -> Step:
-    return Step(number, steps, loss, 1.0, 1e-3, 1.0, 100.0, float(number))
+    return Step(number, steps, loss, 1.0, {"rows": 1e-3}, 1.0, 100.0, float(number))
 
 
 def warnings(losses: list[float], warmup: int = 0) -> dict[int, str]:

@@ -50,7 +50,7 @@ def test_every_part_is_tried_and_only_the_sound_is_kept(
     assert any(message.startswith("It drifted.") for message in warned)
     assert result["warnings"] == len(warned)
     assert "for 800 steps" in str(result["training"])
-    assert [step.learning_rate for step in listener.of("step")][0] == pytest.approx(5e-3)
+    assert [step.learning_rates["rows"] for step in listener.of("step")][0] == pytest.approx(5e-3)
     (spoken,) = [event for event in listener.of("sample") if event.path == "spoken.wav"]
     assert (listener.directory / spoken.path).stat().st_size > 1000
     assert not (listener.directory / "checkpoints").exists()

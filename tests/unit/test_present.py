@@ -37,7 +37,7 @@ def job(verb: str = "train", **settings: object) -> Job:
 
 
 def steps(count: int) -> tuple[Step, ...]:
-    return tuple(Step(number, 100, 4 / number, 2.0, 1e-3, 0.5, 900.0, number * 0.5, 10.0)
+    return tuple(Step(number, 100, 4 / number, 2.0, {"rows": 1e-3}, 0.5, 900.0, number * 0.5, 10.0)
                  for number in range(1, count + 1))
 
 

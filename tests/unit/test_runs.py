@@ -22,7 +22,7 @@ def trained(workspace: Workspace, name: str, *, steps: int = 5, memory: bool = T
     job = create_job(workspace, "train", TrainOptions(**options), name=name)  # type: ignore[arg-type]
     fold = JobStateReducer(job)
     for step in range(1, steps + 1):
-        fold.add(Step(step, 10, 4.0 / step, 2.0 / step, 1e-3 * step, 0.5, 900.0, 6.0 * step, None,
+        fold.add(Step(step, 10, 4.0 / step, 2.0 / step, {"rows": 1e-3 * step}, 0.5, 900.0, 6.0 * step, None,
                       2_000_000_000 + step if memory else None, "gpu" if memory else ""))
     if steps:
         numbers = {"speech_loss": 1.5, "text_loss": 0.7, "accuracy": 0.4, "clips": 4}
@@ -52,7 +52,7 @@ def test_each_measure_has_a_line_for_each_run(states: list[JobState]) -> None:
 
 
 def test_each_parameter_group_has_a_chart_of_its_rate(states: list[JobState]) -> None:
-    gated = replace(states[0], steps=tuple(replace(step, rates={"rows": 2e-3, "adapters": 1e-4})
+    gated = replace(states[0], steps=tuple(replace(step, learning_rates={"rows": 2e-3, "adapters": 1e-4})
                                            for step in states[0].steps))
     html = train.comparison_view([gated, states[1]], False, False)
     by_title = {part.partition("</h4>")[0]: part for part in html.split("<h4>")[1:]}
@@ -78,7 +78,7 @@ def test_what_was_set_differently_is_told_and_the_rest_is_not(states: list[JobSt
 
 def test_along_minutes_a_point_stands_at_its_time(states: list[JobState]) -> None:
     [line, _] = next(lines for title, lines, _ in train._charts(states, True) if title == "Learning rate, rows")
-    assert line.points[-1] == (0.5, pytest.approx(states[0].steps[-1].learning_rate))
+    assert line.points[-1] == (0.5, pytest.approx(states[0].steps[-1].learning_rates["rows"]))
 
 
 def test_the_newest_are_shown_until_some_are_chosen(states: list[JobState], tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def test_lengths_are_minutes_and_the_steps_that_fit_into_them(workspace: Workspa
     write_extension(workspace)
     made = create_job(workspace, "train", five)
     assert made.device == "cpu"
-    state = JobState(made, status="finished", steps=(Step(100, 800, 3.0, 1.0, 0.1, 1.0, 10.0, 50.0, 0.0),))
+    state = JobState(made, status="finished", steps=(Step(100, 800, 3.0, 1.0, {"rows": 0.1}, 1.0, 10.0, 50.0, 0.0),))
     assert start.step_seconds(workspace, View("start", CHOICES, (state,)), five, ()) is None  # too few were taken
     state = replace(state, steps=state.steps * 5)
     assert start.step_seconds(workspace, View("start", CHOICES, (state,)), five, ()) == 0.5

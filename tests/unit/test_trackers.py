@@ -25,8 +25,8 @@ SETTINGS = {"steps": 2, "scope": "gated"}
 
 
 def step(number: int) -> Step:
-    return Step(number, 2, 3.0 / number, 2.0, 1e-3, 0.5, 900.0, 1.0, None, 2_000_000_000 * number, "gpu",
-                {"rows": 1e-3, "adapters": 1e-4})
+    return Step(number, 2, 3.0 / number, 2.0, {"rows": 1e-3, "adapters": 1e-4}, 0.5, 900.0, 1.0, None,
+                2_000_000_000 * number, "gpu")
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_tensorboard_holds_every_number_and_the_sound(tmp_path: Path, events: li
     assert listener.events == events
     written = EventAccumulator(str(tmp_path / trackers.FOLDER)).Reload()
     assert set(written.Tags()["scalars"]) == {
-        "loss/speech", "loss/text", "rate/learning", "rate/rows", "rate/adapters", "gradient/norm",
+        "loss/speech", "loss/text", "learning_rate/rows", "learning_rate/adapters", "gradient/norm",
         "speed/tokens_per_s", "memory/peak_gb",
         "held_out/speech_loss", "held_out/accuracy", "held_out/en/speech_loss", "error/am"}
     assert [(one.step, one.value) for one in written.Scalars("loss/speech")] == [(1, 3.0), (2, 1.5)]

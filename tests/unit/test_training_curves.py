@@ -23,11 +23,11 @@ from ui import charts, media, run_views
 RATES = {"rows": 1e-3, "adapters": 1e-4}
 
 
-def run(count: int = 20, *, languages: tuple[str, ...] = ("am",), scope: str = "gated", rates: bool = True,
+def run(count: int = 20, *, languages: tuple[str, ...] = ("am",), scope: str = "gated",
         memory: bool = True) -> JobState:
     """A run that was validated at its 10th and its last step; each language's loss rises more than the one before's."""
-    steps = tuple(Step(step, 40, 8.0 / step, 2.0, 1e-3, 0.5 + step / 100, 900.0 + step, float(step), 9.0,
-                       3_000_000_000 if memory else None, "gpu" if memory else "", dict(RATES) if rates else {})
+    steps = tuple(Step(step, 40, 8.0 / step, 2.0, dict(RATES), 0.5 + step / 100, 900.0 + step, float(step), 9.0,
+                       3_000_000_000 if memory else None, "gpu" if memory else "")
                   for step in range(1, count + 1))
     measured = tuple(Evaluated(step, 2.0, {"am": 0.3}, 0.7, 0.4, {
         code: {"speech_loss": 2.0 + (0.01 * at * step), "text_loss": 0.7} for at, code in enumerate(languages)})
@@ -81,18 +81,9 @@ def test_of_many_languages_those_that_rose_most_are_drawn_and_the_rest_is_counte
     assert "3 more languages are measured" in html
 
 
-def test_each_parameter_group_has_its_rate_and_an_old_journal_that_of_the_rows() -> None:
+def test_each_parameter_group_has_its_learning_rate() -> None:
     assert keys(run_views.run_curves(run()), "Learning rate") == ["rows", "adapters"]
-    old = run(rates=False)
-    assert keys(run_views.run_curves(old), "Learning rate") == ["rows"]
-    assert run_views.rates_by_group(old)["rows"][0] == (1.0, pytest.approx(1e-3))
-
-
-def test_a_run_that_went_on_after_rates_were_told_by_group_draws_both_parts() -> None:
-    old, new = run(10, rates=False), run(20)
-    both = JobState(new.job, "running", steps=(*old.steps, *new.steps[10:]))
-    found = run_views.rates_by_group(both)
-    assert (len(found["rows"]), len(found["adapters"])) == (20, 10)
+    assert run_views.learning_rates_by_group(run())["rows"][0] == (1.0, pytest.approx(1e-3))
 
 
 def test_the_logarithmic_axis_is_that_of_losses_rates_and_gradients_and_not_of_the_machine() -> None:
@@ -134,7 +125,8 @@ def test_labels_of_close_values_are_told_apart(percent: bool) -> None:
 def test_the_curves_are_downloaded_with_everything_that_was_measured(workspace: Workspace) -> None:
     job = train(workspace, "quick", name="mine")
     journal = Journal(job.journal)
-    for event in (Queued(), Started(1, 1), replace(step(1), rates={"rows": 0.5}), step(2),
+    for event in (Queued(), Started(1, 1), replace(step(1), learning_rates={"rows": 0.5}),
+                  replace(step(2), learning_rates={}),
                   Evaluated(2, 1.0, {"am": 0.25}, languages={"am": {"speech_loss": 1.0}}), step(3)):
         journal.append(event)
     journal.close()
@@ -144,7 +136,7 @@ def test_the_curves_are_downloaded_with_everything_that_was_measured(workspace: 
     rows = list(csv.DictReader(io.StringIO(given.text)))
     assert [row["step"] for row in rows] == ["1", "2", "3"]
     assert [row["speech_loss"] for row in rows] == ["1.0"] * 3
-    assert [row["learning_rate.rows"] for row in rows] == ["0.5", "", ""]
+    assert [row["learning_rate.rows"] for row in rows] == ["0.5", "", "0.1"]
     assert [row["held_out.am.speech_loss"] for row in rows] == ["", "1.0", ""]
     assert [row["cer.am"] for row in rows] == ["", "0.25", ""]
     assert TestClient(app).get(media.curves_url("other")).status_code == 404

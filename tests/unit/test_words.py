@@ -80,7 +80,7 @@ def test_a_stop_while_it_measures_does_not_speak_of_a_step() -> None:
 
 
 def test_a_stop_while_it_trains_speaks_of_its_step() -> None:
-    state = JobState(job(), "stopping", steps=(Step(7, 100, 4.0, 2.0, 1e-3, 0.5, 900.0, 3.5, 10.0),))
+    state = JobState(job(), "stopping", steps=(Step(7, 100, 4.0, 2.0, {"rows": 1e-3}, 0.5, 900.0, 3.5, 10.0),))
     assert job_views.status_line(state).startswith("Stopping after this step, then saving")
     assert job_views.stop_message(state) == "Stopping after this step; progress is saved."
 
@@ -104,7 +104,7 @@ def test_starts_of_rows_that_are_the_same_start_are_told() -> None:
 
 
 def step(seconds: float) -> Step:
-    return Step(100, 100, 3.0, 2.0, 1e-3, 0.5, 900.0, seconds)
+    return Step(100, 100, 3.0, 2.0, {"rows": 1e-3}, 0.5, 900.0, seconds)
 
 
 def test_a_proof_is_told_by_the_last_one_of_a_comparable_training() -> None:

@@ -247,7 +247,7 @@ def print_start(what: str, app: Served) -> PageClient:
 def fill(workspace: Workspace, ended: int, queued: int) -> list[FileLock]:
     """Make `ended` jobs, and `queued` ones that wait; the locks that keep these alive."""
     journals = {"train": [Queued(), Started(1, 1), *(
-        Step(step, 100, 5.0 - step / 50, 4.0, 5e-3, 1.0, 5000.0, 0.4 * step) for step in range(1, 101)),
+        Step(step, 100, 5.0 - step / 50, 4.0, {"rows": 5e-3}, 1.0, 5000.0, 0.4 * step) for step in range(1, 101)),
         Evaluated(100, 3.0, {"am": 0.4}), CheckpointSaved(100, "checkpoints/step-000100", True),
         Finished({"steps": 100})], "synthesize": [Queued(), Started(1, 1), Finished({"seconds": 1.0})]}
     options = {"train": TrainOptions(), "synthesize": SynthesizeOptions(text="A sentence.")}
@@ -351,7 +351,7 @@ def train(options: TrainOptions, _workspace: Workspace, reporter: Reporter) -> R
         nonlocal step
         step += 1
         loss = 1.6 + 3.2 * math.exp(-step / 120) + 0.12 * math.sin(1.7 * step)
-        reporter.emit(Step(step, 2 * options.steps, loss, 0.5 * loss, 5e-3, 0.8, 5200.0, 0.4 * step,
+        reporter.emit(Step(step, 2 * options.steps, loss, 0.5 * loss, {"rows": 5e-3}, 0.8, 5200.0, 0.4 * step,
                            0.4 * options.steps, 3_100_000_000, "process"))
 
     while step < options.steps:
