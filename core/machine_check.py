@@ -26,8 +26,8 @@ import soundfile
 from config.errors import UserError
 from config.versions import NEWEST_TORCH, OLDEST_PYTHON, OLDEST_TORCH, public_version, torch_fits
 from core import download
-from core.jobs.directory import gpu_is_visible
 from core.jobs.gpus import find_driver_cuda
+from core.jobs.job import gpu_is_visible
 from core.jobs.locks import FileLock, is_held
 from core.library import catalog
 from core.library.records import read_model_record

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from config.errors import UserError
 from core.jobs import locks, worker
-from core.jobs.directory import Job, load_job
 from core.jobs.events import Event, Failed, Journal, encode
+from core.jobs.job import Job, load_job
 from core.jobs.locks import FileLock
 from core.jobs.model_server_client import ANSWER, REQUEST, TAKEN, ModelServerClient
 from core.jobs.reporter import JournalReporter

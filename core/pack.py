@@ -21,8 +21,8 @@ from typing import IO
 from config import foreign
 from config.errors import UserError
 from config.schema import PackOptions
-from core.jobs.directory import load_job
 from core.jobs.events import Plan, Result, WarningRaised
+from core.jobs.job import load_job
 from core.jobs.reporter import Reporter, pluralize, size_text, stage
 from core.jobs.state import JobReader, JobState
 from core.library import catalog

@@ -12,7 +12,7 @@ from config import foreign
 from config.errors import UserError
 from config.schema import SynthesizeOptions
 from core import compute
-from core.jobs.events import ARCHIVE, AudioGenerated, Plan, Progress, Result, WarningRaised
+from core.jobs.events import CLIPS_ARCHIVE, AudioGenerated, Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.speech import clips, evaluation
 from core.speech.clips import SynthesizedClip
@@ -87,7 +87,7 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
         if made:
             clips.write_archive(reporter.directory, made, facts)
     if options.archive:
-        shutil.copyfile(reporter.directory / ARCHIVE, options.archive)
+        shutil.copyfile(reporter.directory / CLIPS_ARCHIVE, options.archive)
     with stage(reporter, "score recordings"):
         recordings_cer = evaluation.recordings_cer(workspace, model, recogniser, language)
     scores = [score for _, score in spoken if score is not None]
@@ -98,7 +98,7 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
         "chunks": sum(clip.chunks for clip, _ in spoken), "model": model.ref,
         "language": language, "voice": options.voice, "seed": options.sampling.seed,
         "error": evaluation.corpus_score(language, scores).error if scores else None, "recordings_cer": recordings_cer,
-        "archive": options.archive or ARCHIVE,
+        "archive": options.archive or CLIPS_ARCHIVE,
     }
     if not options.file:
         clip, event = spoken[0][0], made[0]

@@ -16,8 +16,8 @@ from typing import IO, Any
 from config import foreign
 from config.errors import UserError
 from config.schema import UnpackOptions
-from core.jobs.directory import load_job_directory
 from core.jobs.events import Plan, Result, Stopped, WarningRaised, append_event
+from core.jobs.job import load_job_directory
 from core.jobs.reporter import Reporter, size_text, stage
 from core.jobs.state import JobReader
 from core.library import records

@@ -141,9 +141,9 @@ class Workspace:
         return _existing(self.extensions, name, "extension",
                          "Make it first: Embeddings tab, or python -m scripts.extend.")
 
-    def run(self, name: str) -> Path:
-        """Folder of the job `name`, which must be there."""
-        return _existing(self.runs, name, "run", "Look the id up in the list of runs.")
+    def run(self, job_id: str) -> Path:
+        """Folder of the job `job_id`, which must be there."""
+        return _existing(self.runs, job_id, "run", "Look the id up in the list of jobs.")
 
     def export(self, name: str) -> Path:
         """Folder of the export `name`, which must be there."""

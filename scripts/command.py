@@ -24,8 +24,8 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import CertifyOptions, Options, TrainOptions
 from core.jobs import control, gpus, worker
-from core.jobs.directory import Job, create_job, load_job
 from core.jobs.events import Event, Failed, Progress, Result
+from core.jobs.job import Job, create_job, load_job
 from core.jobs.reporter import describe
 from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import VERBS, read_preset
@@ -57,7 +57,7 @@ Work = Callable[[Workspace, argparse.Namespace], Mapping[str, Any] | int]
 
 def run_verb(verb: str, arguments: Sequence[str] | None = None, *, grade: Callable[[JobState], int] = lambda _state: 0,
              graded: str = "", more: str = "") -> int:
-    """Run `verb` with the arguments of the command line; the exit code, which for a finished job is its `grade`.
+    """Run `verb` with the arguments of the command line. Returns the exit code, for a finished job its `grade`.
 
     `graded` is the help for exit code 1 of a finished job, and `more` is help on other things that the script does.
     """
@@ -82,7 +82,7 @@ def run_verb(verb: str, arguments: Sequence[str] | None = None, *, grade: Callab
             if isinstance(options, CertifyOptions):
                 use_named_checkpoint(workspace, options)
             job = create_job(workspace, verb, options, after=needed,
-                             name=given.name if VERBS[verb].resumes else None)
+                             job_id=given.name if VERBS[verb].resumes else None)
         if verb == "train" and not given.no_certificate:
             return _train_and_certify(job, resuming=resuming, as_json=given.json)
         return run_job(job, resuming=resuming, as_json=given.json) or grade(control.read_state(job))

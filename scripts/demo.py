@@ -12,7 +12,7 @@ from typing import Any
 
 from config.schema import CompareOptions, ExportOptions
 from core.jobs import control
-from core.jobs.directory import create_job
+from core.jobs.job import create_job
 from core.library import certificate
 from core.submission.job_chains import create_certify_job, create_chain, demo_options
 from core.workspace import Workspace

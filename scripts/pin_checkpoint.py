@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from config.schema import CertifyOptions
 from core.jobs import checkpoint_names, control
-from core.jobs.directory import create_job, load_job
+from core.jobs.job import create_job, load_job
 from core.submission.requirements import check_requirements
 from core.workspace import Workspace
 from scripts.command import DONE, exit_with, run_in_workspace, run_job, script_parser

@@ -9,7 +9,7 @@ import soundfile
 
 from config.schema import EvaluateOptions, ListeningTestOptions
 from core import listening_test
-from core.jobs.directory import create_job
+from core.jobs.job import create_job
 from core.library import evaluation_report, listening
 from core.library.evaluation_report import EvaluatedClip, EvaluatedModel, EvaluationReport
 from core.speech import evaluation_html
@@ -24,7 +24,7 @@ LEVELS = {"base:tiny": 0.02, "run:<b>first</b>": 0.3, "recordings": 0.9}
 def evaluated_world(path: Path, sentences: int = 8, seconds: float = 0.45) -> Workspace:
     """A workspace with an evaluation of `MODELS`: noise at the levels and two rates."""
     workspace = Workspace.open(path)
-    folder = create_job(workspace, "evaluate", EvaluateOptions(models=("base:tiny",)), name=EVALUATION).directory
+    folder = create_job(workspace, "evaluate", EvaluateOptions(models=("base:tiny",)), job_id=EVALUATION).directory
     (folder / "audio").mkdir()
     noise, clips = np.random.default_rng(1), []
     for place, model in enumerate(MODELS):
@@ -44,6 +44,6 @@ def evaluated_world(path: Path, sentences: int = 8, seconds: float = 0.45) -> Wo
 def make_test(workspace: Workspace, name: str, **options: object) -> tuple[Path, listening.ListeningTest]:
     """Folder and test of a new listening test of that evaluation."""
     wanted = ListeningTestOptions.model_validate({"evaluation": EVALUATION, **options})
-    job = create_job(workspace, "listening_test", wanted, name=name)
+    job = create_job(workspace, "listening_test", wanted, job_id=name)
     listening_test.run(wanted, workspace, Listener(job.directory))
     return job.directory, listening.read_test(job.directory)

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 import app
-from core.jobs import directory, unattended
+from core.jobs import job, unattended
 from tests.unit.fake_verbs import COMMAND
 
 if __name__ == "__main__":
-    directory.DEVICE_FILES = Path(sys.argv[1])
+    job.DEVICE_FILES = Path(sys.argv[1])
     app.RestartOffer = partial(unattended.RestartOffer, command=COMMAND)  # type: ignore[misc, assignment]
     sys.exit(app.main(sys.argv[2:]))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from core.jobs import directory as job
 from core.jobs.events import CheckpointSaved, Journal
+from core.jobs.job import create_job
 from core.library import records
 from core.library.records import CheckpointRecord, ExtensionRecord
 from core.model.adapters import Adapters, plan_adapters
@@ -35,7 +35,7 @@ def trained_world(path: Path, scope: str = "gated", **changes: object) -> Worksp
 def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN, **changes: object) -> None:
     """A run in `workspace` as training leaves it, after 8 steps."""
     options = train_options(scope=scope, **changes)
-    made = job.create_job(workspace, "train", options, name=name)
+    made = create_job(workspace, "train", options, job_id=name)
     tts = replace(load(workspace, f"extension:{options.extension}", torch.device("cpu")), scope=scope)
     noise = torch.Generator().manual_seed(5)
     with torch.no_grad():

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from core.jobs.events import ARCHIVE, AudioGenerated
+from core.jobs.events import CLIPS_ARCHIVE, AudioGenerated
 from core.jobs.reporter import pluralize
 from core.jobs.state import JobState
 from core.jobs.verbs import SYNTHESIS_VERBS
@@ -82,7 +82,7 @@ def comparison(state: JobState, originals: Mapping[str, float], blind: bool = Fa
 
 def download_view(state: JobState, blind: bool) -> Html:
     """The link to all clips of a job in one file; none in a `blind` comparison, whose files name the sides."""
-    if blind or not (state.job.directory / ARCHIVE).is_file():
+    if blind or not (state.job.directory / CLIPS_ARCHIVE).is_file():
         return NOTHING
     return paragraph(element("a", f"Download {pluralize(len(state.audio), 'clip')} and their table (ZIP)",
                              href=media.clips_url(state.id), download=True), class_="small download")

@@ -11,8 +11,8 @@ from functools import cache, lru_cache
 from config.arguments import flags
 from config.languages import NAMES
 from config.languages import language_name as language_name
-from core.jobs.directory import NO_DEVICE
 from core.jobs.events import MAX_TIME, Progress
+from core.jobs.job import NO_DEVICE
 from core.jobs.reporter import pluralize
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS

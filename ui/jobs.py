@@ -8,7 +8,7 @@ from functools import partial
 import gradio as gr
 
 from core.jobs import control
-from core.jobs.directory import NO_DEVICE
+from core.jobs.job import NO_DEVICE
 from core.jobs.queue import Direction, move_in_queue
 from core.jobs.state import JobState, queue_order
 from core.sources.downloader import public_name

@@ -12,7 +12,7 @@ import gradio as gr
 from config.errors import UserError
 from config.schema import CertifyOptions, CompareOptions, SynthesizeOptions
 from core.jobs import control
-from core.jobs.directory import load_job
+from core.jobs.job import load_job
 from core.jobs.reporter import pluralize
 from core.jobs.state import JobState
 from core.jobs.verbs import SYNTHESIS_VERBS

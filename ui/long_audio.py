@@ -11,7 +11,7 @@ from config.errors import UserError
 from config.foreign import cached_by_file
 from config.loading import parse_options
 from config.schema import AlignOptions, ClipOptions, Options, SegmentOptions, TranscribeOptions
-from core.jobs.directory import Job
+from core.jobs.job import Job
 from core.jobs.reporter import pluralize
 from core.library.segments import PREFIX, TABLE, SegmentClip, Segments, SegmentsCard, damaged_segments, read_clips
 from core.sources.recognisers import damaged_recognisers

@@ -24,8 +24,8 @@ from starlette.routing import Route
 
 from config.errors import UserError
 from core.dataset.playable import DECODED, TYPES, playable
-from core.jobs.directory import load_job
-from core.jobs.events import ARCHIVE
+from core.jobs.events import CLIPS_ARCHIVE
+from core.jobs.job import load_job
 from core.jobs.state import JobBoard, JobReader, JobState
 from core.library import listening
 from core.workspace import Workspace
@@ -71,7 +71,7 @@ def archive_url(job: str) -> str:
 def clips_path(workspace: Workspace, job: str) -> Path | None:
     """All clips of a job in one file; None where there is none."""
     try:
-        path = load_job(workspace, job).directory / ARCHIVE
+        path = load_job(workspace, job).directory / CLIPS_ARCHIVE
     except UserError:
         return None
     return None if path.is_symlink() or not path.is_file() else path

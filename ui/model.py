@@ -8,8 +8,8 @@ import gradio as gr
 
 from config.schema import DownloadOptions
 from core.jobs import control
-from core.jobs.directory import Job
 from core.jobs.events import Result
+from core.jobs.job import Job
 from core.jobs.state import JobState
 from core.library import model_info
 from core.library.catalog import CATALOG, CatalogEntry, ModelVariant, family_of, require_licences, variant

@@ -10,8 +10,8 @@ from gradio.blocks import Block
 
 from config.schema import CertifyOptions, Options
 from core.jobs import checkpoint_names, control
-from core.jobs.directory import NO_DEVICE, Job, create_job, load_job
 from core.jobs.gpus import CachedGpus
+from core.jobs.job import NO_DEVICE, Job, create_job, load_job
 from core.jobs.reporter import pluralize
 from core.submission import requirements
 from core.submission.job_chains import create_certify_job, use_named_checkpoint

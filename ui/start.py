@@ -21,8 +21,8 @@ from config.loading import parse_options
 from config.schema import AS_IS, CompareOptions, PrepareOptions, TokenizerOptions, TrainOptions
 from core.dataset import languages
 from core.jobs import checkpoint_names, control
-from core.jobs.directory import Job, create_job
 from core.jobs.gpus import Gpu
+from core.jobs.job import Job, create_job
 from core.jobs.reporter import pluralize
 from core.jobs.state import JobState
 from core.library import model_info

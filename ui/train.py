@@ -14,8 +14,8 @@ import gradio as gr
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.jobs import checkpoint_names, control
-from core.jobs.directory import load_job
 from core.jobs.events import Step
+from core.jobs.job import load_job
 from core.jobs.state import JobState
 from core.library import model_info
 from core.library.model_info import FittedPreset

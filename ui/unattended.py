@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import gradio as gr
 
-from core.jobs.directory import choose_device
+from core.jobs.job import choose_device
 from core.jobs.state import JobState
 from core.jobs.unattended import IdleCommand, RestartOffer
 from ui import job_views

@@ -19,7 +19,7 @@ from config.loading import parse_options
 from config.schema import Options
 from core.dataset import languages
 from core.jobs import control
-from core.jobs.directory import Job, load_job
+from core.jobs.job import Job, load_job
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
 from core.library import catalog, model_info

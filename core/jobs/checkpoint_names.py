@@ -8,7 +8,7 @@ from pathlib import Path
 
 from config import foreign
 from config.errors import UserError
-from core.jobs.directory import Job
+from core.jobs.job import Job
 from core.jobs.locks import locked
 from core.jobs.verbs import VERBS
 from core.workspace import resolve_inside

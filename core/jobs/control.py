@@ -19,8 +19,8 @@ from pathlib import Path
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.jobs import checkpoint_names, locks
-from core.jobs.directory import Job, choose_device
 from core.jobs.events import Queued, Renamed, Stopped, append_event
+from core.jobs.job import Job, choose_device
 from core.jobs.locks import FileLock
 from core.jobs.state import JobReader, JobState, Status
 
@@ -61,7 +61,7 @@ def use_checkpoint(job: Job, wanted: str) -> None:
 
 def resume_with_dependents(job: Job, states: Sequence[JobState], *,
                            command: Sequence[str] = WORKER_COMMAND) -> list[Job]:
-    """Resume `job`, and the jobs of `states` that did not start because they depend on it; all resumed jobs.
+    """Resume `job`, and the jobs of `states` that did not start because they depend on it. Returns all resumed jobs.
 
     The dependent jobs wait in the queue until their inputs exist. Their states are read again, because `states` may be
     older than the events that skipped them.
@@ -94,7 +94,7 @@ def enqueue(job: Job, *, resuming: bool = False, restart: bool = False) -> FileL
         if resuming and not now.resumable:
             raise UserError(
                 f"{job.id} cannot be resumed: it is {now.status}.",
-                "Only a run that was stopped, failed or crashed can be resumed; start a new one"
+                "Only a job that was stopped, failed or crashed can be resumed; start a new one"
                 + (f", for example from its weights: --init-from run:{job.id} (on the Train tab: "
                    f"{TrainOptions.model_fields['init_from'].title})."
                    if job.verb == "train" and now.status == "finished" else "."),
@@ -111,7 +111,7 @@ def enqueue(job: Job, *, resuming: bool = False, restart: bool = False) -> FileL
 
 
 def rename(job: Job, name: str) -> str:
-    """Set the display name of `job`; returns it without spaces at its ends. The id, which others refer to, stays.
+    """Set the display name of `job`. Returns it without spaces at its ends. The id, which others refer to, stays.
 
     An empty name removes the display name. `UserError` if it is not a single line of up to 64 characters.
     """
@@ -126,7 +126,7 @@ def rename(job: Job, name: str) -> str:
 def stop(job: Job) -> None:
     """Ask the job to finish its step, save and end. Does nothing if the job is not alive."""
     if read_state(job).alive:
-        job.stop()
+        job.request_stop()
 
 
 def force_stop(job: Job, *, grace_s: float = 2.0, timeout_s: float = 10.0) -> None:
@@ -134,7 +134,7 @@ def force_stop(job: Job, *, grace_s: float = 2.0, timeout_s: float = 10.0) -> No
 
     Signals go only to the process that the lock file names, and only while the lock is held.
     """
-    job.stop()
+    job.request_stop()
     if _send_signal(job, signal.SIGTERM) and not _wait_for_exit(job, grace_s):
         _send_signal(job, signal.SIGKILL)
         if not _wait_for_exit(job, timeout_s):

@@ -23,8 +23,6 @@ from config import foreign
 from config.errors import UserError
 
 MAX_TIME = 1e11  # seconds since 1970; later times cannot be shown as dates
-ARCHIVE = "clips.zip"
-"""In the folder of a job that synthesizes: its clips and a table of them."""
 Scalar = str | int | float | bool | None
 Result = dict[str, Scalar]
 """What a verb returns: flat, shown in the page and printed by `--json`."""
@@ -177,6 +175,10 @@ class AudioGenerated(Event):
     note: str = ""  # how the synthesized text differs from `text`
     unmeasured: str = ""  # why there is no error, if the chosen recogniser is not available
     scoring: bool = False  # the event is repeated later with the score
+
+
+CLIPS_ARCHIVE = "clips.zip"
+"""In the folder of a job that synthesizes: the audio of all `AudioGenerated`, and a table of them."""
 
 
 @dataclass(frozen=True)
@@ -356,6 +358,6 @@ def _write_error(path: Path, error: OSError) -> UserError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return UserError(
         f"The journal {path} could not be written: {error.strerror or error}.",
-        "Free some disk space, then resume the run; what was saved before is intact." if full
-        else "Check that the workspace can be written, then resume the run.",
+        "Free some disk space, then resume the job; what was saved before is intact." if full
+        else "Check that the workspace can be written, then resume the job.",
     )

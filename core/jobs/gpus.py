@@ -19,8 +19,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from config.schema import TrainOptions
-from core.jobs.directory import Job
 from core.jobs.events import WarningRaised
+from core.jobs.job import Job
 from core.jobs.reporter import Reporter
 
 _PROGRAM = "nvidia-smi"
@@ -210,30 +210,31 @@ class GpuWait:
         self._job, self._reporter, self._probe = job, reporter, probe
         self._reason = ""
 
-    def try_reserve(self) -> str:
-        """Restrict the job to the free GPUs if there are as many as it has processes; else return why it waits.
+    def reserve_or_reason(self) -> str | None:
+        """Reserve the free GPUs if there are as many as the job has processes; else return why it waits.
 
-        On a CPU, or where the driver does not answer, a warning is raised and the job does not wait. A reason that
-        differs from the last one in numbers alone is not repeated.
+        None: it may start. Reserved GPUs are those of CUDA_VISIBLE_DEVICES, which is set here; their names are
+        printed. On a CPU, or where the driver does not answer, a warning is emitted and the job does not wait. A
+        reason that differs from the last one in numbers alone is not repeated.
         """
         options = self._job.options()
         if not isinstance(options, TrainOptions) or not (options.wait_for_gpu_gib or options.wait_for_idle_gpu):
-            return ""
+            return None
         if self._job.device != "cuda":
-            self._reporter.emit(WarningRaised("To wait for a GPU does not apply: this job runs on the processor."))
-            return ""
+            self._reporter.emit(WarningRaised("Waiting for a GPU has no effect: this job runs on the CPU."))
+            return None
         gpus = self._probe()
         if not gpus:
             self._reporter.emit(WarningRaised("It cannot wait for a free GPU: nvidia-smi does not answer here. "
                                               "It starts now."))
-            return ""
+            return None
         free = [gpu for gpu in gpus if is_free(gpu, options.wait_for_gpu_gib, options.wait_for_idle_gpu)]
         if len(free) >= min(options.processes, len(gpus)):
             free.sort(key=lambda gpu: -gpu.free_mib)
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in free)
             names = ", ".join(f"{gpu.index} ({gpu.name}, {gpu.free_gib:.1f} GiB)" for gpu in free)
             sys.stdout.write(f"Free GPUs: {names}\n")
-            return ""
+            return None
         reason = wait_reason(gpus, options)
         if _without_numbers(reason) != _without_numbers(self._reason):
             self._reason = reason

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from config.errors import UserError
 from core.jobs import control, locks
-from core.jobs.directory import Job
 from core.jobs.events import Event, decode
+from core.jobs.job import Job
 from core.jobs.locks import FileLock
 from core.workspace import Workspace
 
@@ -65,7 +65,7 @@ class ModelServerClient:
         return locks.is_held(self.lock)
 
     def run(self, job: Job, command: Sequence[str] = COMMAND) -> Event:
-        """Let the server run `job`, and start it with `command` if it is not running; the job's last event.
+        """Let the server run `job`, and start it with `command` if it is not running. Returns the job's last event.
 
         Raises `ModelServerDied` if the server ends before it answers.
         """
@@ -118,7 +118,7 @@ class ModelServerClient:
             time.sleep(_POLL_S)
 
     def _start(self, command: Sequence[str]) -> subprocess.Popen[bytes] | None:
-        """Start a new server, which inherits its lock; None if an old one still holds it and is about to end."""
+        """Start a new server, which inherits its lock. Returns None while an old one, about to end, holds it."""
         lock = FileLock.acquire(self.lock)
         if lock is None:
             return None

@@ -16,8 +16,8 @@ from typing import Literal
 
 from config.errors import UserError
 from core.jobs import locks
-from core.jobs.directory import NO_DEVICE, Job, load_job
 from core.jobs.events import Waiting
+from core.jobs.job import NO_DEVICE, Job, load_job
 from core.jobs.locks import FileLock
 from core.jobs.reporter import ForwardingReporter, Reporter, StopRequested
 from core.jobs.state import POSITION_FILE, JobReader, JobState, queue_order, queue_position
@@ -36,11 +36,12 @@ class DependencyFailed(UserError):
     """A job that this one depends on did not finish, or was deleted."""
 
 
-def wait_for_turn(job: Job, reporter: Reporter, wait_reason: Callable[[], str] = lambda: "") -> FileLock | None:
-    """Wait for the jobs in `job.after`, then for the device; the device's lock, or None without a device.
+def wait_for_turn(job: Job, reporter: Reporter,
+                  wait_reason: Callable[[], str | None] = lambda: None) -> FileLock | None:
+    """Wait for the jobs in `job.after`, then for the device. Returns the device's lock; None without a device.
 
     `wait_reason` returns why the job cannot begin although it holds the device's lock, for example because another
-    program uses the GPU. Until it returns an empty string the job lets those behind it pass, and keeps its position.
+    program uses the GPU. Until it returns None the job lets those behind it pass, and keeps its position.
     Raises `DependencyFailed` if a job in `after` did not finish or was deleted, and `StopRequested`.
     """
     readers: dict[str, JobReader] = {}
@@ -57,7 +58,7 @@ def wait_for_turn(job: Job, reporter: Reporter, wait_reason: Callable[[], str] =
         time.sleep(2 * _POLL_S)  # another job that waited for the same one joins the queue first, within one poll
     ticket = _Ticket(job, wait_reason)
     try:
-        _wait(reporter, ticket.try_acquire)
+        _wait(reporter, ticket.acquire_or_reason)
     finally:
         ticket.release()
     assert ticket.device_lock is not None
@@ -65,13 +66,13 @@ def wait_for_turn(job: Job, reporter: Reporter, wait_reason: Callable[[], str] =
     return ticket.device_lock
 
 
-def _wait(reporter: Reporter, wait_reason: Callable[[], str]) -> None:
-    """Return when `wait_reason()` is empty; report each new reason once."""
+def _wait(reporter: Reporter, wait_reason: Callable[[], str | None]) -> None:
+    """Return when `wait_reason()` is None; report each new reason once."""
     reported = ""
     while True:
         if reporter.stop_requested():  # checked first: at a shutdown the job ahead ends too
             raise StopRequested("Stopped while it waited.")
-        if not (reason := wait_reason()):
+        if (reason := wait_reason()) is None:
             return
         if reason != reported:
             reporter.emit(Waiting(reason))
@@ -79,7 +80,7 @@ def _wait(reporter: Reporter, wait_reason: Callable[[], str]) -> None:
         time.sleep(_POLL_S)
 
 
-def _pending_dependency(readers: Mapping[str, JobReader]) -> str:
+def _pending_dependency(readers: Mapping[str, JobReader]) -> str | None:
     for name, reader in readers.items():
         state = reader.state()
         if state.ended and state.status != "finished":
@@ -94,7 +95,7 @@ def _pending_dependency(readers: Mapping[str, JobReader]) -> str:
             return f"Waiting for {name}, which was not started yet."
         if not state.ended:
             return f"Waiting for {name} to finish."
-    return ""
+    return None
 
 
 def _deleted_error(name: str) -> DependencyFailed:
@@ -105,12 +106,13 @@ def _deleted_error(name: str) -> DependencyFailed:
 class _Ticket:
     """The place of a job in the queue of its device, until it has the device's lock."""
 
-    def __init__(self, job: Job, wait_reason: Callable[[], str]) -> None:
+    def __init__(self, job: Job, wait_reason: Callable[[], str | None]) -> None:
         self._job, self._wait_reason = job, wait_reason
         self._queue = job.workspace.devices / job.device
         self._queue.mkdir(exist_ok=True)
         self._failed_checks = 0  # in a row, with the device free and the job not ready for it
-        self._reason, self._next_check = "", 0.0
+        self._reason: str | None = None  # of the last check
+        self._next_check = 0.0
         self.device_lock: FileLock | None = None
         for abandoned in self._queue.glob(f"{_NOT_READY}*"):
             if not locks.is_held(abandoned):
@@ -121,8 +123,8 @@ class _Ticket:
         assert lock is not None, "only the holder of the job's lock creates its ticket"
         self._lock, self._path = lock, hidden.rename(self._queue / name)
 
-    def try_acquire(self) -> str:
-        """Acquire the device's lock if it is the job's turn; why the job waits, empty if it has the lock."""
+    def acquire_or_reason(self) -> str | None:
+        """Acquire the device's lock if it is the job's turn. Returns why the job waits, None if it has the lock."""
         device, name = self._job.device, self._name()
         behind = _NOT_READY if self._failed_checks >= _MAX_FAILED_CHECKS else ""
         self._path = self._path.rename(self._queue / f"{behind}{name}")
@@ -141,9 +143,9 @@ class _Ticket:
         except BaseException:
             lock.release()
             raise
-        if not self._reason:
+        if self._reason is None:
             self.device_lock = lock
-            return ""
+            return None
         lock.release()
         self._failed_checks += 1
         self._next_check = time.monotonic() + _READY_INTERVAL_S

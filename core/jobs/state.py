@@ -27,7 +27,6 @@ from config import foreign
 from config.errors import UserError
 from config.foreign import file_stamp
 from core.jobs import checkpoint_names, locks
-from core.jobs.directory import Job, load_job
 from core.jobs.events import (
     MAX_TIME,
     TERMINAL,
@@ -53,6 +52,7 @@ from core.jobs.events import (
     WarningRaised,
     read_events,
 )
+from core.jobs.job import Job, load_job
 from core.jobs.verbs import VERBS
 from core.workspace import Workspace
 from data.durable_files import write_text
@@ -129,7 +129,9 @@ class JobState:
     @property
     def certifies(self) -> str:
         """The id of the run that this job certifies; empty for other jobs."""
-        return str(self.job.settings.get("run", "")).removeprefix("run:").partition("@")[0] * (self.verb == "certify")
+        if self.verb != "certify":
+            return ""
+        return str(self.job.settings.get("run", "")).removeprefix("run:").partition("@")[0]
 
     @property
     def has_device(self) -> bool:
@@ -314,13 +316,14 @@ class JobReader:
         self._cached: JobState | None = None
 
     def _read(self) -> bool:
-        """Read what was appended to the journal; False if nothing was."""
+        """Read what was appended to the journal. Returns False if nothing was."""
         try:
             status = os.stat(self.job.journal)
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise UserError(f"{self.job.journal} cannot be read: {error.strerror}.", "Move the run away.") from error
+            raise UserError(f"{self.job.journal} cannot be read: {error.strerror}.",
+                            "Move the job's folder away.") from error
         if status.st_ino != self._inode or status.st_size < self._offset:
             self._reset()
             self._inode = status.st_ino
@@ -377,25 +380,25 @@ class EndedJob:
     """What is cached of a job that has ended; valid while its files have the same stamps."""
 
     name: str
-    config: tuple[int, int]  # stamp of the file, see `_stamp`
-    journal: tuple[int, int]
+    config_stamp: tuple[int, int]  # of `config.yaml`, see `file_stamp`
+    journal_stamp: tuple[int, int]
     lengths: dict[str, int]  # of the lists that are not cached
     last_step: Step | None
     state: JobState  # without these lists
 
     @classmethod
-    def of(cls, state: JobState, config: tuple[int, int], journal: tuple[int, int]) -> EndedJob:
+    def of(cls, state: JobState, config_stamp: tuple[int, int], journal_stamp: tuple[int, int]) -> EndedJob:
         lengths = {name: length for name in _LISTS.values() if name not in ("stages", "checkpoints")
                    and (length := len(getattr(state, name)))}
         without: dict[str, Any] = dict.fromkeys(lengths, ())
-        return cls(state.id, config, journal, lengths, state.steps[-1] if state.steps else None,
+        return cls(state.id, config_stamp, journal_stamp, lengths, state.steps[-1] if state.steps else None,
                    replace(state, **without))
 
     def restore(self, folder: Path) -> JobState:
         """The state of the job in `folder`."""
         job = replace(self.state.job, directory=folder)
         lists: dict[str, Any] = {
-            name: _JournalList(job, self.journal, name, length, self.last_step if name == "steps" else None)
+            name: _JournalList(job, self.journal_stamp, name, length, self.last_step if name == "steps" else None)
             for name, length in self.lengths.items()}
         return replace(self.state, job=job, **lists)
 
@@ -408,7 +411,7 @@ def _ended_job_type() -> TypeAdapter[EndedJob]:
 class JobBoard:
     """All jobs of a workspace, read incrementally. The page shares one between all callbacks; it is thread-safe.
 
-    Ended jobs are cached in `cache/jobs.jsonl`, because a page over 5,000 runs would read all journals at each start. A
+    Ended jobs are cached in `cache/jobs.jsonl`, because a page over 5,000 jobs would read all journals at each start. A
     job has one or more lines, of which the last counts; it is valid while the job's files are unchanged. The file may
     be deleted, and damaged lines are ignored.
     """
@@ -471,14 +474,14 @@ class JobBoard:
             if file_stamp(f"{folder}/events.jsonl") == stamp:
                 return state
             del self._ended[name]
-        elif self._cached_jobs and (one := self._cached_jobs.pop(name, None)) and one.config == file_stamp(
-                f"{folder}/config.yaml") and one.journal == file_stamp(f"{folder}/events.jsonl"):
-            self._ended[name] = one.journal, one.restore(self.workspace.runs / name)
+        elif self._cached_jobs and (one := self._cached_jobs.pop(name, None)) and one.config_stamp == file_stamp(
+                f"{folder}/config.yaml") and one.journal_stamp == file_stamp(f"{folder}/events.jsonl"):
+            self._ended[name] = one.journal_stamp, one.restore(self.workspace.runs / name)
             return self._ended[name][1]
         return None
 
     def _release(self, state: JobState) -> EndedJob | None:
-        """Replace the reader of an ended job by a cache entry, to free memory; None if it has no reader any more."""
+        """Replace the reader of an ended job by a cache entry, to free memory. Returns None if it has no reader."""
         name, folder = state.id, self.workspace.runs / state.id
         reader, journal = self._readers.get(name), file_stamp(f"{folder}/events.jsonl")
         if reader is None or not reader.has_ended(journal[1]):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from config.errors import UserError
 from core.jobs import checkpoint_names, control
-from core.jobs.directory import Job, gpu_is_visible, load_job
+from core.jobs.job import Job, gpu_is_visible, load_job
 from core.jobs.locks import FileLock
 from core.jobs.state import POSITION_FILE, RESUMABLE, JobReader, JobState, queue_position
 from core.workspace import Workspace
@@ -96,7 +96,7 @@ def find_interrupted(states: Sequence[JobState]) -> InterruptedJobs:
 
 def resume_interrupted(workspace: Workspace, states: Sequence[JobState], *,
                        command: Sequence[str] = control.WORKER_COMMAND) -> list[Job]:
-    """Resume `states` (see `find_interrupted`), each on the device that is chosen now; the jobs that were resumed.
+    """Resume `states` (see `find_interrupted`), each on the device that is chosen now. Returns the resumed jobs.
 
     Their processes start in any order, so all devices are locked until all jobs are in the queue. A job that had its
     device comes before those that waited.

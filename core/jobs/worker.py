@@ -2,7 +2,8 @@
 
 Two processes share the job's lock. The worker waits for its turn in the queue and then runs the verb. The supervisor,
 its parent, only waits for it: if the worker dies without a last event (SIGKILL, a crash in native code, out of memory),
-the supervisor writes one. The verb's module imports torch, so only after the job has its device.
+the supervisor writes one. The verb's module imports torch,
+so it is imported only after the job has its device.
 Exit codes: 0 finished, 1 failed, 3 already running, 130 stopped.
 """
 
@@ -29,7 +30,6 @@ from config.errors import UserError
 from config.schema import TrainOptions
 from core.jobs import control, locks, model_server_client
 from core.jobs.checkpoint_names import resume_point
-from core.jobs.directory import Job, load_job_directory
 from core.jobs.events import (
     Event,
     Failed,
@@ -43,6 +43,7 @@ from core.jobs.events import (
     append_event,
 )
 from core.jobs.gpus import GpuWait
+from core.jobs.job import Job, load_job_directory
 from core.jobs.locks import FileLock
 from core.jobs.model_server_client import ModelServerClient, ModelServerDied
 from core.jobs.process_watchdog import ABANDONED_EXIT_CODE
@@ -65,8 +66,8 @@ _INTERRUPTED = "Interrupted before the step was finished."
 
 
 def main(arguments: list[str], verbs: Mapping[str, VerbFunction] | None = None,
-         model_server: Sequence[str] = model_server_client.COMMAND) -> int:
-    """Run the job in a background process; tests replace `verbs` and `model_server`."""
+         model_server_command: Sequence[str] = model_server_client.COMMAND) -> int:
+    """Run the job in a background process; tests replace `verbs` and `model_server_command`."""
     parser = argparse.ArgumentParser(prog="core.jobs.worker", description="Run one job of a workspace.")
     parser.add_argument("directory", type=Path, help="the job's directory")
     parser.add_argument("--lock", type=int, help="descriptor of the job's lock, acquired by the parent")
@@ -82,13 +83,14 @@ def main(arguments: list[str], verbs: Mapping[str, VerbFunction] | None = None,
     extend_niceness_to_session()
     served = verbs is None and VERBS[job.verb].model_server and (
         locks.model_idle_timeout_s(locks.running_apps(job.workspace)) > 0)
-    return supervise(job, lock, partial(run_job, verbs=verbs, model_server=model_server if served else None))
+    return supervise(job, lock, partial(run_job, verbs=verbs,
+                                        model_server_command=model_server_command if served else None))
 
 
 def extend_niceness_to_session(file: Path = Path("/proc/self/autogroup"), tries: int = 100) -> None:
     """Give the session of this process the niceness of the process, if the session contains no other program.
 
-    With autogroups Linux divides the processor among sessions first, and niceness counts within a session only
+    With autogroups Linux divides the CPU among sessions first, and niceness counts within a session only
     (sched(7)). The kernel accepts one change in 100 ms from unprivileged users and answers EAGAIN to others. If the
     file does not exist or cannot be written, only the niceness of the process counts.
     """
@@ -104,12 +106,13 @@ def extend_niceness_to_session(file: Path = Path("/proc/self/autogroup"), tries:
 
 def run_job(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | None = None,
             verbs: Mapping[str, VerbFunction] | None = None, group: int | None = None,
-            model_server: Sequence[str] | None = None) -> int:
-    """Run the job in this process, from its turn in the queue to its last event; the exit code.
+            model_server_command: Sequence[str] | None = None) -> int:
+    """Run the job in this process, from its turn in the queue to its last event. Returns the exit code.
 
     The caller holds `lock` (see `control.enqueue`), which is released here. `listener` gets each event as it is
-    written. `group` is the process group that a force stop may kill; None: this process alone. With `model_server`
-    the model server of the job's device does the work; it is started with this command if it is not running.
+    written. `group` is the process group that a force stop may kill; None: this process alone. With
+    `model_server_command` the model server of the job's device does the work; it is started with this command if it is
+    not running.
     """
     try:
         lock.write(f"{os.getpid()} {group or ''}")
@@ -117,7 +120,7 @@ def run_job(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | Non
         journal = Journal(job.journal)
         with _stop_signals(job) as signalled:
             reporter = JournalReporter(journal, lambda: signalled() or job.stop_file.exists(), listener)
-            last = terminal_event_of(partial(run_verb, job, reporter, verbs, model_server))
+            last = terminal_event_of(partial(run_in_turn, job, reporter, verbs, model_server_command))
             if isinstance(last, Stopped):
                 last = replace(last, terminated=bool(signalled()) and not job.stopped_by_person())
             if isinstance(last, Failed) and last.traceback:
@@ -150,7 +153,7 @@ def remove_imported_uploads(job: Job) -> None:
 
 
 def terminal_event_of(work: Callable[[], Event | Result]) -> Event:
-    """Do the work; the job's last event. This is the only place where every exception is caught."""
+    """Returns the job's last event after `work`. This is the only place where every exception is caught."""
     try:
         done = work()
         return done if isinstance(done, Event) else Finished(dict(done))
@@ -172,17 +175,17 @@ def terminal_event_of(work: Callable[[], Event | Result]) -> Event:
         return Failed(f"{type(error).__name__}: {error}", hint, traceback.format_exc(), FAILED)
 
 
-def run_verb(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] | None,
-             model_server: Sequence[str] | None) -> Event | Result:
+def run_in_turn(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] | None,
+                model_server_command: Sequence[str] | None) -> Event | Result:
     """Wait for the job's turn, then run its verb in this process or in the model server."""
     gpu_wait = GpuWait(job, reporter)
     client = ModelServerClient(job.workspace, job.device)
 
-    def gpu_wait_reason() -> str:
-        if model_server:
-            return ""
+    def gpu_wait_reason() -> str | None:
+        if model_server_command:
+            return None
         client.stop()  # its models would take GPU memory that this job needs
-        return gpu_wait.try_reserve()
+        return gpu_wait.reserve_or_reason()
 
     preemptible = bool(VERBS[job.verb].preempted_by)
     while True:  # again each time it was preempted
@@ -193,8 +196,8 @@ def run_verb(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] | N
             reporter.emit(Started(os.getpid(), attempt))
             if job.device == "cpu":  # the job has not waited for the GPU, so torch must not see it
                 os.environ["CUDA_VISIBLE_DEVICES"] = ""
-            if model_server:
-                return client.run(job, model_server)
+            if model_server_command:
+                return client.run(job, model_server_command)
             verb_reporter = PreemptibleReporter(job, reporter) if preemptible else reporter
             return _import_verb(job.verb, verbs)(job.options(), job.workspace, verb_reporter)
         except ModelServerDied as death:
@@ -234,7 +237,7 @@ def _stop_signals(job: Job) -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         received.append(number)
         with suppress(OSError):  # a full disk must not prevent the stop; the file only informs other processes
-            job.stop("SIGTERM" if number == signal.SIGTERM else "")
+            job.request_stop("SIGTERM" if number == signal.SIGTERM else "")
 
     before = {number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -245,7 +248,7 @@ def _stop_signals(job: Job) -> Iterator[Callable[[], bool]]:
 
 
 def supervise(job: Job, lock: FileLock, run_worker: Callable[..., int]) -> int:
-    """Run the job in a child process, again if it crashes and has attempts left; the last exit code."""
+    """Run the job in a child process, again if it crashes and has attempts left. Returns the last exit code."""
     group = os.getpgid(0) if os.getsid(0) == os.getpid() else None  # only if the session belongs to this job alone
     try:
         options = job.options()
@@ -270,7 +273,7 @@ def _should_retry(job: Job) -> bool:
 
 
 def run_attempt(job: Job, run_worker: Callable[[], int]) -> int:
-    """Run the job in a child process, and write its last event if it died without one; the exit code."""
+    """Run the job in a child process, and write its last event if it died without one. Returns the exit code."""
     child = os.fork()
     if child == 0:
         code = FAILED
@@ -287,14 +290,9 @@ def run_attempt(job: Job, run_worker: Callable[[], int]) -> int:
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if JobReader(job).state(worker_alive=True).alive:
-        _record_death(job, code)
+        death = _death_event(code)
+        append_event(job.journal, replace(death, hint=f"{death.hint} {resume_point(job)}"))
     return code if code >= 0 else 128 - code
-
-
-def _record_death(job: Job, code: int) -> None:
-    """Write the last event of a child that ended with `code` and wrote none."""
-    death = _death_event(code)
-    append_event(job.journal, replace(death, hint=f"{death.hint} {resume_point(job)}"))
 
 
 def _death_event(code: int | None) -> Failed:

@@ -12,7 +12,7 @@ from pathlib import Path
 from config.errors import UserError, join_names
 from config.foreign import file_stamp
 from core.jobs.checkpoint_names import BEST, CHECKPOINTS, CHOICE, NAMES, pinned_names
-from core.jobs.directory import load_job
+from core.jobs.job import load_job
 from core.jobs.state import JobBoard, JobReader, JobState
 from core.library.records import read_model_record
 from core.workspace import Workspace, resolve_inside

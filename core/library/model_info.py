@@ -362,7 +362,7 @@ def preset_for_speech(speech: SpeechAmount) -> tuple[str, str]:
 def memory_class_for(gpus: Sequence[Gpu]) -> tuple[int | None, str]:
     """The memory class of the smallest GPU, None without GPUs; and the reason."""
     if not gpus:
-        return None, ("No GPU was found on this machine: batches are those for 16 GB, and a processor takes far "
+        return None, ("No GPU was found on this machine: batches are those for 16 GB, and a CPU takes far "
                       "longer for each step.")
     smallest = min(gpus, key=lambda gpu: gpu.total_mib)
     seen = f"{len(gpus)} times " if len(gpus) > 1 else ""
@@ -395,7 +395,7 @@ def fit_preset(family: str, speech: SpeechAmount, gpus: Sequence[Gpu], name: str
         reasons.append("It is made for several GPUs; here it is one process, with batches added up to the same step.")
     own = {**dict(about["memory"][size or MEMORY_CLASSES_GB[0]]), **about.get("families", {}).get(family, {})}
     if size is None:
-        own.pop("activation_checkpointing", None)  # a processor's memory is measured before the start
+        own.pop("activation_checkpointing", None)  # a CPU's memory is measured before the start
     clip_tokens = speech.clip_s * tokens_per_second(family)
     values = {**_training(_file(name, family)), **_batches(own, about, clip_tokens, processes)}
     kept = {field: value for field, value in values.items() if field not in _NOT_IN_PRESETS}

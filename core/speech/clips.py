@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from core.jobs.events import ARCHIVE, AudioChunk, AudioGenerated, WarningRaised
+from core.jobs.events import CLIPS_ARCHIVE, AudioChunk, AudioGenerated, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize
 from core.speech.synthesis import SynthesizedChunk, join_chunks
 from data.acoustics import audio
@@ -115,11 +115,11 @@ def write_archive(folder: Path, made: Sequence[AudioGenerated], facts: Mapping[s
     writer = csv.DictWriter(table, list(rows[0]), restval="")
     writer.writeheader()
     writer.writerows({name: safe_cell(value) for name, value in row.items()} for row in rows)
-    with atomic_path(folder / ARCHIVE) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+    with atomic_path(folder / CLIPS_ARCHIVE) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         archive.writestr("clips.csv", "\ufeff" + table.getvalue())  # byte order mark: spreadsheets read it as UTF-8
         for clip in made:
             archive.write(folder / clip.path, Path(clip.path).name)
-    return ARCHIVE
+    return CLIPS_ARCHIVE
 
 
 def save_spectrogram(path: Path, waveform: torch.Tensor, sample_rate: int, duration_s: float | None = None) -> None:

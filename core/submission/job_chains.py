@@ -15,7 +15,7 @@ from config.loading import parse_options
 from config.schema import CertifyOptions, Options, TrainOptions
 from core.jobs import control
 from core.jobs.checkpoint_names import BEST, CHOICE, pinned_names
-from core.jobs.directory import Job, check_name_free, create_job, load_job
+from core.jobs.job import Job, check_id_free, create_job, load_job
 from core.jobs.verbs import VERBS, read_preset
 from core.library import catalog
 from core.workspace import Workspace
@@ -59,11 +59,11 @@ def create_chain(workspace: Workspace, options: ChainOptions | None = None) -> l
     chosen = options or ChainOptions()
     steps = chain_steps(chosen)
     if chosen.name is not None:
-        check_name_free(workspace, chosen.name)
+        check_id_free(workspace, chosen.name)
     made: list[Job] = []
     for verb, step in steps:
         after = (made[-1].id,) if made else ()
-        made.append(create_job(workspace, verb, step, after=after, name=chosen.name if verb == "train" else None))
+        made.append(create_job(workspace, verb, step, after=after, job_id=chosen.name if verb == "train" else None))
     return made
 
 

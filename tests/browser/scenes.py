@@ -12,7 +12,6 @@ import soundfile
 from config.schema import CompareOptions, DoctorOptions, Options, TrainOptions
 from core import doctor
 from core.jobs import control
-from core.jobs.directory import Job, create_job, load_job
 from core.jobs.events import (
     AudioGenerated,
     CheckpointSaved,
@@ -28,6 +27,7 @@ from core.jobs.events import (
     Started,
     Step,
 )
+from core.jobs.job import Job, create_job, load_job
 from core.library import catalog, certificate, diagnosis, records
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER
 from core.library.diagnosis import Diagnosis, ProbeDrift, TensorFinding, TokenizerFit

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from config.schema import PreflightOptions
 from core.jobs import checkpoint_names
-from core.jobs import directory as job_files
+from core.jobs import job as job_files
 from core.jobs.events import Finished, Queued, Stage, Started, WarningRaised
 from core.preflight import untried_parts
 from core.workspace import Workspace
@@ -30,7 +30,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Path]]:
         folder = run.directory / "checkpoints" / f"step-{step:06d}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "rows.safetensors").write_bytes(bytes(1_500_000))
-    trial = job_files.create_job(workspace, "preflight", PreflightOptions(), name="trial")
+    trial = job_files.create_job(workspace, "preflight", PreflightOptions(), job_id="trial")
     scenes.append(
         trial, Queued(), Started(1, 1), Stage("speak", 2.0),
         WarningRaised("There is little speech to train on: 312 s in 96 clips; 10 min is the least that has "

@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from config.schema import CompareOptions
-from core.jobs.directory import create_job
 from core.jobs.events import Failed, Finished, Queued, Skipped, Started
+from core.jobs.job import create_job
 from core.submission import job_chains
 from tests.browser import scenes
 from tests.browser.conftest import LOOKS, PATIENCE_MS, WIDE, Take

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from core.jobs.directory import load_job
 from core.jobs.events import Finished, Queued, Started
+from core.jobs.job import load_job
 from core.library import evaluation_report, listening
 from core.library.evaluation_report import ANCHOR, REFERENCE
 from core.workspace import Workspace

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 from playwright.sync_api import Page, expect
 
-from core.jobs.directory import Job
 from core.jobs.events import Finished, Queued, Started, Stopped
+from core.jobs.job import Job
 from core.jobs.locks import FileLock
 from core.submission import job_chains
 from core.workspace import Workspace

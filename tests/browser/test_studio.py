@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from core.jobs import control, directory
-from core.jobs.directory import load_job
+from core.jobs import control
 from core.jobs.events import Journal, Queued, Started
+from core.jobs.job import load_job
 from core.jobs.state import JobBoard
 from core.workspace import Workspace
 from tests.processes import PATIENCE_S
@@ -30,7 +30,7 @@ NAMES = ("first", "second", "third", "fourth")
 def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
     """A workspace on a machine without a GPU; `dev` beside it shows those that are there."""
     (tmp_path / "dev").mkdir()
-    monkeypatch.setattr(directory, "DEVICE_FILES", tmp_path / "dev")
+    monkeypatch.setattr("core.jobs.job.DEVICE_FILES", tmp_path / "dev")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     workspace = Workspace.open(tmp_path / "this studio")
     yield workspace

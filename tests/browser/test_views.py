@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import APIResponse, Page, Route, expect
 
-from core.jobs.directory import Job
 from core.jobs.events import AudioGenerated, Finished, Step
+from core.jobs.job import Job
 from core.jobs.locks import FileLock
 from core.workspace import Workspace
 from tests.browser import scenes

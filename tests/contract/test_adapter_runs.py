@@ -12,9 +12,11 @@ from peft import PeftModel
 from config.schema import ExportOptions
 from core import export, train
 from core.export import same_logits
-from core.jobs import checkpoint_names, directory
+from core.jobs import checkpoint_names
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Event, Journal
+from core.jobs.job import Job as StoredJob
+from core.jobs.job import create_job
 from core.jobs.reporter import StopRequested
 from core.library import certificate
 from core.model.loading import TTSModel, load, load_checkpoint
@@ -39,7 +41,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 class Job(Listener):
     """A listener that keeps a job's journal, by which its checkpoints are found."""
 
-    def __init__(self, made: directory.Job, stop_after: int | None = None) -> None:
+    def __init__(self, made: StoredJob, stop_after: int | None = None) -> None:
         super().__init__(made.directory, stop_after)
         self.journal = Journal(made.journal)
 
@@ -57,7 +59,7 @@ def test_every_kind_is_resumed_to_the_bit_certified_and_exported(world: Workspac
     options = train_options(adapter=kind, **CHANGES)
     whole = Listener(world.runs / f"whole-{kind}")
     train.run(options, world, whole)
-    made = directory.create_job(world, "train", options, name=f"parts-{kind}")
+    made = create_job(world, "train", options, job_id=f"parts-{kind}")
     parts = [Job(made, 2)]
     torch.manual_seed(99)  # nothing may hang on what the process drew before
     with pytest.raises(StopRequested):

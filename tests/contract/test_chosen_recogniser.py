@@ -11,8 +11,8 @@ from config.errors import UserError
 from config.schema import CompareOptions
 from core import compare, train
 from core.jobs import checkpoint_names
-from core.jobs import directory as job
 from core.jobs.events import Journal
+from core.jobs.job import create_job
 from core.library import certificate, records
 from core.library.records import CheckpointRecord
 from core.training import checkpoint
@@ -46,7 +46,7 @@ def test_it_scores_for_a_family_without_a_recogniser(world: World, recogniser: P
 def _scored_throughout(world: World, recogniser: Path) -> None:
     options = train_options(steps=2, checkpoint_every=2, evaluation_sentences=1, select_best_by="cer",
                             recogniser=str(recogniser))
-    made = job.create_job(world.workspace, "train", options, name="scored")
+    made = create_job(world.workspace, "train", options, job_id="scored")
     run = made.directory
     listener = Listener(run)
     train_and_certify(options, world.workspace, listener)

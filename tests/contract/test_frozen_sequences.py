@@ -18,10 +18,10 @@ from safetensors.torch import load_file
 from config.errors import UserError
 from config.schema import ExportOptions, TrainOptions
 from core import export, train
-from core.jobs import checkpoint_names, directory
+from core.jobs import checkpoint_names
 from core.jobs.checkpoint_names import checkpoint_steps
-from core.jobs.directory import Job
 from core.jobs.events import Event, Journal
+from core.jobs.job import Job, create_job
 from core.jobs.reporter import StopRequested
 from core.library import records
 from core.library.records import CheckpointRecord
@@ -104,7 +104,7 @@ class Bench:
             options = train_options(**{**chosen, "steps": 4, "batch_size": 2, "fisher_clips": 2,
                                        "evaluation_sentences": 0,
                                        "init_from": adopted})
-            job = directory.create_job(self.workspace, "train", options, name=f"r{self.numbers()}")
+            job = create_job(self.workspace, "train", options, job_id=f"r{self.numbers()}")
             self.runs.append((job, options))
             train.run(options, self.workspace, Recorder(job, count if action == "stop" else None))
 

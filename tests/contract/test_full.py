@@ -11,9 +11,9 @@ import torch
 from config.errors import UserError
 from config.schema import ExportOptions
 from core import export, train
-from core.jobs import directory as job
 from core.jobs.checkpoint_names import folder_of
 from core.jobs.events import Evaluated, Journal
+from core.jobs.job import create_job
 from core.jobs.reporter import StopRequested, pluralize
 from core.model.loading import load, load_checkpoint
 from core.model.precision import Precision
@@ -216,7 +216,7 @@ def test_a_run_in_full_is_kept_resumed_and_certified(world: World) -> None:
 def test_a_changed_base_is_exported_and_reloads_to_the_bit(tmp_path: Path) -> None:
     workspace = extended_world(tmp_path)
     options = train_options(scope="full", steps=2, checkpoint_every=2, evaluation_sentences=0)
-    made = job.create_job(workspace, "train", options, name="one")
+    made = create_job(workspace, "train", options, job_id="one")
     listener = Listener(made.directory)
     train.run(options, workspace, listener)
     journal = Journal(made.journal)

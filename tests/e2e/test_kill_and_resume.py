@@ -17,10 +17,10 @@ import torch
 from config.schema import TrainOptions
 from core import train
 from core.jobs import checkpoint_names, control, locks
-from core.jobs import directory as job_files
 from core.jobs import events as journal
-from core.jobs.directory import Job
+from core.jobs import job as job_files
 from core.jobs.events import Evaluated, Event, Step
+from core.jobs.job import Job
 from core.library.catalog import resolve
 from core.training import checkpoint
 from core.workspace import Workspace
@@ -131,7 +131,7 @@ def test_a_run_killed_at_random_ends_with_the_losses_of_one_that_was_not(
         world: Workspace, kills: int, steps: int) -> None:
     whole = Listener(world.runs / "whole")
     train.run(options(steps), world, whole)
-    job = job_files.create_job(world, "train", options(steps), name="killed")
+    job = job_files.create_job(world, "train", options(steps), job_id="killed")
     assert killed_again_and_again(job, kills, seed=kills) == kills
     wanted, seen = told(whole.events), told(journal.read_events(job.journal)[0])
     assert len(wanted) > steps

@@ -13,7 +13,7 @@ import torch
 from config.errors import UserError
 from core import train
 from core.jobs import checkpoint_names, control, events
-from core.jobs import directory as job_files
+from core.jobs import job as job_files
 from core.jobs.events import Step
 from core.jobs.reporter import StopRequested
 from core.model.loading import load_checkpoint
@@ -218,7 +218,7 @@ def test_too_few_clips_to_share_are_refused(world: Workspace) -> None:
 
 @pytest.mark.slow
 def test_the_worker_starts_the_others_and_they_end_with_it(world: Workspace) -> None:
-    job = job_files.create_job(world, "train", train_options(batch_size=3, processes=2, **SAME), name="job")
+    job = job_files.create_job(world, "train", train_options(batch_size=3, processes=2, **SAME), job_id="job")
     control.start(job)
     assert control.wait(job, 300).status == "finished", control.log_tail(job)
     assert [event.step for event in events.read_events(job.journal)[0] if isinstance(event, Step)] == [1, 2, 3, 4, 5, 6]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from config.schema import CompareOptions, SamplingOptions
 from core.jobs import control
-from core.jobs.directory import create_job
+from core.jobs.job import create_job
 from core.jobs.model_server_client import ModelServerClient
 from core.jobs.state import JobState
 from core.workspace import Workspace

@@ -29,20 +29,21 @@ from tests.serving import READY, ROOT
 
 pytestmark = pytest.mark.slow
 PLATFORM = os.environ.get("LISAN_PLATFORM_PYTHON", "")
-APP = ("import sys; from pathlib import Path; from core.jobs import directory; "
-       "directory.DEVICE_FILES = Path(sys.argv.pop(1)); import app; sys.exit(app.main())")
+APP = ("import sys; from pathlib import Path; from core.jobs import job; "
+       "job.DEVICE_FILES = Path(sys.argv.pop(1)); import app; sys.exit(app.main())")
 QUEUE = """
-from core.jobs import control, directory
-from core.jobs.directory import create_job
+from core.jobs import control
+from core.jobs import job as job_files
+from core.jobs.job import create_job
 from core.jobs.state import JobReader
 from core.workspace import Workspace
 from config.schema import SynthesizeOptions, TrainOptions
 import sys, threading
 from pathlib import Path
-directory.DEVICE_FILES = Path(sys.argv[2])
+job_files.DEVICE_FILES = Path(sys.argv[2])
 workspace = Workspace.open(sys.argv[1])
 options = TrainOptions(extension="tiny-am", dataset="amharic-demo", steps=40)
-job = create_job(workspace, "train", options, name="a")
+job = create_job(workspace, "train", options, job_id="a")
 control.start(job)
 reader, tick = JobReader(job), threading.Event()
 while not (state := reader.state()).steps:
@@ -50,7 +51,7 @@ while not (state := reader.state()).steps:
     tick.wait(0.1)
 for name in "bcd":
     options = SynthesizeOptions(voice_model="base:tiny", language="en", text="The old man found a letter.")
-    control.start(create_job(workspace, "synthesize", options, name=name))
+    control.start(create_job(workspace, "synthesize", options, job_id=name))
 """
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from config.schema import ExportOptions, TrainOptions
 from core.jobs import events
-from core.jobs.directory import create_job
+from core.jobs.job import create_job
 from core.jobs.state import JobBoard
 from core.library import segments
 from core.workspace import Workspace
@@ -25,7 +25,7 @@ SEGMENTS, RECOGNISER = "talks", "some--one"
 def build(path: Path) -> Workspace:
     """The workspace, with a finished run, its checkpoint and certificate, and what it was made from."""
     workspace = Workspace.open(path)
-    run = create_job(workspace, "train", TrainOptions(extension=EXTENSION, dataset=DATASET), name=RUN).directory
+    run = create_job(workspace, "train", TrainOptions(extension=EXTENSION, dataset=DATASET), job_id=RUN).directory
     journal = events.Journal(run / "events.jsonl")
     for event in (events.Queued(), events.Started(1, 1), events.Stage("prepare", 1.0), events.Plan(("a plan",)),
                   *(events.Step(step, 3, 5.0 - step, 4.0, {"rows": 1e-3}, 1.0, 100.0, 1.0 * step)
@@ -93,7 +93,7 @@ def build(path: Path) -> Workspace:
     sizes = {path.name: {"size": path.stat().st_size, "sha256": "", "blob": ""} for path in recogniser.iterdir()}
     _json(recogniser / "model.json", {"family": "recogniser", "variant": "", "repository": "some/one",
                                       "revision": "a", "requested_revision": "main", "files": sizes})
-    made = create_job(workspace, "export", ExportOptions(run=f"run:{RUN}", export=EXPORT), name="exported").directory
+    made = create_job(workspace, "export", ExportOptions(run=f"run:{RUN}", export=EXPORT), job_id="exported").directory
     (made / "events.jsonl").write_text('{"event": "finished", "time": 5.0, "result": {"export": "made"}}\n')
     (workspace.rules).mkdir()
     (workspace.rules / "mine.yaml").write_text("language: am\n")

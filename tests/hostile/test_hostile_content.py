@@ -30,8 +30,8 @@ from config.schema import (
 )
 from core import listening_test as listening_job
 from core import pack, unpack
-from core.jobs.directory import create_job
 from core.jobs.events import CheckpointSaved, Finished, append_event
+from core.jobs.job import create_job
 from core.jobs.state import JobBoard
 from core.jobs.verbs import VERBS
 from core.library import catalog, evaluation_report, listening, records
@@ -326,8 +326,8 @@ def listened(template: Workspace, tmp_path_factory: pytest.TempPathFactory) -> W
     """A workspace with an evaluation and a listening test of it, both as jobs of others."""
     workspace = Workspace(tmp_path_factory.mktemp("listened") / "workspace")
     foreign_workspace.refresh(template, workspace)
-    create_job(workspace, "evaluate", EvaluateOptions(models=("base:tiny",)), name="evaluated")
-    create_job(workspace, "listening_test", ListeningTestOptions(evaluation="evaluated"), name="heard")
+    create_job(workspace, "evaluate", EvaluateOptions(models=("base:tiny",)), job_id="evaluated")
+    create_job(workspace, "listening_test", ListeningTestOptions(evaluation="evaluated"), job_id="heard")
     return workspace
 
 

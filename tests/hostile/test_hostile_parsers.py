@@ -37,7 +37,7 @@ from config.text_rules import parse_rules
 from core import push
 from core.dataset.review import _Draft
 from core.jobs import checkpoint_names, events
-from core.jobs.directory import load_job_directory
+from core.jobs.job import load_job_directory
 from core.library import certificate, diagnosis, evaluation_report, records, segments
 from core.library.reference_voices import read_recording
 from core.model import tensor_files

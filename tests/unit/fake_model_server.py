@@ -50,4 +50,4 @@ class Voice:
 if __name__ == "__main__":
     if sys.argv[1] == "model_server":
         sys.exit(model_server.main(sys.argv[2:], verbs={"synthesize": Voice().speak}))
-    sys.exit(worker.main(sys.argv[1:], model_server=MODEL_SERVER))
+    sys.exit(worker.main(sys.argv[1:], model_server_command=MODEL_SERVER))

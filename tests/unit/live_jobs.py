@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from config.schema import TrainOptions
 from core.jobs import control, locks
-from core.jobs.directory import Job, create_job
+from core.jobs.job import Job, create_job
 from core.jobs.state import JobBoard, JobReader, JobState
 from core.workspace import Workspace
 from tests.processes import PATIENCE_S
@@ -17,7 +17,7 @@ from tests.unit.fake_verbs import COMMAND
 def train(workspace: Workspace, behaviour: str, *, steps: int = 10, after: tuple[str, ...] = (),
           name: str | None = None, device: str = "cpu") -> Job:
     options = TrainOptions(extension=behaviour, steps=steps, device=device)
-    return create_job(workspace, "train", options, after=after, name=name)
+    return create_job(workspace, "train", options, after=after, job_id=name)
 
 
 def launch(job: Job) -> Job:

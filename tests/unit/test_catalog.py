@@ -2,8 +2,8 @@ import pytest
 
 from config.errors import UserError
 from config.schema import ExportOptions, TokenizerOptions, TrainOptions
-from core.jobs.directory import Job, create_job
 from core.jobs.events import CheckpointSaved, Journal
+from core.jobs.job import Job, create_job
 from core.jobs.state import JobBoard
 from core.library import catalog
 from core.library.records import MODEL_RECORD, ModelRecord, write_record
@@ -12,7 +12,7 @@ from core.workspace import Workspace
 
 
 def trained(workspace: Workspace, name: str, *saved: tuple[int, bool], gone: tuple[int, ...] = ()) -> Job:
-    job = create_job(workspace, "train", TrainOptions(), name=name)
+    job = create_job(workspace, "train", TrainOptions(), job_id=name)
     journal = Journal(job.journal)
     for step, best in saved:
         if step not in gone:

@@ -19,10 +19,9 @@ from config.schema import CertifyOptions
 from core import certify as certify_job
 from core import train
 from core.export import _errors, _not_proven
-from core.jobs import directory
 from core.jobs.checkpoint_names import checkpoint_steps, folder_of, set_choice
-from core.jobs.directory import Job
 from core.jobs.events import Finished, Journal, Progress, append_event
+from core.jobs.job import Job, create_job
 from core.jobs.reporter import JournalReporter, StopRequested
 from core.jobs.state import JobReader
 from core.library import certificate, records
@@ -255,7 +254,7 @@ def test_a_run_stopped_in_its_certificate_is_whole_and_certified_on_resume(world
 @pytest.fixture(scope="module")
 def choices(world: Workspace) -> Job:
     """A training with several checkpoints, without its last event."""
-    run = directory.create_job(world, "train", train_options(evaluation_sentences=0, keep_last=9), name="choices")
+    run = create_job(world, "train", train_options(evaluation_sentences=0, keep_last=9), job_id="choices")
     with closing(Journal(run.journal)) as journal:
         train.run(train_options(evaluation_sentences=0, keep_last=9), world, JournalReporter(journal, lambda: False))
     return run

@@ -9,9 +9,9 @@ import pytest
 
 from config.errors import UserError
 from config.schema import CertifyOptions, PrepareOptions
-from core.jobs import checkpoint_names, control, directory
-from core.jobs.directory import create_job
+from core.jobs import checkpoint_names, control
 from core.jobs.events import CheckpointSaved, Finished, Journal, append_event
+from core.jobs.job import create_job, load_job
 from core.library import catalog
 from core.submission import requirements
 from core.training import checkpoint
@@ -86,7 +86,7 @@ def test_a_name_that_is_taken_or_a_step_that_is_gone_is_refused(run: Path) -> No
 
 
 def test_a_run_stands_for_the_checkpoint_of_ones_choice(run: Path, workspace: Workspace) -> None:
-    job = directory.load_job(workspace, "one")
+    job = load_job(workspace, "one")
     with pytest.raises(UserError, match="a checkpoint can be selected for a finished training only"):
         control.use_checkpoint(job, "200")
     append_event(job.journal, Finished({}))
@@ -110,7 +110,7 @@ def test_a_run_stands_for_the_checkpoint_of_ones_choice(run: Path, workspace: Wo
 
 
 def test_the_best_checkpoint_has_a_reference_of_its_own(run: Path, workspace: Workspace) -> None:
-    append_event(directory.load_job(workspace, "one").journal, Finished({}))
+    append_event(load_job(workspace, "one").journal, Finished({}))
     checkpoint_names.set_choice(run, "200")
     assert catalog.resolve(workspace, "run:one@best").step == 400
     for ours in ("run:one@best", "run:one@200", "run:one"):
@@ -123,7 +123,7 @@ def test_the_best_checkpoint_has_a_reference_of_its_own(run: Path, workspace: Wo
 def test_a_damaged_list_of_names_hides_no_run_and_gives_no_other_checkpoint(run: Path, workspace: Workspace) -> None:
     checkpoint_names.set_choice(run, "200")
     (run / "checkpoints" / "names.json").write_text("[", encoding="utf-8")
-    state = control.read_state(directory.load_job(workspace, "one"))
+    state = control.read_state(load_job(workspace, "one"))
     assert [one.reference for one in catalog.list_references(workspace, [state])] == ["run:one"]
     assert [one.reference for one in catalog.list_checkpoints(state)] == ["run:one@400", "run:one@200"]
     with pytest.raises(UserError, match=r"names\.json could not be read"):
@@ -131,7 +131,7 @@ def test_a_damaged_list_of_names_hides_no_run_and_gives_no_other_checkpoint(run:
 
 
 def test_an_unknown_run_is_answered_with_those_that_speak(run: Path, workspace: Workspace) -> None:
-    create_job(workspace, "prepare", PrepareOptions(dataset="d", language="am", source="/somewhere"), name="no-voice")
+    create_job(workspace, "prepare", PrepareOptions(dataset="d", language="am", source="/somewhere"), job_id="no-voice")
     with pytest.raises(UserError, match=r"no run named 'nope' that speaks \(there: one\)"):
         catalog.resolve(workspace, "run:nope")
 

@@ -19,7 +19,7 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import Options, TrainOptions
 from core.jobs import control, worker
-from core.jobs.directory import create_job, load_job
+from core.jobs.job import create_job, load_job
 from core.jobs.state import JobBoard
 from core.jobs.verbs import VERBS
 from core.workspace import Workspace
@@ -212,14 +212,14 @@ def test_resume_goes_on_with_a_run_as_it_was_configured(workspace: Workspace, ca
     assert control.read_state(load_job(workspace, "mine")).attempt == 2
     assert command.run_verb("train", [*where, "nobody"]) == USAGE_ERROR
     assert "no run named 'nobody'" in capsys.readouterr().err
-    create_job(workspace, "prepare", schema.PrepareOptions(), name="other")
+    create_job(workspace, "prepare", schema.PrepareOptions(), job_id="other")
     assert command.run_verb("train", [*where, "other", "--json"]) == USAGE_ERROR
     refusal = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert refusal["message"] == "other is a run of 'prepare', not of 'train'."
 
 
 def test_a_verb_without_resume_is_resumed_by_the_command_for_jobs(workspace: Workspace):
-    job = create_job(workspace, "extend", schema.ExtendOptions(), name="other")
+    job = create_job(workspace, "extend", schema.ExtendOptions(), job_id="other")
     said = command.resume_command(job).split()
     assert said[:3] == ["python", "-m", "scripts.jobs"]
     given = scripts_jobs.build_parser().parse_args(said[3:])

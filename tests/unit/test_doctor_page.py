@@ -9,7 +9,7 @@ import pytest
 
 from config.errors import UserError
 from core.doctor import assess, base_languages, can_restore, worst_first
-from core.jobs.directory import NO_DEVICE, Job
+from core.jobs.job import NO_DEVICE, Job
 from core.jobs.state import JobState
 from core.library import diagnosis
 from core.library.diagnosis import Diagnosis, ProbeDrift, TensorFinding, TokenizerFit

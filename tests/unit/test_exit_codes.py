@@ -12,8 +12,8 @@ import pytest
 
 from config.schema import DownloadOptions
 from core.jobs import control
-from core.jobs.directory import create_job, load_job
 from core.jobs.events import Failed, Journal
+from core.jobs.job import create_job, load_job
 from core.workspace import Workspace
 from scripts import jobs as scripts_jobs
 from scripts import pin_checkpoint, review, rules

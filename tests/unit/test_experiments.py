@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from config.schema import TrainOptions
-from core.jobs.directory import create_job
+from core.jobs.job import create_job
 from core.submission import job_chains
 from core.workspace import Workspace
 from scripts.dev.benchmark import machine

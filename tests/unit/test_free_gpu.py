@@ -11,9 +11,9 @@ import pytest
 
 from config.schema import TrainOptions
 from core.jobs import gpus, queue
-from core.jobs.directory import Job, create_job
 from core.jobs.events import Event, WarningRaised
 from core.jobs.gpus import Gpu, GpuWait
+from core.jobs.job import Job, create_job
 from core.jobs.locks import FileLock, is_held
 from core.jobs.queue import wait_for_turn
 from core.jobs.reporter import Reporter, StopRequested
@@ -61,9 +61,10 @@ def test_it_waits_until_there_is_room_and_takes_that_gpu(workspace: Workspace) -
     one = job(workspace, wait_for_gpu_gib=20)
     looks = in_turn((gpu(0, 3.0), gpu(1, 10.0)), (gpu(0, 4.0), gpu(1, 11.5)), (gpu(0, 3.0), gpu(1, 21.0)))
     wish = GpuWait(one, Told(one), looks)
-    first, second, third = wish.try_reserve(), wish.try_reserve(), wish.try_reserve()
+    first, second, third = wish.reserve_or_reason(), wish.reserve_or_reason(), wish.reserve_or_reason()
+    assert first is not None
     assert "20 GiB of free memory: GPU 0 has 3.0 of 24.0 GiB free" in first
-    assert (second, third) == (first, "")  # said once, though the numbers changed
+    assert (second, third) == (first, None)  # said once, though the numbers changed
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-1"
 
 
@@ -77,8 +78,8 @@ def test_as_many_are_waited_for_as_there_are_processes(workspace: Workspace) -> 
     one = job(workspace, wait_for_gpu_gib=20, processes=2)
     looks = in_turn((gpu(0, 23), gpu(1, 1)), (gpu(0, 22), gpu(1, 23)))
     wish = GpuWait(one, Told(one), looks)
-    assert "2 GPUs" in wish.try_reserve()
-    assert wish.try_reserve() == ""
+    assert "2 GPUs" in (wish.reserve_or_reason() or "")
+    assert wish.reserve_or_reason() is None
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-0"
 
 
@@ -86,7 +87,7 @@ def test_a_stop_ends_the_wait_and_gives_the_device_back(workspace: Workspace) ->
     one = job(workspace, wait_for_idle_gpu=True)
     told = Told(one, patience=3)
     with pytest.raises(StopRequested):
-        wait_for_turn(one, told, GpuWait(one, told, lambda: (gpu(0, 2.0),)).try_reserve)
+        wait_for_turn(one, told, GpuWait(one, told, lambda: (gpu(0, 2.0),)).reserve_or_reason)
     assert not is_held(workspace.devices / "cuda.lock")
     assert os.listdir(workspace.devices / "cuda") == []
 
@@ -99,7 +100,7 @@ class Queued:
         self.queue.mkdir(exist_ok=True)  # else a look at it may come before the first job makes it
         self.had, self.threads = list[str](), list[threading.Thread]()
 
-    def add(self, one: Job, ready: Callable[[], str] = lambda: "") -> None:
+    def add(self, one: Job, ready: Callable[[], str | None] = lambda: None) -> None:
         def wait() -> None:
             lock = wait_for_turn(one, Told(one), ready)
             assert lock is not None
@@ -137,7 +138,7 @@ def test_who_waits_for_a_gpu_lets_others_pass_and_comes_before_later_ones(worksp
     queued.until(lambda: queued.had == [second.id])
     holder = FileLock.acquire(queued.lock, timeout_s=PATIENCE_S)  # which is asked for now and then
     assert holder is not None
-    busy[0] = ""
+    busy[0] = None
     queued.add(third)
     queued.until(lambda: queued.in_line() == 2)
     holder.release()
@@ -149,7 +150,7 @@ def test_who_waits_for_a_gpu_lets_others_pass_and_comes_before_later_ones(worksp
 def test_what_is_not_ready_at_one_look_keeps_its_turn(workspace: Workspace, queued: Queued) -> None:
     """A GPU may show the load of what ended a moment ago."""
     first, second = job(workspace), job(workspace)
-    looks = iter(["It has 7% load.", ""])
+    looks = iter(["It has 7% load.", None])
     holder = FileLock.acquire(queued.lock)
     assert holder is not None
     queued.add(first, lambda: next(looks))
@@ -160,11 +161,11 @@ def test_what_is_not_ready_at_one_look_keeps_its_turn(workspace: Workspace, queu
     assert queued.had == [first.id, second.id]
 
 
-@pytest.mark.parametrize(("device", "words"), [("cpu", "does not apply"), ("cuda", "nvidia-smi does not answer")])
+@pytest.mark.parametrize(("device", "words"), [("cpu", "has no effect"), ("cuda", "nvidia-smi does not answer")])
 def test_where_it_cannot_wait_it_says_so_and_begins(workspace: Workspace, device: str, words: str) -> None:
     one = job(workspace, device, wait_for_gpu_gib=20)
     told = Told(one)
-    assert GpuWait(one, told, lambda: ()).try_reserve() == ""
+    assert GpuWait(one, told, lambda: ()).reserve_or_reason() is None
     [said] = told.events
     assert isinstance(said, WarningRaised)
     assert words in said.message
@@ -177,5 +178,5 @@ def test_who_did_not_ask_does_not_wait(workspace: Workspace) -> None:
 
     one = job(workspace)
     told = Told(one)
-    assert GpuWait(one, told, look).try_reserve() == ""
+    assert GpuWait(one, told, look).reserve_or_reason() is None
     assert told.events == []

@@ -11,7 +11,7 @@ import pytest
 
 from config.schema import DownloadOptions
 from core.jobs import control, locks
-from core.jobs.directory import Job, create_job
+from core.jobs.job import Job, create_job
 from core.jobs.state import JobState
 from core.workspace import Workspace
 from tests.hub import LoopbackHub, serving

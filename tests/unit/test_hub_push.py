@@ -11,8 +11,8 @@ from config.errors import UserError
 from config.schema import PushOptions
 from core import push
 from core.jobs import control
-from core.jobs.directory import create_job
 from core.jobs.events import Progress
+from core.jobs.job import create_job
 from core.jobs.reporter import StopRequested
 from core.library import certificate
 from core.library.catalog import BILIBILI

@@ -10,8 +10,8 @@ import pytest
 from config.errors import UserError
 from config.schema import PrepareOptions
 from core.jobs import control
-from core.jobs.directory import Job, create_job
 from core.jobs.events import CheckpointSaved, Progress, Queued, Started, append_event
+from core.jobs.job import Job, create_job
 from core.jobs.state import JobBoard, JobReader, JobState
 from core.library import catalog
 from core.submission.job_subjects import subject

@@ -9,8 +9,8 @@ import yaml
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.jobs import control, locks
-from core.jobs.directory import create_job, load_job
 from core.jobs.events import Journal, Queued
+from core.jobs.job import create_job, load_job
 from core.jobs.state import JobBoard
 from core.workspace import Workspace
 from tests.unit.fake_verbs import COMMAND

@@ -26,7 +26,7 @@ from starlette.testclient import TestClient
 
 from config.errors import UserError
 from config.schema import EvaluateOptions, ListeningTestOptions
-from core.jobs.directory import create_job
+from core.jobs.job import create_job
 from core.jobs.state import JobBoard
 from core.library import evaluation_report, listening
 from core.library.evaluation_report import ANCHOR, REFERENCE, ListeningScore
@@ -139,7 +139,7 @@ def test_no_script_of_a_foreign_test_is_served(world: Workspace) -> None:
 
 def test_a_damaged_test_is_shown_and_ends_no_other(tmp_path: Path) -> None:
     workspace = Workspace.open(tmp_path)
-    evaluation = create_job(workspace, "evaluate", EvaluateOptions(models=("base:tiny",)), name=EVALUATION)
+    evaluation = create_job(workspace, "evaluate", EvaluateOptions(models=("base:tiny",)), job_id=EVALUATION)
     folder = create_job(workspace, "listening_test", ListeningTestOptions(evaluation=EVALUATION)).directory
     (folder / listening.TEST).write_text("{", encoding="utf-8")
     assert listening.results(workspace, evaluation.id) == ()

@@ -11,8 +11,8 @@ import pytest
 from gradio.state_holder import SessionState
 
 from config.schema import ExtendOptions, TrainOptions
-from core.jobs.directory import create_job
 from core.jobs.events import CheckpointSaved, Finished, append_event
+from core.jobs.job import create_job
 from core.workspace import Workspace
 from ui import layout
 from ui.live import Live
@@ -135,7 +135,7 @@ def test_listen_continues_with_the_training_that_ended_and_a_later_choice_stays(
 
     def saved(name: str) -> Path:
         """The journal of a training with a checkpoint."""
-        job = create_job(browser.live.workspace, "train", TrainOptions(extension="none"), name=name)
+        job = create_job(browser.live.workspace, "train", TrainOptions(extension="none"), job_id=name)
         (job.directory / "checkpoints" / "step-000200").mkdir(parents=True)
         append_event(job.journal, CheckpointSaved(200, "checkpoints/step-000200", best=True))
         return job.journal

@@ -9,7 +9,7 @@ import pytest
 
 from config.errors import UserError
 from config.schema import AlignOptions, ClipOptions, SegmentOptions, TranscribeOptions
-from core.jobs.directory import Job
+from core.jobs.job import Job
 from core.jobs.state import JobState, Status
 from core.library.segments import PIECES, SegmentClip, Segments, SegmentsCard, write_card, write_clips
 from core.sources import source_preview

@@ -14,7 +14,7 @@ import pytest
 
 from config.schema import SynthesizeOptions
 from core.jobs import control, locks
-from core.jobs.directory import Job, create_job
+from core.jobs.job import Job, create_job
 from core.jobs.model_server_client import ModelServerClient, ModelServerDied
 from core.jobs.state import JobBoard, JobState
 from core.workspace import Workspace

@@ -9,7 +9,7 @@ import pytest
 
 from config.errors import UserError
 from config.schema import TokenizerOptions
-from core.jobs.directory import Job
+from core.jobs.job import Job
 from core.jobs.state import JobState
 from ui import form, verb_form
 from ui.live import View

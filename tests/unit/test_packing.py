@@ -19,8 +19,8 @@ from config.errors import UserError
 from config.schema import PackOptions, UnpackOptions
 from core import pack, unpack
 from core.jobs.control import enqueue
-from core.jobs.directory import load_job
 from core.jobs.events import Queued, Started, append_event
+from core.jobs.job import load_job
 from core.jobs.state import JobBoard, JobReader
 from core.library.catalog import resolve
 from core.model.loading import load_checkpoint

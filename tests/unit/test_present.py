@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from core.jobs.directory import Job
 from core.jobs.events import AudioGenerated, Evaluated, Finished, Progress, SampleGenerated, Stage, Step
+from core.jobs.job import Job
 from core.jobs.state import JobState
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER
 from core.workspace import Workspace

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from config.schema import TrainOptions
 from core.jobs import control, worker
-from core.jobs.directory import create_job
+from core.jobs.events import Queued, append_event
+from core.jobs.job import create_job
 from core.jobs.process_watchdog import ABANDONED_EXIT_CODE
 from core.workspace import Workspace
 from tests.processes import PATIENCE_S
@@ -68,9 +71,11 @@ def test_a_process_ends_with_the_one_that_started_it() -> None:
     assert found.returncode == 0
 
 
-def test_a_worker_left_waiting_is_told_of_and_tried_again(tmp_path: Path) -> None:
+def test_a_worker_left_waiting_is_told_of_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # this process keeps its handlers
     job = create_job(Workspace.open(tmp_path), "train", TrainOptions())
-    worker._record_death(job, ABANDONED_EXIT_CODE)
+    append_event(job.journal, Queued())
+    assert worker.run_attempt(job, lambda: ABANDONED_EXIT_CODE) == ABANDONED_EXIT_CODE
     state = control.read_state(job)
     assert state.status == "failed"
     assert "Another process of this training ended" in state.message

@@ -11,7 +11,7 @@ import pytest
 from config.errors import UserError
 from config.schema import CertifyOptions, DownloadOptions, PreflightOptions
 from core.jobs import control, locks, queue
-from core.jobs.directory import Job, create_job
+from core.jobs.job import Job, create_job
 from core.jobs.state import POSITION_FILE, JobBoard, queue_position
 from core.workspace import Workspace
 from tests.unit.fake_verbs import COMMAND

@@ -23,8 +23,8 @@ from config.schema import (
     TrainOptions,
     TranscribeOptions,
 )
-from core.jobs.directory import create_job
 from core.jobs.events import Failed, Journal, Queued
+from core.jobs.job import create_job
 from core.jobs.locks import FileLock
 from core.library.records import EXPORT_RECORD, FRONT_END, ExportRecord, Origin, write_record
 from core.submission import requirements

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from core.jobs.directory import Job
 from core.jobs.events import CheckpointSaved, Evaluated, SampleGenerated
+from core.jobs.job import Job
 from core.jobs.state import JobState
 from ui import run_views
 

@@ -13,8 +13,8 @@ import pytest
 from config.errors import UserError
 from config.schema import CompareOptions, EvaluateOptions, PrepareOptions, SynthesizeOptions
 from core.jobs import control, worker
-from core.jobs.directory import create_job
 from core.jobs.events import Finished, append_event
+from core.jobs.job import create_job
 from core.jobs.state import JobBoard
 from core.submission import storage
 from core.submission.storage import Item, parse
@@ -210,7 +210,7 @@ def test_a_comparison_and_an_evaluation_show_what_they_were_made_from(workspace:
                 ("synthesize", SynthesizeOptions(voice_model="run:first", text="a"),
                  {"run:first", "dataset:amharic-demo"}))
     for verb, options, _ in speaking:
-        create_job(workspace, verb, options, name=f"its-{verb}")
+        create_job(workspace, verb, options, job_id=f"its-{verb}")
     found = storage.find_dependencies(workspace, JobBoard(workspace).states())
     for verb, _, wanted in speaking:
         own = [one for one in found if one.user == Item("run", f"its-{verb}")]

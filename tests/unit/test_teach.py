@@ -12,8 +12,8 @@ import yaml
 
 from config.errors import UserError
 from config.schema import AS_IS, CompareOptions, PrepareOptions, TrainOptions
-from core.jobs.directory import create_job
 from core.jobs.events import Step
+from core.jobs.job import create_job
 from core.jobs.state import JobState
 from core.library import model_info, records
 from core.submission import job_chains

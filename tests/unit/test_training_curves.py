@@ -12,8 +12,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from core.jobs.directory import Job
 from core.jobs.events import Evaluated, Journal, Queued, Started, Step
+from core.jobs.job import Job
 from core.jobs.state import JobState
 from core.workspace import Workspace
 from tests.unit.fake_verbs import step

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from config.errors import UserError
-from core.jobs import control, directory
-from core.jobs.directory import load_job
+from core.jobs import control
 from core.jobs.events import CheckpointSaved, Event, Journal, Queued, Skipped, Started, Stopped
+from core.jobs.job import load_job
 from core.jobs.state import JobBoard
 from core.jobs.unattended import IdleCommand, RestartOffer, find_interrupted
 from core.workspace import Workspace
@@ -30,7 +30,7 @@ def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder in which the system shows its GPUs: empty."""
     folder = tmp_path / "dev"
     folder.mkdir()
-    monkeypatch.setattr(directory, "DEVICE_FILES", folder)
+    monkeypatch.setattr("core.jobs.job.DEVICE_FILES", folder)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return folder
 
@@ -122,7 +122,7 @@ def test_only_what_nobody_ended_is_resumed_by_itself(workspace: Workspace, devic
     record(workspace, "stopped", *begun, Stopped("Saved at step 7."))
     record(workspace, "needs-stopped", Queued(), Skipped("stopped was stopped."), after=("stopped",))
     record(workspace, "stopping", *begun)
-    load_job(workspace, "stopping").stop()
+    load_job(workspace, "stopping").request_stop()
     record(workspace, "on-gpu", Queued("cuda"), Started(1, 1))
     record(workspace, "after-it", Queued(), after=("on-gpu",))
     record(workspace, "for-gpu", *begun, device="cuda")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from core.jobs.directory import Job
 from core.jobs.events import Progress, Stage, Step
+from core.jobs.job import Job
 from core.jobs.state import JobState
 from core.text.row_sources import SpelledRowCounts
 from tests.serving import ROOT

@@ -11,8 +11,8 @@ import pytest
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.jobs import control, locks, worker
-from core.jobs.directory import Job, create_job, load_job
 from core.jobs.events import Event, Failed, Started, Stopped
+from core.jobs.job import Job, create_job, load_job
 from core.jobs.reporter import Reporter, StopRequested, check_stop, stage
 from core.jobs.state import JobState
 from core.workspace import Workspace
@@ -66,7 +66,7 @@ def test_the_page_may_die_and_the_job_goes_on(workspace: Workspace):
     job = train(workspace, "patient")
     script = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from core.jobs import control; from core.jobs.directory import load_job_directory\n"
+        "from core.jobs import control; from core.jobs.job import load_job_directory\n"
         "from tests.unit.fake_verbs import COMMAND\n"
         "control.start(load_job_directory(Path(sys.argv[1])), command=COMMAND); os.killpg(0, signal.SIGKILL)"
     )

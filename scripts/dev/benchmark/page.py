@@ -44,7 +44,6 @@ import yaml
 from config.errors import UserError
 from config.schema import SynthesizeOptions, TrainOptions
 from core.jobs import control, worker
-from core.jobs.directory import create_job
 from core.jobs.events import (
     CheckpointSaved,
     Evaluated,
@@ -57,6 +56,7 @@ from core.jobs.events import (
     Waiting,
     encode,
 )
+from core.jobs.job import create_job
 from core.jobs.locks import FileLock
 from core.jobs.reporter import Reporter, StopRequested
 from core.jobs.state import JobReader

@@ -19,7 +19,7 @@ import torch
 from config.errors import UserError
 from config.schema import DownloadOptions, ExtendOptions, Options, PrepareOptions, TokenizerOptions
 from core.jobs import control
-from core.jobs.directory import Job, create_job, load_job
+from core.jobs.job import Job, create_job, load_job
 from core.jobs.state import JobState
 from core.library import certificate
 from core.submission import job_chains
@@ -97,7 +97,7 @@ def _try(workspace: Workspace, trial: ExperimentTrial, seed: int) -> None:
         _break(workspace, trial, seed)
         return
     job = (load_job(workspace, name) if name in workspace.list_runs()
-           else create_job(workspace, "train", trial.training(seed), name=name))
+           else create_job(workspace, "train", trial.training(seed), job_id=name))
     state, used = _finish(job)
     results.of(trial.name, seed, state, used).write(job.directory)
 

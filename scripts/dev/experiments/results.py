@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from core.jobs.directory import Job
+from core.jobs.job import Job
 from core.jobs.state import JobState
 from core.library import certificate
 from core.library.certificate import Certificate

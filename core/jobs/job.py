@@ -60,7 +60,7 @@ class Job:
     def stop_file(self) -> Path:
         return self.directory / "stop"
 
-    def stop(self, by: str = "") -> None:
+    def request_stop(self, by: str = "") -> None:
         """Ask the worker to end; an earlier request is not changed. `by`: the signal that asks; empty for a person."""
         with suppress(FileExistsError), open(self.stop_file, "x", encoding="utf-8") as file:
             file.write(by)
@@ -78,16 +78,16 @@ class Job:
 
 
 def create_job(workspace: Workspace, verb: str, options: Options, *, after: Sequence[str] = (),
-               name: str | None = None) -> Job:
+               job_id: str | None = None) -> Job:
     """Create the directory of a new job, without starting it. Its options never change.
 
-    `after` names jobs of this workspace that must finish first; `name` is the id (default: the verb, the time and four
-    hex digits). The directory is created atomically.
+    `after` are ids of jobs of this workspace that must finish first. The default of `job_id` is the verb, the time and
+    four hex digits. The directory is created atomically.
     """
     assert isinstance(options, VERBS[verb].options), f"{verb} does not take {type(options).__name__}"
     for earlier in after:
         workspace.run(earlier)
-    directory = resolve_inside(workspace.runs, name or _new_id(workspace, verb))
+    directory = resolve_inside(workspace.runs, job_id or _new_id(workspace, verb))
     settings = options.model_dump(mode="json")
     job = Job(directory, verb, choose_device(verb, settings), tuple(after), time.time(), settings)
     try:
@@ -97,20 +97,20 @@ def create_job(workspace: Workspace, verb: str, options: Options, *, after: Sequ
             (temporary / "config.yaml").write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True),
                                                    encoding="utf-8")
     except UserError:
-        check_name_free(workspace, directory.name)
+        check_id_free(workspace, directory.name)
         raise
     return job
 
 
-def check_name_free(workspace: Workspace, name: str) -> None:
-    """Raise `UserError` if a run `name` exists."""
-    if resolve_inside(workspace.runs, name).exists():
-        raise UserError(f"A run named {name!r} already exists.", "Choose another name, or resume that run.")
+def check_id_free(workspace: Workspace, job_id: str) -> None:
+    """Raise `UserError` if a job has the id `job_id`."""
+    if resolve_inside(workspace.runs, job_id).exists():
+        raise UserError(f"A job named {job_id!r} already exists.", "Choose another name, or resume that job.")
 
 
-def load_job(workspace: Workspace, name: str) -> Job:
-    """The job `name` of `workspace`."""
-    return load_job_directory(workspace.run(name))
+def load_job(workspace: Workspace, job_id: str) -> Job:
+    """The job `job_id` of `workspace`."""
+    return load_job_directory(workspace.run(job_id))
 
 
 def load_job_directory(directory: Path) -> Job:
@@ -120,7 +120,7 @@ def load_job_directory(directory: Path) -> Job:
         values = foreign.read_yaml(path)
         job = Job(
             directory=directory.absolute(), verb=str(values["verb"]), device=str(values["device"]),
-            after=tuple(str(name) for name in values["after"]), created=float(values["created"]),
+            after=tuple(str(other) for other in values["after"]), created=float(values["created"]),
             settings=dict(values["options"]),
         )
         if not 0 <= job.created < MAX_TIME or not all(isinstance(name, str) for name in job.settings):
@@ -134,11 +134,11 @@ def load_job_directory(directory: Path) -> Job:
 
 
 def _new_id(workspace: Workspace, verb: str) -> str:
-    """Verb, time and four random hex digits; another id is drawn if a run has it already."""
+    """Verb, time and four random hex digits; another id is drawn if a job has it already."""
     while True:
-        name = f"{verb}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
-        if not (workspace.runs / name).exists():
-            return name
+        job_id = f"{verb}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
+        if not (workspace.runs / job_id).exists():
+            return job_id
 
 
 def choose_device(verb: str, settings: Mapping[str, object]) -> str:
