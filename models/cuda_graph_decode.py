@@ -41,12 +41,13 @@ def capture(compute: Callable[[], object], restore: Callable[[], object]) -> tor
     return graph
 
 
-def repeated(compute: Callable[[], torch.Tensor], device: torch.device, times: int) -> Callable[[], torch.Tensor]:
-    """`compute`, to be called `times` times on tensors that keep their addresses: on CUDA a graph from the second call.
+def graphed_callable(compute: Callable[[], torch.Tensor], device: torch.device,
+                     calls: int) -> Callable[[], torch.Tensor]:
+    """`compute`, for so many calls on tensors that keep their addresses: on CUDA a graph from the second call on.
 
     The first call runs as it is, and libraries initialise in it. The result is overwritten by the next call.
     """
-    if device.type != "cuda" or times < _WORTH_A_CAPTURE:
+    if device.type != "cuda" or calls < _WORTH_A_CAPTURE:
         return compute
     result: torch.Tensor | None = None
     graph: torch.cuda.CUDAGraph | None = None

@@ -20,14 +20,13 @@ from data.augmentation import import_librosa
 from models import weights
 from models.base import Features, VocoderOptions, Voice
 from models.chatterbox import s3gen
-from models.chatterbox.flow import FlowPrompt
+from models.chatterbox.flow import FLOW_STEPS, FlowPrompt
 from models.chatterbox.s3gen import S3Gen
 from models.chatterbox.speech_tokenizer import SAMPLE_RATE as CODE_SAMPLE_RATE
 from models.chatterbox.streaming import StreamingSynthesizer
 
 MAX_PROMPT_CODES = 150  # of a reference clip for T3: six seconds
 _PROMPT_S = MAX_PROMPT_CODES / s3gen.CODE_RATE
-FLOW_STEPS = 10  # unless the options say otherwise
 _SAMPLES_PER_CODE = s3gen.SAMPLE_RATE // s3gen.CODE_RATE
 
 
@@ -88,7 +87,7 @@ class ChatterboxVocoder:
             return torch.zeros(0)
         generator = torch.Generator().manual_seed(options.seed)
         rows = torch.as_tensor(codes, dtype=torch.long, device=prompt.codes.device)[None]
-        mel = self._flow.mel(rows, None, prompt, steps=options.flow_steps or FLOW_STEPS, generator=generator)
+        mel = self._flow.mel(rows, prompt, steps=options.flow_steps or FLOW_STEPS, generator=generator)
         waveform = s3gen.fade_in(self._vocoder.waveform(mel, generator))[0].cpu()
         waveform = waveform[:max(1, len(codes) - 1) * _SAMPLES_PER_CODE]
         return add_watermark(waveform, self.sample_rate) if options.watermark else waveform

@@ -1,9 +1,9 @@
 """Speech codes to mel, by conditional flow matching (Lipman et al. 2023, arXiv:2210.02747).
 
-The codes of a prompt and of the text are encoded together; from noise, a few Euler steps on a cosine schedule follow
-the estimated velocity to the mel of both, conditioned on the prompt's mel and the speaker. Then the prompt's frames
-are cut off. Classifier-free guidance (Ho and Salimans 2022) adds an unconditional row per text. Layout and state-dict
-keys of `flow.*` in resemble-ai/chatterbox (MIT).
+The codes of a prompt and of the utterance are encoded together; from noise, a few Euler steps on a cosine schedule
+follow the estimated velocity to the mel of both, conditioned on the prompt's mel and the speaker. Then the prompt's
+frames are cut off. Classifier-free guidance (Ho and Salimans 2022) adds an unconditional row per utterance. Layout and
+state-dict keys of `flow.*` in resemble-ai/chatterbox (MIT).
 
 Shapes: B rows, U codes, P codes of the prompt, F = 2 * (P + U) frames at 50 a second.
 """
@@ -19,16 +19,18 @@ from torch import nn
 
 from models.chatterbox.flow_encoder import FlowEncoder, FlowEncoderConfig
 from models.chatterbox.flow_estimator import FlowEstimator, FlowEstimatorConfig
-from models.cuda_graph_decode import repeated
+from models.cuda_graph_decode import graphed_callable
 from models.matmul_backends import Linear
+
+FLOW_STEPS, FLOW_GUIDANCE = 10, 0.7  # as published
 
 
 @dataclass(frozen=True)
 class FlowConfig:
     """Sizes of the flow; the defaults are the published ones."""
 
-    codes: int = 6561
-    speaker: int = 192
+    n_codes: int = 6561
+    speaker_embedding_size: int = 192
     encoder: FlowEncoderConfig = field(default_factory=FlowEncoderConfig)
     estimator: FlowEstimatorConfig = field(default_factory=FlowEstimatorConfig)
 
@@ -59,13 +61,6 @@ def schedule(steps: int, device: torch.device) -> torch.Tensor:
     return 1 - torch.cos(torch.linspace(0, 1, steps + 1, device=device) * (0.5 * math.pi))
 
 
-def keep_mask(lengths: torch.Tensor | None, width: int, device: torch.device) -> torch.Tensor | None:
-    """(B, width), True within `lengths`; None without lengths."""
-    if lengths is None:
-        return None
-    return torch.arange(width, device=device)[None] < lengths.to(device)[:, None]
-
-
 class FlowDecoder(nn.Module):
     """The estimator under its published name."""
 
@@ -80,8 +75,8 @@ class Flow(nn.Module):
     def __init__(self, config: FlowConfig | None = None) -> None:
         super().__init__()
         self.config = config = config or FlowConfig()
-        self.input_embedding = nn.Embedding(config.codes, config.encoder.width)
-        self.spk_embed_affine_layer = nn.Linear(config.speaker, config.estimator.n_mels)
+        self.input_embedding = nn.Embedding(config.n_codes, config.encoder.width)
+        self.spk_embed_affine_layer = nn.Linear(config.speaker_embedding_size, config.estimator.n_mels)
         self.encoder = FlowEncoder(config.encoder)
         self.encoder_proj = Linear(config.encoder.width, config.estimator.n_mels)
         self.decoder = FlowDecoder(config.estimator)
@@ -90,55 +85,47 @@ class Flow(nn.Module):
         """Convert the estimator's matrix products to `dtype`; inputs, results and everything else stay float32."""
         self.decoder.estimator.cast_(dtype)
 
-    def encode(self, codes: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
-        """Codes (B, L) with `lengths` (B,) to encoder states (B, 2L, 512)."""
-        return self.encoder(self.input_embedding(codes), keep_mask(lengths, codes.shape[1], codes.device))
+    def encode(self, codes: torch.Tensor) -> torch.Tensor:
+        """Codes (B, L) to encoder states (B, 2L, 512)."""
+        return self.encoder(self.input_embedding(codes))
 
     def speaker(self, embedding: torch.Tensor) -> torch.Tensor:
         """Speaker embedding (B, 192) to the estimator's input (B, n_mels)."""
         return self.spk_embed_affine_layer(F.normalize(embedding, dim=1))
 
-    def estimate(self, x: torch.Tensor, mask: torch.Tensor | None, mu: torch.Tensor, t: torch.Tensor,
-                 spk: torch.Tensor, cond: torch.Tensor) -> torch.Tensor:
-        """Velocity of x (B, n_mels, F) at times t (B,), mu and cond of the same shape; mask (B, F) True = keep."""
+    def estimate(self, x: torch.Tensor, mu: torch.Tensor, t: torch.Tensor, spk: torch.Tensor,
+                 cond: torch.Tensor) -> torch.Tensor:
+        """Velocity of x (B, n_mels, F) at times t (B,); mu and cond have the shape of x, spk is (B, n_mels)."""
         inputs = torch.cat([x, mu, spk[..., None].expand_as(x), cond], 1).transpose(1, 2)
         estimator = self.decoder.estimator
-        velocity = estimator(inputs, estimator.time_states(t), mask).transpose(1, 2)
-        return velocity if mask is None else velocity * mask[:, None]
+        return estimator(inputs, estimator.time_states(t)).transpose(1, 2)
 
     @torch.inference_mode()
-    def mel(self, codes: torch.Tensor, lengths: torch.Tensor | None, prompt: FlowPrompt, *, steps: int = 10,
-            guidance: float = 0.7, noise: torch.Tensor | None = None,
-            generator: torch.Generator | None = None) -> torch.Tensor:
-        """Codes (B, U) with `lengths` (B,), None for all, to log-mel (B, n_mels, 2U), zero after the end of a row.
+    def mel(self, codes: torch.Tensor, prompt: FlowPrompt, *, steps: int = FLOW_STEPS, guidance: float = FLOW_GUIDANCE,
+            noise: torch.Tensor | None = None, generator: torch.Generator | None = None) -> torch.Tensor:
+        """Codes (B, U) to log-mel (B, n_mels, 2U).
 
         The flow starts from `noise` (B, n_mels, F); without it every row starts from the same noise of `generator`,
         so that the mel of a row does not depend on the other rows.
         """
-        batch, prompt_codes = codes.shape[0], prompt.codes.shape[1]
-        all_codes = torch.cat([prompt.codes.expand(batch, -1), codes], 1)
-        all_lengths = None if lengths is None else lengths + prompt_codes
-        mu = self.encoder_proj(self.encode(all_codes, all_lengths))  # (B, F, n_mels)
+        all_codes = torch.cat([prompt.codes.expand(codes.shape[0], -1), codes], 1)
+        mu = self.encoder_proj(self.encode(all_codes))  # (B, F, n_mels)
         if noise is None:
             noise = start_noise(mu.shape[1], mu.shape[2], generator)
         start = noise.to(mu).transpose(1, 2).expand_as(mu)
-        frame_lengths = None if all_lengths is None else all_lengths * self.config.encoder.upsampling
-        keep = keep_mask(frame_lengths, mu.shape[1], mu.device)
-        mel = self._solve(start, mu, prompt, keep, steps, guidance)
-        mel = mel if keep is None else mel * keep[..., None]
+        mel = self._solve(start, mu, prompt, steps, guidance)
         return mel[:, prompt.mel.shape[1] :].transpose(1, 2)
 
-    def _solve(self, frames: torch.Tensor, mu: torch.Tensor, prompt: FlowPrompt, keep: torch.Tensor | None,
-               steps: int, guidance: float) -> torch.Tensor:
+    def _solve(self, frames: torch.Tensor, mu: torch.Tensor, prompt: FlowPrompt, steps: int,
+               guidance: float) -> torch.Tensor:
         """Euler steps from noise (B, F, n_mels) to mel (B, F, n_mels)."""
         inputs = self._inputs(mu, prompt, guided=guidance != 0)
         batch, n_mels = mu.shape[0], mu.shape[2]
         rows = inputs.shape[0] // batch
-        mask = None if keep is None else keep.repeat(rows, 1)
         times = schedule(steps, mu.device)
         states = self.decoder.estimator.time_states(times[:-1])
         state = states[:1].clone()
-        estimate = repeated(lambda: self.decoder.estimator(inputs, state, mask), mu.device, steps)
+        estimate = graphed_callable(lambda: self.decoder.estimator(inputs, state), mu.device, steps)
         for step, size in enumerate((times[1:] - times[:-1]).unbind()):
             inputs.unflatten(0, (rows, batch))[..., :n_mels] = frames  # both rows see the same frames
             state.copy_(states[step : step + 1])

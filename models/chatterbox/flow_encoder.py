@@ -19,6 +19,8 @@ from torch import nn
 from models.conformer import FeedForward, PositionalAttention
 from models.matmul_backends import Linear
 
+MEL_FRAMES_PER_CODE = 2
+
 
 @dataclass(frozen=True)
 class FlowEncoderConfig:
@@ -30,7 +32,6 @@ class FlowEncoderConfig:
     blocks: int = 6
     up_blocks: int = 4
     lookahead: int = 3  # codes, of the convolution before the first block
-    upsampling: int = 2  # frames per code
 
 
 def relative_positions(length: int, width: int, device: torch.device) -> torch.Tensor:
@@ -54,14 +55,12 @@ def shift_relative(scores: torch.Tensor) -> torch.Tensor:
 class EncoderAttention(PositionalAttention):
     """Self-attention with relative positions."""
 
-    def forward(self, hidden: torch.Tensor, positions: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
-        """Hidden (B, L, C), positions (2L - 1, C), padding (B, 1, 1, L) True on padding -> (B, L, C)."""
+    def forward(self, hidden: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Hidden (B, L, C), positions (2L - 1, C) -> (B, L, C)."""
         query, key, value = (self.split(linear(hidden)) for linear in (self.linear_q, self.linear_k, self.linear_v))
         distance = self.split(self.linear_pos(positions))  # (H, 2L - 1, C / H)
         biased = query + self.pos_bias_v[:, None]
         scores = shift_relative(biased @ distance.transpose(-1, -2)) / math.sqrt(query.shape[-1])
-        if padding is not None:
-            scores = scores.masked_fill(padding, -math.inf)
         mixed = F.scaled_dot_product_attention(query + self.pos_bias_u[:, None], key, value, attn_mask=scores)
         return self.linear_out(mixed.transpose(1, 2).flatten(2))
 
@@ -76,8 +75,8 @@ class EncoderBlock(nn.Module):
         self.norm_ff = nn.LayerNorm(config.width, eps=1e-12)
         self.norm_mha = nn.LayerNorm(config.width, eps=1e-12)
 
-    def forward(self, hidden: torch.Tensor, positions: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
-        hidden = hidden + self.self_attn(self.norm_mha(hidden), positions, padding)
+    def forward(self, hidden: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        hidden = hidden + self.self_attn(self.norm_mha(hidden), positions)
         return hidden + self.feed_forward(self.norm_ff(hidden))
 
 
@@ -128,27 +127,20 @@ class FlowEncoder(nn.Module):
         self.embed = EncoderEmbedding(config.width)
         self.pre_lookahead_layer = EncoderLookahead(config.width, config.lookahead)
         self.encoders = nn.ModuleList([EncoderBlock(config) for _ in range(config.blocks)])
-        self.up_layer = EncoderUpsample(config.width, config.upsampling)
+        self.up_layer = EncoderUpsample(config.width, MEL_FRAMES_PER_CODE)
         self.up_embed = EncoderEmbedding(config.width)
         self.up_encoders = nn.ModuleList([EncoderBlock(config) for _ in range(config.up_blocks)])
         self.after_norm = nn.LayerNorm(config.width)
 
-    def forward(self, embedded: torch.Tensor, keep: torch.Tensor | None = None) -> torch.Tensor:
-        """`keep` (B, L) is False on padding, which then has no effect; None means no padding."""
-        hidden = self.embed(embedded)
-        if keep is not None:  # the look-ahead of the last codes reads zeros, as at the end of a row without padding
-            hidden = hidden * keep[..., None]
-        hidden = _run(self.encoders, self.pre_lookahead_layer(hidden), keep)
+    def forward(self, embedded: torch.Tensor) -> torch.Tensor:
+        hidden = _run(self.encoders, self.pre_lookahead_layer(self.embed(embedded)))
         hidden = self.up_embed(self.up_layer(hidden))
-        if keep is not None:
-            keep = keep.repeat_interleave(self.config.upsampling, 1)
-        return self.after_norm(_run(self.up_encoders, hidden, keep))
+        return self.after_norm(_run(self.up_encoders, hidden))
 
 
-def _run(blocks: nn.ModuleList, hidden: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
-    """Hidden (B, L, C) through blocks that share positions and mask."""
+def _run(blocks: nn.ModuleList, hidden: torch.Tensor) -> torch.Tensor:
+    """Hidden (B, L, C) through blocks that share positions."""
     positions = relative_positions(hidden.shape[1], hidden.shape[2], hidden.device).to(hidden.dtype)
-    padding = None if keep is None else ~keep[:, None, None]
     for block in blocks:
-        hidden = block(hidden, positions, padding)
+        hidden = block(hidden, positions)
     return hidden

@@ -2,8 +2,7 @@
 
 A stack of causal residual convolutions, each followed by four transformer blocks over all frames (layout and
 state-dict keys of `flow.decoder.estimator.*` in resemble-ai/chatterbox, MIT; the design is Matcha-TTS's, Mehta et al.
-2024, arXiv:2309.03199, on one resolution). Everything runs over (B, F, C): B rows, F frames, C channels. Convolutions
-are causal and everything else but attention is per frame, so padding on the right needs a mask in attention alone.
+2024, arXiv:2309.03199, on one resolution). Everything runs over (B, F, C): B rows, F frames, C channels.
 
 The residual stream, the norms and the time states stay in float32; `cast_` converts the matrix products.
 """
@@ -85,7 +84,7 @@ class EstimatorResidualBlock(nn.Module):
 
 
 class EstimatorAttention(nn.Module):
-    """Self-attention over all frames that are not padding."""
+    """Self-attention over all frames."""
 
     def __init__(self, config: FlowEstimatorConfig) -> None:
         super().__init__()
@@ -96,13 +95,13 @@ class EstimatorAttention(nn.Module):
         self.to_v = Linear(config.width, inner, bias=False)
         self.to_out = nn.ModuleList([Linear(inner, config.width)])
 
-    def forward(self, frames: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
-        """Frames (B, F, C), keep (B, 1, 1, F) -> (B, F, C)."""
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        """Frames (B, F, C) -> (B, F, C)."""
         query, key, value = (
             linear(frames).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, F, D)
             for linear in (self.to_q, self.to_k, self.to_v)
         )
-        mixed = attend(query, key, value, keep)
+        mixed = attend(query, key, value, None)
         return self.to_out[0](mixed.transpose(1, 2).flatten(2))
 
 
@@ -139,9 +138,9 @@ class EstimatorTransformer(nn.Module):
         self.norm3 = nn.LayerNorm(config.width)
         self.ff = EstimatorFeedForward(config.width, config.hidden)
 
-    def forward(self, frames: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
         dtype = self.attn1.to_q.weight.dtype
-        frames = frames + self.attn1(self.norm1(frames).to(dtype), keep)
+        frames = frames + self.attn1(self.norm1(frames).to(dtype))
         return frames + self.ff(self.norm3(frames).to(dtype))
 
 
@@ -170,14 +169,14 @@ class EstimatorStage(nn.ModuleList):
         if conv:
             self.append(CausalConv(config.width, config.width))
 
-    def forward(self, frames: torch.Tensor, time: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, frames: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
         """Frames (B, F, inputs) -> (B, F, width), without the convolution."""
         frames = self[0](frames, time)
         for transformer in cast(nn.ModuleList, self[1]):
-            frames = transformer(frames, mask)
+            frames = transformer(frames)
         return frames
 
-    def smooth(self, frames: torch.Tensor) -> torch.Tensor:
+    def final_conv(self, frames: torch.Tensor) -> torch.Tensor:
         """The convolution after the stage."""
         return self[2](frames)
 
@@ -202,16 +201,15 @@ class FlowEstimator(nn.Module):
         stages = [*self.down_blocks, *self.mid_blocks, *self.up_blocks]
         return torch.stack([stage[0].mlp(state) for stage in stages], 1)
 
-    def forward(self, inputs: torch.Tensor, time: torch.Tensor, keep: torch.Tensor | None = None) -> torch.Tensor:
-        """Inputs (B, F, 4 * n_mels), time states (B or 1, stages, width), keep (B, F) -> velocity (B, F, n_mels)."""
-        mask = None if keep is None else keep[:, None, None]
+    def forward(self, inputs: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        """Inputs (B, F, 4 * n_mels) and time states (B or 1, stages, width) -> velocity (B, F, n_mels)."""
         first, *times, last = time[:, :, None].unbind(1)
         down, up = cast(EstimatorStage, self.down_blocks[0]), cast(EstimatorStage, self.up_blocks[0])
-        skip = down(inputs, first, mask)
-        frames = down.smooth(skip)
+        skip = down(inputs, first)
+        frames = down.final_conv(skip)
         for stage, state in zip(self.mid_blocks, times, strict=True):
-            frames = stage(frames, state, mask)
-        frames = up.smooth(up(torch.cat([frames, skip], -1), last, mask))
+            frames = stage(frames, state)
+        frames = up.final_conv(up(torch.cat([frames, skip], -1), last))
         weight = self.final_proj.weight
         hidden = self.final_block(frames).to(weight.dtype)
         return linear(hidden, weight.squeeze(-1), self.final_proj.bias).float()

@@ -13,7 +13,6 @@ Shapes: B rows, C channels, T positions, F frames, S = samples_per_frame * F sam
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,12 +35,12 @@ class HiFTConfig:
 
     n_mels: int = 80
     sample_rate: int = 24_000
-    channels: int = 512  # halved at each rate
-    rates: tuple[int, ...] = (8, 5, 3)
-    rate_kernels: tuple[int, ...] = (16, 11, 7)
-    kernels: tuple[int, ...] = (3, 7, 11)
-    source_kernels: tuple[int, ...] = (7, 7, 11)
-    dilations: tuple[int, ...] = (1, 3, 5)
+    channels: int = 512  # halved at each upsampling
+    upsample_rates: tuple[int, ...] = (8, 5, 3)
+    upsample_kernel_sizes: tuple[int, ...] = (16, 11, 7)
+    resblock_kernel_sizes: tuple[int, ...] = (3, 7, 11)
+    source_resblock_kernel_sizes: tuple[int, ...] = (7, 7, 11)
+    resblock_dilation_sizes: tuple[int, ...] = (1, 3, 5)  # of both kinds of blocks
     harmonics: int = 8
     f0_channels: int = 512
     n_fft: int = 16
@@ -50,7 +49,7 @@ class HiFTConfig:
     @property
     def samples_per_frame(self) -> int:
         samples = self.hop_length
-        for rate in self.rates:
+        for rate in self.upsample_rates:
             samples *= rate
         return samples
 
@@ -125,7 +124,7 @@ class ExcitationNoise:
     """The random parts of an excitation, the same for every row."""
 
     offsets: torch.Tensor  # (harmonics + 1,) initial phases, in cycles
-    noise: torch.Tensor  # (S,) normal
+    samples: torch.Tensor  # (S,) normal
 
     @staticmethod
     def draw(sines: int, samples: int, generator: torch.Generator | None) -> ExcitationNoise:
@@ -144,20 +143,20 @@ class HarmonicSource(nn.Module):
         self.sample_rate, self.samples_per_frame = sample_rate, samples_per_frame
         self.l_linear = nn.Linear(harmonics + 1, 1)
 
-    def forward(self, f0: torch.Tensor, random: ExcitationNoise, phase: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, f0: torch.Tensor, noise: ExcitationNoise, phase: torch.Tensor | None = None) -> torch.Tensor:
         """`phase` (B,) in cycles is that of the fundamental before the first sample; see `final_phase`."""
         sines = self.l_linear.in_features
         position = torch.arange(1, self.samples_per_frame + 1, device=f0.device) / self.sample_rate
         start = self._phases(f0, phase)[:, :-1]
         angle = (start[..., None] + f0[..., None] * position).flatten(1)  # (B, S), in cycles
         multiples = torch.arange(1, sines + 1, device=f0.device, dtype=f0.dtype)
-        offsets = random.offsets.to(f0)
+        offsets = noise.offsets.to(f0)
         waves = torch.sin(2 * math.pi * (angle[..., None] * multiples + offsets))  # (B, S, sines)
         # a weighted sum of independent normal noises is one normal noise, scaled by the norm of the weights
         weight, bias = self.l_linear.weight, self.l_linear.bias
         voiced = (f0 > VOICED_HZ).to(f0).repeat_interleave(self.samples_per_frame, 1)
         level = UNVOICED_NOISE + (VOICED_NOISE - UNVOICED_NOISE) * voiced
-        mixed = SINE_LEVEL * voiced * (waves @ weight[0]) + level * weight.norm() * random.noise.to(f0) + bias
+        mixed = SINE_LEVEL * voiced * (waves @ weight[0]) + level * weight.norm() * noise.samples.to(f0) + bias
         return torch.tanh(mixed)[:, None]
 
     def final_phase(self, f0: torch.Tensor, phase: torch.Tensor | None = None) -> torch.Tensor:
@@ -201,10 +200,10 @@ class HiFTResidualBlock(nn.Module):
         self.activations2 = nn.ModuleList([Snake(channels) for _ in dilations])
 
     def forward(self, signal: torch.Tensor) -> torch.Tensor:
-        for first, conv, second, smooth in zip(
+        for first_snake, first_conv, second_snake, second_conv in zip(
             self.activations1, self.convs1, self.activations2, self.convs2, strict=True
         ):
-            signal = signal + smooth(second(conv(first(signal))))
+            signal = signal + second_conv(second_snake(first_conv(first_snake(signal))))
         return signal
 
 
@@ -221,7 +220,7 @@ class HiFT(nn.Module):
     def __init__(self, config: HiFTConfig | None = None) -> None:
         super().__init__()
         self.config = config = config or HiFTConfig()
-        widths = [config.channels >> level for level in range(len(config.rates) + 1)]
+        widths = [config.channels >> level for level in range(len(config.upsample_rates) + 1)]
         bins = config.n_fft + 2
         self.m_source = HarmonicSource(config.harmonics, config.sample_rate, config.samples_per_frame)
         self.f0_predictor = F0Predictor(config.n_mels, config.f0_channels)
@@ -231,13 +230,15 @@ class HiFT(nn.Module):
         self.source_resblocks = nn.ModuleList()
         self.resblocks = nn.ModuleList()
         step = config.samples_per_frame // config.hop_length
-        for level, (rate, kernel) in enumerate(zip(config.rates, config.rate_kernels, strict=True)):
+        dilations = config.resblock_dilation_sizes
+        for level, (rate, kernel) in enumerate(zip(config.upsample_rates, config.upsample_kernel_sizes, strict=True)):
             width = widths[level + 1]
             step //= rate
             self.ups.append(weight_norm(UpConv(widths[level], width, kernel, rate, padding=(kernel - rate) // 2)))
             self.source_downs.append(source_conv(bins, width, step))
-            self.source_resblocks.append(HiFTResidualBlock(width, config.source_kernels[level], config.dilations))
-            self.resblocks.extend(HiFTResidualBlock(width, size, config.dilations) for size in config.kernels)
+            source_kernel = config.source_resblock_kernel_sizes[level]
+            self.source_resblocks.append(HiFTResidualBlock(width, source_kernel, dilations))
+            self.resblocks.extend(HiFTResidualBlock(width, size, dilations) for size in config.resblock_kernel_sizes)
         self.conv_post = weight_norm(Conv(widths[-1], bins, 7, padding=3))
         self.spectrum = STFT(config.n_fft, config.hop_length)
 
@@ -256,8 +257,8 @@ class HiFT(nn.Module):
     @torch.inference_mode()
     def source(self, f0: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """Pitch in Hz (B, F) to an excitation (B, 1, 480 F); phases and noise are random, the same for each row."""
-        random = ExcitationNoise.draw(self.config.harmonics + 1, f0.shape[1] * self.config.samples_per_frame, generator)
-        return self.m_source(f0, random)
+        noise = ExcitationNoise.draw(self.config.harmonics + 1, f0.shape[1] * self.config.samples_per_frame, generator)
+        return self.m_source(f0, noise)
 
     @torch.inference_mode()
     def decode(self, mel: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
@@ -268,7 +269,7 @@ class HiFT(nn.Module):
     def _decode(self, mel: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         excitation = self.spectrum.forward(source[:, 0])
         signal = self.conv_pre(mel[:, :, None].contiguous(memory_format=torch.channels_last))
-        kernels = len(self.config.kernels)
+        kernels = len(self.config.resblock_kernel_sizes)
         for level, up in enumerate(self.ups):
             signal = up(F.leaky_relu(signal, 0.1))  # (B, C, 1, T) -> (B, C / 2, 1, rate * T)
             if level == len(self.ups) - 1:  # one position more, for the last window of the spectrum
@@ -283,20 +284,3 @@ class HiFT(nn.Module):
     def waveform(self, mel: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """Log-mel (B, n_mels, F) to a waveform (B, 480 F) in [-1, 1]."""
         return self.decode(mel, self.source(self.f0(mel), generator))
-
-    @torch.inference_mode()
-    def waveforms(self, mel: torch.Tensor, lengths: Sequence[int],
-                  generator: torch.Generator | None = None) -> list[torch.Tensor]:
-        """Rows of log-mel (B, n_mels, F) with `lengths` frames to waveforms (480 * length,).
-
-        One after another: convolutions read both ways, so padding would be audible, and one row uses all cores.
-        """
-        samples = max(lengths) * self.config.samples_per_frame
-        random = ExcitationNoise.draw(self.config.harmonics + 1, samples, generator)
-        waveforms = []
-        for row, length in zip(mel.split(1), lengths, strict=True):
-            noise = random.noise[: length * self.config.samples_per_frame]
-            frames = row[..., :length]
-            source = self.m_source(self.f0(frames), ExcitationNoise(random.offsets, noise))
-            waveforms.append(self.decode(frames, source)[0])
-        return waveforms

@@ -21,7 +21,7 @@ from data.acoustics import audio
 from models import weights
 from models.campplus import CAMPPlus
 from models.chatterbox.flow import Flow, FlowConfig, FlowPrompt
-from models.chatterbox.flow_encoder import FlowEncoderConfig
+from models.chatterbox.flow_encoder import MEL_FRAMES_PER_CODE, FlowEncoderConfig
 from models.chatterbox.flow_estimator import FlowEstimatorConfig
 from models.chatterbox.hift import HiFT, HiFTConfig
 from models.chatterbox.speech_tokenizer import SAMPLE_RATE as CODE_SAMPLE_RATE
@@ -29,7 +29,6 @@ from models.chatterbox.speech_tokenizer import SpeechTokenizer, SpeechTokenizerC
 
 SAMPLE_RATE = 24000  # Hz, of the synthesised waveform
 CODE_RATE = 25  # codes per second
-FRAMES_PER_CODE = 2
 COMPUTED = ("tokenizer._mel_filters", "tokenizer.window")  # in some published files, and not in others
 MAX_PROMPT_S = 10.0  # of a reference clip for the flow
 _SILENCED_S = 0.02  # at the start, where the reference clip can leak in; a fade-in of the same length follows
@@ -63,10 +62,10 @@ class S3Gen(nn.Module):
         mel = audio.prompt_mel(first[None])[0].T  # (F, n_mels)
         narrow = audio.resample_windowed_sinc(first, SAMPLE_RATE, CODE_SAMPLE_RATE)
         codes = self.tokenizer.encode([narrow])[0]
-        length = min(len(codes), len(mel) // FRAMES_PER_CODE)
+        length = min(len(codes), len(mel) // MEL_FRAMES_PER_CODE)
         return {
             "codes": codes[:length].cpu().numpy().astype(np.int64),
-            "mel": mel[:FRAMES_PER_CODE * length].cpu().numpy(),
+            "mel": mel[:MEL_FRAMES_PER_CODE * length].cpu().numpy(),
             "speaker": self.speaker_encoder.embed(narrow).cpu().numpy(),
         }
 
@@ -91,26 +90,29 @@ def config_from_shapes(shapes: Mapping[str, tuple[int, ...]], source: str) -> S3
 
 def _tokenizer(shapes: Mapping[str, tuple[int, ...]]) -> SpeechTokenizerConfig:
     width, n_mels, _ = shapes["tokenizer.encoder.conv1.weight"]
-    memory = shapes["tokenizer.encoder.blocks.0.attn.fsmn_block.weight"][2]
-    layers = _count(shapes, "tokenizer.encoder.blocks.")
-    return SpeechTokenizerConfig(n_mels, width, width // _HEAD_SIZE, layers, memory)
+    return SpeechTokenizerConfig(
+        n_mels=n_mels, width=width, heads=width // _HEAD_SIZE, layers=_count(shapes, "tokenizer.encoder.blocks."),
+        fsmn_kernel_size=shapes["tokenizer.encoder.blocks.0.attn.fsmn_block.weight"][2],
+    )
 
 
 def _flow(shapes: Mapping[str, tuple[int, ...]]) -> FlowConfig:
-    codes, width = shapes["flow.input_embedding.weight"]
-    n_mels, speaker = shapes["flow.spk_embed_affine_layer.weight"]
+    n_codes, width = shapes["flow.input_embedding.weight"]
+    n_mels, speaker_embedding_size = shapes["flow.spk_embed_affine_layer.weight"]
     encoder = FlowEncoderConfig(
-        width, shapes["flow.encoder.encoders.0.self_attn.pos_bias_u"][0],
-        shapes["flow.encoder.encoders.0.feed_forward.w_1.weight"][0], _count(shapes, "flow.encoder.encoders."),
-        _count(shapes, "flow.encoder.up_encoders."), shapes["flow.encoder.pre_lookahead_layer.conv1.weight"][2] - 1,
+        width=width, heads=shapes["flow.encoder.encoders.0.self_attn.pos_bias_u"][0],
+        hidden=shapes["flow.encoder.encoders.0.feed_forward.w_1.weight"][0],
+        blocks=_count(shapes, "flow.encoder.encoders."), up_blocks=_count(shapes, "flow.encoder.up_encoders."),
+        lookahead=shapes["flow.encoder.pre_lookahead_layer.conv1.weight"][2] - 1,
     )
     start = "flow.decoder.estimator."
-    inner, hidden = shapes[f"{start}mid_blocks.0.1.0.attn1.to_q.weight"]
+    inner, width = shapes[f"{start}mid_blocks.0.1.0.attn1.to_q.weight"]
     estimator = FlowEstimatorConfig(
-        n_mels, hidden, inner // _HEAD_SIZE, _HEAD_SIZE, shapes[f"{start}mid_blocks.0.1.0.ff.net.0.proj.weight"][0],
-        _count(shapes, f"{start}mid_blocks.0.1."), _count(shapes, f"{start}mid_blocks."),
+        n_mels=n_mels, width=width, heads=inner // _HEAD_SIZE, head_size=_HEAD_SIZE,
+        hidden=shapes[f"{start}mid_blocks.0.1.0.ff.net.0.proj.weight"][0],
+        transformers=_count(shapes, f"{start}mid_blocks.0.1."), mid_blocks=_count(shapes, f"{start}mid_blocks."),
     )
-    return FlowConfig(codes, speaker, encoder, estimator)
+    return FlowConfig(n_codes, speaker_embedding_size, encoder, estimator)
 
 
 def _vocoder(shapes: Mapping[str, tuple[int, ...]]) -> HiFTConfig:

@@ -20,7 +20,7 @@ from models.matmul_backends import Linear
 
 SAMPLE_RATE = 16000  # Hz
 N_FFT, HOP_LENGTH = 400, 160  # samples: 100 frames a second
-FRAMES_PER_CODE = 4
+INPUT_FRAMES_PER_CODE = 4
 LEVELS, DIGITS = 3, 8  # LEVELS ** DIGITS = 6561 codes
 WINDOW, OVERLAP = 3000, 400  # frames; longer clips are encoded in windows of 30 s that share 4 s
 FRAMES_PER_BATCH = 8 * WINDOW  # padding included; bounds the memory of `encode`
@@ -34,7 +34,7 @@ class SpeechTokenizerConfig:
     width: int = 1280
     heads: int = 20
     layers: int = 6
-    memory: int = 31  # codes that the depthwise convolution spans
+    fsmn_kernel_size: int = 31  # codes that the depthwise convolution spans
 
 
 class SpeechTokenizer(nn.Module):
@@ -77,7 +77,7 @@ class SpeechTokenizer(nn.Module):
     @torch.inference_mode()
     def codes(self, mel: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Log-mel (B, n_mels, F) with `lengths` (B,) frames to codes (B, ceil(F / 4)) int64, zero past each length."""
-        keep = _mask(_halved(_halved(lengths)), -(-mel.shape[-1] // FRAMES_PER_CODE))
+        keep = _mask(_halved(_halved(lengths)), -(-mel.shape[-1] // INPUT_FRAMES_PER_CODE))
         codes: torch.Tensor = self.quantizer(self.hidden(mel, lengths))
         return codes * keep
 
@@ -120,12 +120,12 @@ def _windows(clip: int, frames: int) -> list[_Piece]:
     The published code starts one more window at the last OVERLAP frames, but drops its codes and some of those before
     it: up to 2 s at the end of the clip are lost. Elsewhere the codes are the same.
     """
-    stride, half = WINDOW - OVERLAP, OVERLAP // 2 // FRAMES_PER_CODE
+    stride, half = WINDOW - OVERLAP, OVERLAP // 2 // INPUT_FRAMES_PER_CODE
     starts = range(0, max(frames - OVERLAP, 1), stride)
     return [
         _Piece(
             clip, start, length := min(WINDOW, frames - start), half if start > 0 else 0,
-            -(-length // FRAMES_PER_CODE) - (half if start + length < frames else 0),
+            -(-length // INPUT_FRAMES_PER_CODE) - (half if start + length < frames else 0),
         )
         for start in starts
     ]
@@ -201,7 +201,7 @@ class _Attention(nn.Module):
         self.key = Linear(width, width, bias=False)
         self.value = Linear(width, width)
         self.out = Linear(width, width)
-        self.fsmn_block = nn.Conv1d(width, width, config.memory, groups=width, bias=False)
+        self.fsmn_block = nn.Conv1d(width, width, config.fsmn_kernel_size, groups=width, bias=False)
 
     def forward(self, x: torch.Tensor, rotary: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
         query, key, value = self.query(x), self.key(x), self.value(x)  # (B, U, width)
@@ -218,7 +218,7 @@ class _Attention(nn.Module):
         Computed on an image of height 1 with channels last, the memory layout of `value`: on a CPU 20 times as fast as
         `fsmn_block(value.transpose(1, 2))`, which was a tenth of the encoder's time.
         """
-        weight = self.fsmn_block.weight[:, :, None]  # (width, 1, 1, memory)
+        weight = self.fsmn_block.weight[:, :, None]  # (width, 1, 1, fsmn_kernel_size)
         image = value[:, None].permute(0, 3, 1, 2)  # (B, width, 1, U)
         around = F.conv2d(image, weight, padding=(0, weight.shape[-1] // 2), groups=len(weight))
         return value + around[:, :, 0].transpose(1, 2)

@@ -28,11 +28,15 @@ def config_from_shapes(shapes: Shapes, source: str) -> T3Config:
     try:
         layers = 1 + max(int(key.split(".")[2]) for key in shapes if key.startswith("tfmr.layers."))
         mlp_width, width = shapes["tfmr.layers.0.mlp.gate_proj.weight"]
-        decoder = DecoderConfig(width, layers, width // _HEAD_SIZE, mlp_width, rotary_scaling=RotaryScaling())
+        decoder = DecoderConfig(width=width, layers=layers, heads=width // _HEAD_SIZE, mlp_width=mlp_width,
+                                rotary_scaling=RotaryScaling())
         return T3Config(
-            decoder, shapes["text_emb.weight"][0], shapes["speech_emb.weight"][0], START_SPEECH, STOP_SPEECH,
-            shapes["text_pos_emb.emb.weight"][0], shapes["speech_pos_emb.emb.weight"][0],
-            shapes["cond_enc.spkr_enc.weight"][1], shapes["cond_enc.perceiver.pre_attention_query"][1],
+            decoder, text_rows=shapes["text_emb.weight"][0], speech_rows=shapes["speech_emb.weight"][0],
+            start_speech=START_SPEECH, stop_speech=STOP_SPEECH,
+            text_positions=shapes["text_pos_emb.emb.weight"][0],
+            speech_positions=shapes["speech_pos_emb.emb.weight"][0],
+            speaker_size=shapes["cond_enc.spkr_enc.weight"][1],
+            prompt_queries=shapes["cond_enc.perceiver.pre_attention_query"][1],
             unused_tokens=shapes["tfmr.embed_tokens.weight"][0], doubled_start=True,
             aligned_heads=_ALIGNED_HEADS if layers > _ALIGNED_HEADS[-1][0] else (),
         )

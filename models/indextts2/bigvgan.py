@@ -41,14 +41,14 @@ class BigVGANConfig:
     """Sizes of the vocoder; the defaults are the published ones. A kernel is twice the rate in upsampling."""
 
     n_mels: int = 80
-    channels: int = 1536  # halved at each rate
-    rates: tuple[int, ...] = (4, 4, 2, 2, 2, 2)
-    kernels: tuple[int, ...] = (3, 7, 11)
-    dilations: tuple[int, ...] = (1, 3, 5)
+    channels: int = 1536  # halved at each upsampling
+    upsample_rates: tuple[int, ...] = (4, 4, 2, 2, 2, 2)
+    resblock_kernel_sizes: tuple[int, ...] = (3, 7, 11)
+    resblock_dilation_sizes: tuple[int, ...] = (1, 3, 5)
 
     @property
     def samples_per_frame(self) -> int:
-        return math.prod(self.rates)
+        return math.prod(self.upsample_rates)
 
 
 def low_pass() -> torch.Tensor:
@@ -130,20 +130,21 @@ class BigVGAN(nn.Module):
     def __init__(self, config: BigVGANConfig | None = None) -> None:
         super().__init__()
         self.config = config = config or BigVGANConfig()
-        widths = [config.channels >> level for level in range(len(config.rates) + 1)]
+        widths = [config.channels >> level for level in range(len(config.upsample_rates) + 1)]
         self.conv_pre = Conv(config.n_mels, widths[0], 7, padding=3)
         # published as lists of one
-        self.ups = nn.ModuleList([nn.Sequential(UpConv(above, below, 2 * rate, rate, padding=rate // 2))
-                                  for (above, below), rate in zip(pairwise(widths), config.rates, strict=True)])
-        self.resblocks = nn.ModuleList([AMPBlock(width, kernel, config.dilations)
-                                        for width in widths[1:] for kernel in config.kernels])
+        self.ups = nn.ModuleList([
+            nn.Sequential(UpConv(above, below, 2 * rate, rate, padding=rate // 2))
+            for (above, below), rate in zip(pairwise(widths), config.upsample_rates, strict=True)])
+        self.resblocks = nn.ModuleList([AMPBlock(width, kernel, config.resblock_dilation_sizes)
+                                        for width in widths[1:] for kernel in config.resblock_kernel_sizes])
         self.activation_post = AntiAliasedSnake(widths[-1])
         self.conv_post = Conv(widths[-1], 1, 7, padding=3, bias=False)
 
     @torch.inference_mode()
     def waveform(self, mel: torch.Tensor) -> torch.Tensor:
         """Log-mel (B, n_mels, F) to a waveform (B, 256 F) in [-1, 1]."""
-        kernels = len(self.config.kernels)
+        kernels = len(self.config.resblock_kernel_sizes)
         with full_precision():
             signal = self.conv_pre(mel.float()[:, :, None].contiguous(memory_format=torch.channels_last))
             for level, up in enumerate(self.ups):
@@ -195,7 +196,7 @@ def config_from_shapes(shapes: Mapping[str, tuple[int, ...]], source: str) -> Bi
                       for level in range(sum(name.startswith("ups.") and name.endswith("weight") for name in shapes)))
         blocks = sum(name.endswith(".convs1.0.weight") for name in shapes)
         kernels = tuple(shapes[f"resblocks.{block}.convs1.0.weight"][2] for block in range(blocks // len(rates)))
-        return BigVGANConfig(n_mels, channels, rates, kernels)
+        return BigVGANConfig(n_mels, channels, upsample_rates=rates, resblock_kernel_sizes=kernels)
     except (KeyError, ValueError, IndexError, ZeroDivisionError) as error:
         raise UserError(f"{source} is no BigVGAN: it has {len(shapes)} tensors, and not the one for {error}.",
                         _GIVE) from error

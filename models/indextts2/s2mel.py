@@ -29,10 +29,10 @@ from torch import nn
 
 from config.errors import UserError
 from models import weights
-from models.cuda_graph_decode import repeated
+from models.cuda_graph_decode import graphed_callable
 from models.matmul_backends import Linear, attend, linear
 
-FRAMES_PER_CODE = 1.72  # published; 86.13 frames and 50 codes a second are 1.7227
+MEL_FRAMES_PER_CODE = 1.72  # published; 86.13 frames and 50 codes a second are 1.7227
 GUIDANCE = 0.7  # published
 PARTS = ("cfm", "length_regulator", "gpt_layer")  # of `net` in the published file; the rest is of its training
 # Tensors of the published file that no computation reads, or that are computed here; the counter's length varies.
@@ -410,7 +410,7 @@ class S2Mel(nn.Module):
         In 2.5 the embedding is decoded, 50 rows a second, there are no hidden states, and F may be another number.
         """
         content = embedding if hidden is None else embedding + self.gpt_layer(hidden)
-        return self.length_regulator(content, max(1, frames or int(FRAMES_PER_CODE * embedding.shape[1])))
+        return self.length_regulator(content, max(1, frames or int(MEL_FRAMES_PER_CODE * embedding.shape[1])))
 
     @torch.inference_mode()
     def mel(self, content: torch.Tensor, prompt: S2MelPrompt, *, steps: int = 25, guidance: float = GUIDANCE,
@@ -428,7 +428,7 @@ class S2Mel(nn.Module):
         states = estimator.time_states(torch.arange(steps, device=content.device) / steps)
         rotary = rotary_positions(length, self.config.width // self.config.heads, content.device)
         state = TimeStates(*(part.clone() for part in states.at(0)))
-        estimate = repeated(lambda: estimator(noisy, conditions, state, rotary), content.device, steps)
+        estimate = graphed_callable(lambda: estimator(noisy, conditions, state, rotary), content.device, steps)
         for step in range(steps):
             for part, given in zip(state, states.at(step), strict=True):
                 part.copy_(given)

@@ -22,7 +22,8 @@ REFERENCE = Path(__file__).parents[1] / "reference" / "chatterbox" / "synthesis.
 PUBLISHED_KEYS = "20a903910b207ff792de86de132e66b49bcf6920edde6ae6c0b7c4c96f61b6a8"  # of sorted "key shape" lines
 SHALLOW = FlowConfig(encoder=FlowEncoderConfig(blocks=1), estimator=FlowEstimatorConfig(transformers=1, mid_blocks=1))
 SMALL = FlowConfig(
-    codes=50, speaker=12, encoder=FlowEncoderConfig(width=32, heads=4, hidden=48, blocks=2, up_blocks=1),
+    n_codes=50, speaker_embedding_size=12,
+    encoder=FlowEncoderConfig(width=32, heads=4, hidden=48, blocks=2, up_blocks=1),
     estimator=FlowEstimatorConfig(n_mels=8, width=24, heads=2, head_size=8, hidden=32, transformers=1, mid_blocks=2),
 )
 
@@ -50,13 +51,13 @@ def compare(flow: Flow, seed: int, name: str) -> dict[str, float]:
     """Errors of states, one velocity and the mel against the stored ones."""
     wanted, given = load_file(REFERENCE), FlowInputs.made(seed)
     codes = torch.cat([given.prompt_codes, given.codes], 1)
-    states = flow.encode(codes, torch.full((len(codes),), codes.shape[1]))
+    states = flow.encode(codes)
     cond = torch.zeros_like(given.noise)
     cond[..., : given.prompt_mel.shape[1]] = given.prompt_mel.transpose(1, 2)
     mu, speaker = flow.encoder_proj(states).transpose(1, 2), flow.speaker(given.speaker)
-    velocity = flow.estimate(given.noise, None, mu, given.times, speaker, cond)
+    velocity = flow.estimate(given.noise, mu, given.times, speaker, cond)
     prompt = FlowPrompt(given.prompt_codes, given.prompt_mel, given.speaker)
-    mel = flow.mel(given.codes, None, prompt, steps=STEPS, guidance=GUIDANCE, noise=given.noise)
+    mel = flow.mel(given.codes, prompt, steps=STEPS, guidance=GUIDANCE, noise=given.noise)
     found = {"states": states[:, :, ::8], "velocity": velocity, "mel": mel}
     return {part: relative_error(value, wanted[f"{name}.{seed}.{part}"]) for part, value in found.items()}
 
@@ -82,31 +83,27 @@ def test_a_prompt_of_another_direction_is_heard():
     flow, (codes, prompt) = made(SMALL, 1), small_inputs(1, 4, 6)
     louder = FlowPrompt(prompt.codes, prompt.mel, 7 * prompt.speaker)
     other = FlowPrompt(prompt.codes, prompt.mel, -prompt.speaker)
-    mel = flow.mel(codes, None, prompt, steps=2, generator=seeded(0))
-    assert torch.allclose(flow.mel(codes, None, louder, steps=2, generator=seeded(0)), mel, atol=1e-5)
-    assert not torch.allclose(flow.mel(codes, None, other, steps=2, generator=seeded(0)), mel, atol=1e-2)
+    mel = flow.mel(codes, prompt, steps=2, generator=seeded(0))
+    assert torch.allclose(flow.mel(codes, louder, steps=2, generator=seeded(0)), mel, atol=1e-5)
+    assert not torch.allclose(flow.mel(codes, other, steps=2, generator=seeded(0)), mel, atol=1e-2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_does_not_depend_on_its_neighbours(dtype: torch.dtype):
     flow, (codes, prompt) = made(SMALL, 2), small_inputs(3, 5, 11)
     flow.cast_(dtype)
-    lengths = torch.tensor([6, 11, 1])
-    together = flow.mel(codes, lengths, prompt, steps=3, generator=seeded(4))
+    together = flow.mel(codes, prompt, steps=3, generator=seeded(4))
     changed = codes.clone()
-    changed[0, 6:] = 49  # padding
     changed[1] = 3  # a neighbour
-    assert torch.equal(flow.mel(changed, lengths, prompt, steps=3, generator=seeded(4))[0], together[0])
-    for row, length in enumerate(lengths.tolist()):
-        alone = flow.mel(codes[row : row + 1, :length], None, prompt, steps=3, generator=seeded(4))[0]
-        scale = 1e-5 if dtype == torch.float32 else 0.05
-        assert relative_error(together[row, :, : 2 * length], alone) < scale
-        assert together[row, :, 2 * length :].abs().sum() == 0
+    assert torch.equal(flow.mel(changed, prompt, steps=3, generator=seeded(4))[0], together[0])
+    for row in range(3):
+        alone = flow.mel(codes[row : row + 1], prompt, steps=3, generator=seeded(4))[0]
+        assert relative_error(together[row], alone) < (1e-5 if dtype == torch.float32 else 0.05)
 
 
 def test_the_seed_decides_and_longer_noise_begins_as_shorter():
     flow, (codes, prompt) = made(SMALL, 3), small_inputs(1, 3, 5)
-    first, second, third = (flow.mel(codes, None, prompt, steps=1, generator=seeded(seed)) for seed in (5, 5, 6))
+    first, second, third = (flow.mel(codes, prompt, steps=1, generator=seeded(seed)) for seed in (5, 5, 6))
     assert torch.equal(first, second)
     assert not torch.allclose(first, third, atol=1e-2)
     assert torch.equal(start_noise(7, 80, seeded(1)), start_noise(90, 80, seeded(1))[..., :7])
@@ -119,8 +116,8 @@ def test_without_guidance_the_second_row_is_not_computed(monkeypatch: pytest.Mon
     monkeypatch.setattr(FlowEstimator, "forward", lambda self, inputs, *rest: rows.append(len(inputs)) or forward(
         self, inputs, *rest))
     noise = start_noise(16, 8, seeded(0))
-    plain = flow.mel(codes, None, prompt, steps=2, guidance=0.0, noise=noise)
-    nearly = flow.mel(codes, None, prompt, steps=2, guidance=1e-7, noise=noise)
+    plain = flow.mel(codes, prompt, steps=2, guidance=0.0, noise=noise)
+    nearly = flow.mel(codes, prompt, steps=2, guidance=1e-7, noise=noise)
     assert rows == [2, 2, 4, 4]
     assert torch.allclose(plain, nearly, atol=1e-4)
 
@@ -131,8 +128,8 @@ def test_a_shorter_prompt_is_the_end_of_the_whole_one():
     assert torch.equal(short.codes, prompt.codes[:, -3:])
     assert torch.equal(short.mel, prompt.mel[:, -6:])
     assert prompt.last(20).codes.shape == prompt.codes.shape
-    assert made(SMALL, 5).mel(codes, None, short, steps=1).shape == (1, 8, 8)
-    assert made(SMALL, 5).mel(codes, None, prompt.last(0), steps=1).shape == (1, 8, 8)
+    assert made(SMALL, 5).mel(codes, short, steps=1).shape == (1, 8, 8)
+    assert made(SMALL, 5).mel(codes, prompt.last(0), steps=1).shape == (1, 8, 8)
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])

@@ -15,7 +15,8 @@ from scripts.dev.random_weights import fill
 from tests.parity import relative_error
 
 FLOW = FlowConfig(
-    codes=50, speaker=12, encoder=FlowEncoderConfig(width=32, heads=4, hidden=48, blocks=2, up_blocks=1),
+    n_codes=50, speaker_embedding_size=12,
+    encoder=FlowEncoderConfig(width=32, heads=4, hidden=48, blocks=2, up_blocks=1),
     estimator=FlowEstimatorConfig(n_mels=8, width=24, heads=2, head_size=8, hidden=32, transformers=1, mid_blocks=2),
 )
 SCHEDULE = ChunkSchedule(first=8, growth=1.5, max_size=12, lookahead=8)
@@ -75,7 +76,7 @@ def test_a_window_that_starts_later_sounds_the_same():
 
 def test_a_stream_is_close_to_the_offline_sound_and_as_long():
     flow, vocoder = models()
-    offline = vocoder.waveform(flow.mel(codes(50)[None], None, prompt(), steps=2, generator=seeded(7)), seeded(7))[0]
+    offline = vocoder.waveform(flow.mel(codes(50)[None], prompt(), steps=2, generator=seeded(7)), seeded(7))[0]
     talk = StreamingSynthesizer(flow, vocoder, prompt(), steps=2, seed=7, schedule=SCHEDULE)
     pieces = list(stream(talk, codes(50).split(1)))
     assert len(pieces) == 4
@@ -101,7 +102,7 @@ def test_a_piece_begins_as_the_one_before_would_have_gone_on():
 
 def test_all_codes_at_once_are_the_offline_sound():
     flow, vocoder = models()
-    offline = vocoder.waveform(flow.mel(codes(20)[None], None, prompt(), steps=2, generator=seeded(7)), seeded(7))[0]
+    offline = vocoder.waveform(flow.mel(codes(20)[None], prompt(), steps=2, generator=seeded(7)), seeded(7))[0]
     talk = StreamingSynthesizer(flow, vocoder, prompt(), steps=2, seed=7, schedule=ChunkSchedule(first=100))
     assert len(talk.push(codes(20))) == 0
     assert torch.allclose(talk.finish(), offline, atol=1e-5)

@@ -11,7 +11,7 @@ import copy
 import torch
 
 from models.indextts2.bigvgan import AntiAliasedSnake, BigVGAN
-from models.indextts2.s2mel import FRAMES_PER_CODE, S2Mel, S2MelPrompt
+from models.indextts2.s2mel import MEL_FRAMES_PER_CODE, S2Mel, S2MelPrompt
 from models.indextts2.vocoder import FRAME_RATE
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Cost
@@ -36,7 +36,7 @@ def measure(bench: Bench) -> BenchmarkResults:
     vocoder.to(bench.device)
     long_s, short_s = max(sizes.prompts_s), min(sizes.prompts_s)
     *_, best = models
-    frames = int(FRAMES_PER_CODE * 2 * sizes.sound_codes)  # as long as S3Gen's, whose codes come at half the rate
+    frames = int(MEL_FRAMES_PER_CODE * 2 * sizes.sound_codes)  # as long as S3Gen's, whose codes come at half the rate
     draw = torch.Generator().manual_seed(4)
     whole = _prompt(bench, round(long_s * FRAME_RATE), draw)
     content = torch.randn(1, frames, sizes.s2mel.width, generator=draw).to(bench.device)

@@ -15,6 +15,7 @@ import torch
 from models.base import VocoderOptions, Voice
 from models.chatterbox import s3gen
 from models.chatterbox.codec import ChatterboxVocoder
+from models.chatterbox.flow_encoder import MEL_FRAMES_PER_CODE
 from models.chatterbox.s3gen import S3Gen
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound, Cost
@@ -93,7 +94,7 @@ def _voice(max_clip_s: float) -> Voice:
     random, codes = np.random.default_rng(3), round(max_clip_s * s3gen.CODE_RATE)
     timbre: dict[str, np.ndarray] = {
         "codes": random.integers(0, 6561, codes), "speaker": random.standard_normal(192).astype(np.float32),
-        "mel": random.standard_normal((codes * s3gen.FRAMES_PER_CODE, 80)).astype(np.float32),
+        "mel": random.standard_normal((codes * MEL_FRAMES_PER_CODE, 80)).astype(np.float32),
     }
     return Voice({}, timbre)
 
@@ -121,7 +122,7 @@ def _costs(bench: Bench, models: dict[str, S3Gen], codes: np.ndarray, voice: Voi
 
     def mel(model: S3Gen, where: torch.device) -> torch.Tensor:
         prompt = s3gen.flow_prompt(voice.timbre, where, prompt_s)
-        return model.flow.mel(torch.from_numpy(codes)[None].to(where), None, prompt, steps=steps,
+        return model.flow.mel(torch.from_numpy(codes)[None].to(where), prompt, steps=steps,
                               generator=torch.Generator().manual_seed(0))
 
     wanted = mel(on_cpu, cpu)

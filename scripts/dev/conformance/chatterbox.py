@@ -149,10 +149,10 @@ def _flow(path: Path) -> list[ConformanceRow]:
     table.relative("encoder_out", model.encode(together), _STATES)
     conditions = torch.zeros_like(vectors["mu"])
     conditions[:, :, :prompt.mel.shape[1]] = prompt.mel.transpose(1, 2)
-    velocity = model.estimate(vectors["noise"], None, vectors["mu"], torch.tensor([_ESTIMATED_AT]), vectors["spk"],
+    velocity = model.estimate(vectors["noise"], vectors["mu"], torch.tensor([_ESTIMATED_AT]), vectors["spk"],
                               conditions)
     table.relative("estimator_out", velocity, _STATES)
-    table.relative("mel_10_steps", model.mel(vectors["tokens"], None, prompt, steps=10, noise=vectors["noise"]), _SOUND)
+    table.relative("mel_10_steps", model.mel(vectors["tokens"], prompt, steps=10, noise=vectors["noise"]), _SOUND)
     return table.complete(("embedding", "mu", "noise", "prompt_feat", "prompt_tokens", "spk", "tokens"))
 
 
