@@ -323,28 +323,28 @@ class _Voices:
     """The voices that a model speaks in: those that were asked for, else its own, chosen by the recording."""
 
     asked: tuple[str, ...]
-    vectors: Mapping[str, np.ndarray]  # of its own voices, (D,)
+    embeddings: Mapping[str, np.ndarray]  # of the speakers of its own voices, (D,)
     model: TTSModel
     extractor: Extractor | None
 
     @classmethod
     def of(cls, options: EvaluateOptions, lead: _Lead, model: TTSModel) -> _Voices:
         own = {} if options.voices else model.family.load_voices(model.base_folder)
-        vectors = {name: model.lm.speaker_vector(voice.conditioning) for name, voice in own.items()}
+        embeddings = {name: model.lm.speaker_embedding(voice.conditioning) for name, voice in own.items()}
         recording = "" if own or options.voices else evaluation.recording_of(lead.workspace, lead.model)
         extractor = model.family.load_extractor(model.base_folder, model.device) if len(own) > 1 else None
-        return cls(options.voices or ((recording,) if recording else ()), vectors, model, extractor)
+        return cls(options.voices or ((recording,) if recording else ()), embeddings, model, extractor)
 
     def of_sentence(self, sentence: _Sentence) -> tuple[str, ...]:
         """One's own choice, else the voice that is most like the recording; without a recording they take turns."""
-        if self.asked or not self.vectors:
+        if self.asked or not self.embeddings:
             return self.asked or ("",)
-        names = sorted(self.vectors)
+        names = sorted(self.embeddings)
         if sentence.recording is None or self.extractor is None:
             return (names[sentence.number % len(names)],)
         features = self.extractor.extract(audio.load(sentence.recording, self.extractor.sample_rate))
-        vector = self.model.lm.speaker_vector(features.conditioning)
-        return (max(names, key=lambda name: measures.cosine(self.vectors[name], vector)),)
+        embedding = self.model.lm.speaker_embedding(features.conditioning)
+        return (max(names, key=lambda name: measures.cosine(self.embeddings[name], embedding)),)
 
 
 def _folder_clips(folder: Path, sentences: Sequence[_Sentence]) -> Iterator[tuple[_Sentence, Path]]:
@@ -489,7 +489,7 @@ class _Measurer:
     def assign_speakers(self, sentences: Sequence[_Sentence]) -> list[_Sentence]:
         """The sentences with the speaker of each recording: the most similar of the model's own voices, else one."""
         voices = self._model.family.load_voices(self._model.base_folder)
-        vectors = {name: self._model.lm.speaker_vector(voice.conditioning) for name, voice in voices.items()}
+        embeddings = {name: self._model.lm.speaker_embedding(voice.conditioning) for name, voice in voices.items()}
         found = []
         for one in sentences:
             if one.recording is None:
@@ -497,7 +497,7 @@ class _Measurer:
                 continue
             values = self._of_recording(one.recording)
             own = np.array(values["family_speaker"])
-            speaker = max(sorted(vectors), key=lambda name: measures.cosine(vectors[name], own)) if vectors else "one"
+            speaker = max(sorted(embeddings), key=lambda name: measures.cosine(embeddings[name], own), default="one")
             self._speakers[one.language, speaker][one.number] = np.array(values["speaker"]), own
             found.append(replace(one, speaker=speaker))
         return found
@@ -588,16 +588,16 @@ class _Measurer:
         samples = audio.to_numpy(waveform)
         try:
             features = self._extractor.extract(audio.resample(waveform, rate, self._extractor.sample_rate))
-            vectors: tuple[list[float] | None, list[float] | None] = (
-                measures.speaker_vector(waveform, rate).tolist(),
-                self._model.lm.speaker_vector(features.conditioning).tolist())
+            embeddings: tuple[list[float] | None, list[float] | None] = (
+                measures.similarity_embedding(waveform, rate).tolist(),
+                self._model.lm.speaker_embedding(features.conditioning).tolist())
         except UserError:  # silent or too short: it has no speaker
-            vectors = None, None
+            embeddings = None, None
         return {
             "fingerprint": self._extractor.fingerprint, "naturalness": measures.naturalness(waveform, rate),
             "f0_range": measures.pitch_range(measures.pitch(waveform, rate)),
             "pause_s": measures.longest_pause(samples, rate), "speech_s": measures.speech_seconds(samples, rate),
-            "clipped": clipped_share(samples), "speaker": vectors[0], "family_speaker": vectors[1],
+            "clipped": clipped_share(samples), "speaker": embeddings[0], "family_speaker": embeddings[1],
         }
 
     def _cached(self, digest: str) -> dict[str, Any]:

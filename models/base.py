@@ -301,15 +301,15 @@ class LanguageModel(Protocol):
         ...
 
     def sample_conditioning(self, target: Mapping[str, np.ndarray], prompt: Mapping[str, np.ndarray],
-                            chance: random.Random) -> Mapping[str, np.ndarray]:
+                            rng: random.Random) -> Mapping[str, np.ndarray]:
         """Conditioning of a training sample, from that of its own clip and of another clip of its speaker.
 
-        Where it is random, `chance` alone decides.
+        Where it is random, `rng` alone decides.
         """
         ...
 
-    def speaker_vector(self, conditioning: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Vector (D,) of a clip's speaker: the larger the dot product of two, the more alike they sound."""
+    def speaker_embedding(self, conditioning: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Speaker embedding (D,) of a clip: the larger the dot product of two, the more alike they sound."""
         ...
 
     def probe_features(self, voice: Voice | None) -> Features:

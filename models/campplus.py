@@ -28,7 +28,7 @@ EMBEDDING = 192
 
 
 class CAMPPlus(nn.Module):
-    """Filterbank -> speaker vector, in `eval()`."""
+    """Filterbank -> speaker embedding, in `eval()`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -75,14 +75,14 @@ class TransformerLanguageModel:
         return self.module.config.max_codes
 
     def sample_conditioning(self, target: Mapping[str, np.ndarray], prompt: Mapping[str, np.ndarray],
-                            chance: random.Random) -> Mapping[str, np.ndarray]:
+                            rng: random.Random) -> Mapping[str, np.ndarray]:
         """See `models.base.LanguageModel`; that of the prompt, cut to `max_prompt_length` codes."""
         return {**prompt, "prompt_codes": prompt["prompt_codes"][:self.max_prompt_length].astype(np.int64)}
 
     def assign_languages(self, tags: Sequence[int]) -> None:
         """See `models.base.LanguageModel`; there is no table of languages."""
 
-    def speaker_vector(self, conditioning: Mapping[str, np.ndarray]) -> np.ndarray:
+    def speaker_embedding(self, conditioning: Mapping[str, np.ndarray]) -> np.ndarray:
         return conditioning["speaker_embedding"]
 
     def probe_features(self, voice: Voice | None) -> Features:

@@ -206,8 +206,8 @@ def _naturalness_model() -> Any:
     return model.eval().requires_grad_(False)
 
 
-def speaker_vector(waveform: torch.Tensor, sample_rate: int) -> NDArray[np.float32]:
-    """Unit vector (256,) of the speaker of (S,) by the encoder of Resemblyzer; `UserError` for a clip without sound.
+def similarity_embedding(waveform: torch.Tensor, sample_rate: int) -> NDArray[np.float32]:
+    """Speaker embedding (256,) of unit length of (S,), by Resemblyzer's encoder; `UserError` for a clip without sound.
 
     Quieter clips are made as loud as -30 dBFS first, as the package does; pauses inside a clip are left in.
     """

@@ -305,16 +305,16 @@ class TrainingRun:
         """By voice the mean speaker vector (D,) of the held-out recordings that are most similar to it."""
         if not self._mean_speakers:
             lm, data = self.trainer.tts.lm, self.trainer.data
-            of_voices = {name: lm.speaker_vector(voice.conditioning)
+            of_voices = {name: lm.speaker_embedding(voice.conditioning)
                          for name, voice in self.speech_evaluator.voices.items()}
             recordings: dict[str, list[np.ndarray]] = {}
             pairs = evaluation.spread_evenly(list(zip(data.held_out, data.sentences, strict=True)), _MAX_RECORDINGS)
             for clip, sentence in pairs:
-                vector = lm.speaker_vector(clip.conditioning)
+                vector = lm.speaker_embedding(clip.conditioning)
                 voice = max(sorted(of_voices), key=lambda name: measures.cosine(of_voices[name], vector))
                 with suppress(UserError):  # a silent or very short recording has no speaker vector
                     if sentence.original is not None:
-                        found = measures.speaker_vector(*audio.read(sentence.original))
+                        found = measures.similarity_embedding(*audio.read(sentence.original))
                         recordings.setdefault(voice, []).append(found / np.linalg.norm(found))
             if not recordings:
                 return {}
@@ -379,7 +379,7 @@ def measure_sentence(item: EvaluatedSentence, recogniser: Recogniser | None, ori
             values["repetition"] = (1.0, 1.0)
     if speaker is not None:
         try:
-            values["similarity"] = (measures.cosine(measures.speaker_vector(item.waveform, sample_rate), speaker), 1.0)
+            values["similarity"] = (measures.cosine(measures.similarity_embedding(item.waveform, sample_rate), speaker), 1.0)
         except UserError:
             values["similarity"] = (0.0, 1.0)
     if "naturalness" in wanted:

@@ -141,8 +141,8 @@ def held_out_samples(held_out: Sequence[Utterance], train: Sequence[Utterance], 
 
 def nearest_speaker(item: Utterance, others: Sequence[Utterance], lm: LanguageModel) -> Utterance:
     """The clip of `others` whose speaker is most similar to that of `item`."""
-    own = lm.speaker_vector(item.conditioning)
-    return max(others, key=lambda other: float(own @ lm.speaker_vector(other.conditioning)))
+    own = lm.speaker_embedding(item.conditioning)
+    return max(others, key=lambda other: float(own @ lm.speaker_embedding(other.conditioning)))
 
 
 def make_utterance(name: str, text: str, language: str, speaker: str, features: Features,
@@ -418,5 +418,5 @@ def choose_variant(data: TrainingData, index: int, options: TrainOptions, epoch:
     """The training clip `index` as it is used in `epoch`: itself, or one of its variants."""
     item = data.train[index]
     variants = data.variants.get(item.id, ()) if options.augmentation else ()
-    chance = random.Random(f"{options.seed}/{epoch}/{item.id}")
-    return chance.choice(variants) if variants and chance.random() < options.augmentation else item
+    rng = random.Random(f"{options.seed}/{epoch}/{item.id}")
+    return rng.choice(variants) if variants and rng.random() < options.augmentation else item

@@ -107,8 +107,8 @@ def _probe_clips(tts: TTSModel, voices: Mapping[str, Voice]) -> tuple[Utterance,
 
 
 def _nearest_voice(features: Features, voices: Mapping[str, Voice], lm: LanguageModel) -> str:
-    own = lm.speaker_vector(features.conditioning)
-    return max(voices, key=lambda name: float(own @ lm.speaker_vector(voices[name].conditioning)), default="")
+    own = lm.speaker_embedding(features.conditioning)
+    return max(voices, key=lambda name: float(own @ lm.speaker_embedding(voices[name].conditioning)), default="")
 
 
 def with_prompt_clips(clips: Sequence[Utterance]) -> tuple[Utterance, ...]:

@@ -386,11 +386,11 @@ class IndexTTS2LanguageModel(TransformerLanguageModel):
     target_emotion_ratio: float = 0.75  # of the samples, those whose emotion is that of the target clip
 
     def sample_conditioning(self, target: Mapping[str, np.ndarray], prompt: Mapping[str, np.ndarray],
-                            chance: random.Random) -> Mapping[str, np.ndarray]:
-        emotion = target if chance.random() < self.target_emotion_ratio else prompt
+                            rng: random.Random) -> Mapping[str, np.ndarray]:
+        emotion = target if rng.random() < self.target_emotion_ratio else prompt
         return {**prompt, "emotion_vector": emotion["emotion_vector"]}
 
-    def speaker_vector(self, conditioning: Mapping[str, np.ndarray]) -> np.ndarray:
+    def speaker_embedding(self, conditioning: Mapping[str, np.ndarray]) -> np.ndarray:
         """See `models.base.LanguageModel`; the mean of the latents, or the style, at length 1."""
         speaker = conditioning["speaker_latents" if self.module.config.speaker else "style"].astype(np.float32)
         mean = speaker.reshape(-1, speaker.shape[-1]).mean(0)

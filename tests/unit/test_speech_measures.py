@@ -99,7 +99,7 @@ def test_the_path_and_distance_are_those_of_librosa_and_scipy(held_out: list[tup
     assert measures.mel_cepstral_distance(cepstra[0], cepstra[0]) == 0
 
 
-def test_the_speaker_vector_is_that_of_the_package(held_out: list[tuple[torch.Tensor, str, str]],
+def test_the_speaker_embedding_is_that_of_the_package(held_out: list[tuple[torch.Tensor, str, str]],
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "webrtcvad", ModuleType("webrtcvad"))  # only its own trimming needs it
     from resemblyzer import VoiceEncoder
@@ -107,14 +107,14 @@ def test_the_speaker_vector_is_that_of_the_package(held_out: list[tuple[torch.Te
     waveform = audio.trim_silence(torch.cat([clip for clip, _, speaker in held_out if speaker == "low"][:3]))
     waveform = waveform * 10 ** (-25 / 20) / float(waveform.square().mean().sqrt())
     other = VoiceEncoder("cpu", verbose=False).embed_utterance(waveform.numpy(), rate=RATE / 160 / 77, min_coverage=0.8)
-    assert measures.cosine(measures.speaker_vector(waveform, RATE), other) > 0.999
+    assert measures.cosine(measures.similarity_embedding(waveform, RATE), other) > 0.999
 
 
 def test_another_speaker_lowers_the_similarity(held_out: list[tuple[torch.Tensor, str, str]]) -> None:
     tiny = family("tiny")
     extractor, model = tiny.load_extractor(PACK, CPU), tiny.load_language_model(PACK, CPU)
-    for vector in (lambda one: measures.speaker_vector(one, RATE),
-                   lambda one: model.speaker_vector(extractor.extract(one).conditioning)):
+    for vector in (lambda one: measures.similarity_embedding(one, RATE),
+                   lambda one: model.speaker_embedding(extractor.extract(one).conditioning)):
         vectors = [(vector(waveform), speaker) for waveform, _, speaker in held_out[:8]]
         same, others = [], []
         for (one, first), (two, second) in itertools.combinations(vectors, 2):

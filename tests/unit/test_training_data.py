@@ -96,8 +96,8 @@ def test_what_is_random_in_the_conditioning_of_a_sample_follows_from_seed_epoch_
         """Conditioning from the target for some samples and from the prompt for others, by chance."""
 
         def sample_conditioning(self, target: Mapping[str, np.ndarray], prompt: Mapping[str, np.ndarray],
-                                chance: random.Random) -> dict[str, np.ndarray]:
-            return {"number": np.array([chance.random()])}
+                                rng: random.Random) -> dict[str, np.ndarray]:
+            return {"number": np.array([rng.random()])}
 
     data = dataloader.load_training_data(world, "demo-am", tts)
 
