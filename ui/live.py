@@ -54,7 +54,7 @@ class View:
     """The state of one browser: its open tab, the values of watched widgets, and all jobs, newest first."""
 
     tab: str
-    values: Mapping[str, str]
+    values: Mapping[str, str]  # a list is JSON, see `chosen`
     jobs: tuple[JobState, ...]
     cache: dict[tuple[str, ...], object] = field(default_factory=dict, repr=False, compare=False)
     """Results that several panels of a refresh share, by key."""
@@ -92,6 +92,11 @@ class View:
         """The job chosen in `field`; if none is chosen, the newest of `verbs`. None: no such job, or it was deleted."""
         name = self.values.get(field, "")
         return self.job(name) if name else self.newest(*verbs)
+
+    def chosen(self, field: str) -> Sequence[str]:
+        """What is chosen in a dropdown of several choices."""
+        names: Sequence[str] = json.loads(self.values.get(field) or "[]")
+        return names
 
     def deleted(self, field: str) -> str:
         """The id of the job chosen in `field` if it was deleted; else empty."""
@@ -160,7 +165,8 @@ class Live:
         self.watched[name] = component
 
     def view(self, tab: str, values: Mapping[str, object], memory: dict[Any, str] | None = None) -> View:
-        texts = {name: "" if value is None else str(value) for name, value in values.items()}
+        texts = {name: "" if value is None else json.dumps(value) if isinstance(value, list) else str(value)
+                 for name, value in values.items()}
         for name, text in texts.items():
             with suppress(UserError):
                 allowed.check_value(text, self.workspace)

@@ -1,4 +1,4 @@
-"""Train tab: the chosen run, its checkpoints, a comparison of runs, and the form for a new run."""
+"""Train tab: the chosen run, a comparison of runs, the log, the form for a new run, and the checkpoints."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PRESET_DEFAULTS: Mapping[str, Value] = {name: getattr(TrainOptions(), name) for
 
 
 def build(page: Page) -> None:
-    """Lay out the tab: the run on top, the form for a new one below."""
+    """Lay out the tab: run, comparison, log, new run, checkpoints."""
     verb_form.tab_header("Train", "Fine-tune the extended model on a dataset. The plan of a run lists the tensors "
                          "that train; all others are frozen.")
     _build_run(page)
@@ -76,10 +76,10 @@ def _build_run(page: Page) -> None:
     curves = gr.HTML(elem_id="run-curves")
     samples = gr.HTML(elem_id="run-samples", js_on_load=_PLAY_GRID)
     with gr.Row(visible=False, elem_classes="controls") as all_samples_row:
-        all_samples = gr.Checkbox(False, label="Show every step and sentence", elem_id="run-everything")
+        all_samples = gr.Checkbox(False, label="Show every step and sentence", elem_id="run-all-samples")
 
     live = page.live
-    for name, widget in (("run", page.run), ("run.everything", all_samples), ("run.scale", scale)):
+    for name, widget in (("run", page.run), ("run.all_samples", all_samples), ("run.scale", scale)):
         live.watch(name, widget)
     live.panel(notice, lambda view: gr.update(value="") if view.deleted("run") else gr.skip(), "train")
     for component, render in (
@@ -116,7 +116,7 @@ def _refresh_on(page: Page, *widgets: gr.Dropdown | gr.Radio | gr.Checkbox) -> N
 
 
 def selected_run(view: View) -> JobState | None:
-    """The chosen run; if none is chosen, a running one, else the newest. None if it was deleted."""
+    """The chosen run, else the default of `View.newest`. None if the chosen one was deleted."""
     return view.selected_job("run", "train")
 
 
@@ -145,101 +145,8 @@ def status_view(view: View) -> Html:
 
 
 def samples_view(view: View) -> Html:
-    state, everything = selected_run(view), view.values.get("run.everything") == "True"
-    return run_views.sample_grid(state, everything) if state is not None and state.steps else NOTHING
-
-
-def _build_new_run(page: Page) -> None:
-    """The preset, the form and the preflight check. The accordion is open while there is no run."""
-    with gr.Accordion("New run", open=False, elem_classes="fold", elem_id="new-run") as fold:
-        choices = {"extension": lambda view: page.workspace.list_extensions(),
-                   "dataset": lambda view: verb_form.trainable_datasets(page.workspace, view.values["train.extension"]),
-                   "replay_datasets": lambda view: verb_form.replayable_datasets(
-                       page.workspace, view.values["train.extension"], view.values["train.replay_datasets"])}
-        verb_form.build_prerequisites(page, "train", "train", choices)
-        selector = build_preset()
-        form, _ = verb_form.build_verb_form(
-            page, "train", "Train",
-            first=("extension", "dataset", "scope", "steps", "max_epochs", "max_minutes", "device"), choices=choices,
-            on_started={page.run: lambda job: page.show(job.id), fold: lambda job: gr.update(open=False)},
-            preset=lambda view: unchanged_values(page, view),
-            second=("preflight", "Preflight check (1 min)"),
-        )
-        attach_preset(page, selector, form)
-        preflight = gr.HTML(elem_id="preflight")
-    page.live.panel(fold, open_without_runs, "train")
-    page.live.panel(preflight, preflight_view, "train")
-
-
-def open_without_runs(view: View) -> object:
-    """Open the fold while there is no run; else leave it as the person set it."""
-    return gr.update(open=True) if view.newest("train") is None else gr.skip()
-
-
-def preflight_view(view: View) -> Html:
-    """The newest preflight check, until a run was started after it."""
-    state, run = view.newest("preflight"), view.newest("train")
-    if state is None or (run is not None and run.job.created > state.job.created):
-        return NOTHING
-    result = dict(state.result or {})
-    not_checked = str(result.pop("not_tried", ""))
-    return join((job_views.job_card(state), job_views.result_facts(result),
-                 job_views.notice(f"Not checked: {not_checked}") if not_checked else NOTHING))
-
-
-def _build_checkpoints(page: Page) -> None:
-    """The checkpoints of the chosen run, and the row that pins one by name or unpins it."""
-
-    def pin(run: str, step: str, name: str) -> Sequence[object]:
-        if not step or not (name or "").strip():
-            raise UserError("Step or name is missing.", "Choose a step, and enter a name for its checkpoint.")
-        checkpoint_names.pin(load_job(page.workspace, run).directory, int(step), name.strip())
-        return [job_views.notice(f"Checkpoint of step {step} pinned as {name.strip()}.")]
-
-    def unpin(run: str, name: str) -> Sequence[object]:
-        if not name:
-            raise UserError("No pinned checkpoint is chosen.", "Choose its name in the list.")
-        step = checkpoint_names.unpin(load_job(page.workspace, run).directory, name)
-        return [job_views.notice(f"Checkpoint of step {step} unpinned; the run may delete it.")]
-
-    def choices(view: View, read: Callable[[Path], Iterable[object]]) -> object:
-        state = selected_run(view)
-        return gr.update(choices=[str(one) for one in read(state.job.directory)] if state else [])
-
-    with gr.Accordion("Checkpoints", open=False, elem_classes="fold", elem_id="run-kept"):
-        listing = gr.HTML(elem_id="run-checkpoints")
-        with gr.Row(elem_classes="controls"):
-            step = gr.Dropdown([], label="Checkpoint (step)", filterable=False, elem_id="keep-step", min_width=140)
-            name = gr.Textbox(label="Pin as", max_lines=1, elem_id="keep-name", min_width=140)
-            pin_button = gr.Button("Pin", size="md", elem_id="keep", min_width=90)
-            pinned = gr.Dropdown([], label="Pinned checkpoint", filterable=False, elem_id="kept-name", min_width=140)
-            unpin_button = gr.Button("Unpin", size="md", elem_id="unpin", min_width=90)
-        notice = gr.HTML(elem_classes="notices")
-    page.live.panel(listing, lambda view: checkpoints_view(selected_run(view)), "train")
-    page.live.panel(step, partial(choices, read=checkpoint_names.checkpoint_steps), "train")
-    page.live.panel(pinned, partial(choices, read=checkpoint_names.pinned_names), "train")
-    page.on(pin_button.click, pin, [page.run, step, name], [notice])
-    page.on(unpin_button.click, unpin, [page.run, pinned], [notice])
-
-
-def checkpoints_view(state: JobState | None) -> Html:
-    """Each checkpoint with its size, and why it is kept."""
-    steps = checkpoint_names.checkpoint_steps(state.job.directory) if state else []
-    if state is None or not steps:
-        return job_views.empty("No checkpoints yet. The last, the best, the one you use and the pinned ones are kept.")
-    names = checkpoint_names.pinned_names(state.job.directory)
-    best = next((saved.step for saved in reversed(state.checkpoints) if saved.best), None)
-    rows = []
-    for step in steps:
-        folder = checkpoint_names.folder_of(state.job.directory, step)
-        megabytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
-        why = ["best"] * (step == best) + ["last"] * (step == steps[-1])
-        why += ["your choice" if name == checkpoint_names.CHOICE else f"“{name}”"
-                for name, at in names.items() if at == step]
-        rows.append((f"{step:,}", f"{megabytes:,.1f} MB", ", ".join(why)))
-    return join((table(("Step", "Size", "Kept as"), rows),
-                 element("p", f"Use a pinned checkpoint on Listen and in commands as run:{state.id}@NAME.",
-                         class_="hint") if names else NOTHING))
+    state, all_samples = selected_run(view), view.values.get("run.all_samples") == "True"
+    return run_views.sample_grid(state, all_samples) if state is not None and state.steps else NOTHING
 
 
 def _build_comparison(page: Page) -> None:
@@ -251,15 +158,15 @@ def _build_comparison(page: Page) -> None:
             scale = gr.Radio(list(_SCALES), value=_SCALES[0], label="Scale", scale=1, min_width=200,
                              elem_id="runs-scale")
             x_axis = gr.Radio(list(_X_AXES), value="Steps", label="X axis", scale=1, min_width=160,
-                              elem_id="runs-along")
+                              elem_id="runs-x-axis")
         shown = gr.HTML(elem_id="runs-compared")
     unfolded = gr.Checkbox(False, visible="hidden")
-    for name, widget in (("runs", runs), ("runs.scale", scale), ("runs.along", x_axis), ("runs.unfolded", unfolded)):
+    for name, widget in (("runs", runs), ("runs.scale", scale), ("runs.x_axis", x_axis), ("runs.unfolded", unfolded)):
         page.live.watch(name, widget)
     page.live.panel(runs, lambda view: gr.update(choices=[
         (job_views.run_name(state), state.id) for state in trainings(view.jobs)]), "train")
     page.live.panel(shown, lambda view: comparison_view(
-        compared_runs(view), view.values["runs.scale"] == _SCALES[1], view.values["runs.along"] == "Minutes")
+        compared_runs(view), view.values["runs.scale"] == _SCALES[1], view.values["runs.x_axis"] == "Minutes")
         if view.values["runs.unfolded"] == "True" else gr.skip(), "train")  # not drawn while the fold is closed
     for event, value in ((fold.expand, "true"), (fold.collapse, "false")):
         page.live.pending.append(event(None, None, [unfolded], js=f"() => {value}", **QUIET))
@@ -274,7 +181,8 @@ def trainings(states: Sequence[JobState]) -> list[JobState]:
 def compared_runs(view: View) -> list[JobState]:
     """The chosen runs, else the newest few."""
     available = trainings(view.jobs)
-    found = [state for state in available if repr(state.id) in view.values.get("runs", "")]  # a list, as text
+    chosen = view.chosen("runs")
+    found = [state for state in available if state.id in chosen]
     return (found or available[:_COMPARED_BY_DEFAULT])[:MAX_COMPARED]
 
 
@@ -372,6 +280,44 @@ def _option_table(states: Sequence[JobState]) -> Html:
                  table(("Option", *(_run_label(state) for state in states)), rows)))
 
 
+def _build_new_run(page: Page) -> None:
+    """The preset, the form and the preflight check. The accordion is open while there is no run."""
+    with gr.Accordion("New run", open=False, elem_classes="fold", elem_id="new-run") as fold:
+        choices = {"extension": lambda view: page.workspace.list_extensions(),
+                   "dataset": lambda view: verb_form.trainable_datasets(page.workspace, view.values["train.extension"]),
+                   "replay_datasets": lambda view: verb_form.replayable_datasets(
+                       page.workspace, view.values["train.extension"], view.values["train.replay_datasets"])}
+        verb_form.build_prerequisites(page, "train", "train", choices)
+        selector = build_preset()
+        form, _ = verb_form.build_verb_form(
+            page, "train", "Train",
+            first=("extension", "dataset", "scope", "steps", "max_epochs", "max_minutes", "device"), choices=choices,
+            on_started={page.run: lambda job: page.show(job.id), fold: lambda job: gr.update(open=False)},
+            preset=lambda view: values_without_user_changes(page, view),
+            second=("preflight", "Preflight check (1 min)"),
+        )
+        attach_preset(page, selector, form)
+        preflight = gr.HTML(elem_id="preflight")
+    page.live.panel(fold, open_without_runs, "train")
+    page.live.panel(preflight, preflight_view, "train")
+
+
+def open_without_runs(view: View) -> object:
+    """Open the fold while there is no run; else leave it as the person set it."""
+    return gr.update(open=True) if view.newest("train") is None else gr.skip()
+
+
+def preflight_view(view: View) -> Html:
+    """The newest preflight check, until a run was started after it."""
+    state, run = view.newest("preflight"), view.newest("train")
+    if state is None or (run is not None and run.job.created > state.job.created):
+        return NOTHING
+    result = dict(state.result or {})
+    not_checked = str(result.pop("not_tried", ""))
+    return join((job_views.job_card(state), job_views.result_facts(result),
+                 job_views.notice(f"Not checked: {not_checked}") if not_checked else NOTHING))
+
+
 @dataclass(frozen=True)
 class PresetSelector:
     """The widgets of the preset."""
@@ -381,7 +327,7 @@ class PresetSelector:
     about: gr.HTML
     reset: gr.Button
     notice: gr.HTML
-    filled: gr.State  # JSON: the value that the preset last filled into each field
+    baseline: gr.State  # JSON: the value that the preset last filled into each field
 
 
 def build_preset() -> PresetSelector:
@@ -396,7 +342,7 @@ def build_preset() -> PresetSelector:
                              value="auto", label="GPU memory", filterable=False, elem_id="preset-memory",
                              min_width=150, info="Sets the batch size. Between two sizes, choose the smaller.")
     about = gr.HTML(elem_id="preset-about")
-    reset = gr.Button("Reset to preset", size="md", visible=False, elem_id="preset-back", scale=0)
+    reset = gr.Button("Reset to preset", size="md", visible=False, elem_id="preset-reset", scale=0)
     return PresetSelector(name, memory, about, reset, gr.HTML(elem_classes="notices"), gr.State(""))
 
 
@@ -405,32 +351,31 @@ def attach_preset(page: Page, selector: PresetSelector, form: OptionsForm) -> No
     live = page.live
     live.watch("preset", selector.name)
     live.watch("memory", selector.memory)
-    live.watch("filled", selector.filled)
+    live.watch("preset.baseline", selector.baseline)
     for name in _PRESET_FIELDS:
         live.panel(form.widget(name), partial(field_update, page, name), "train")
-    live.panel(selector.filled, lambda view: filled_values(page, view), "train")
-    live.panel(selector.about, lambda view: about_view(current_preset(page, view), changed_values(page, view)), "train")
-    live.panel(selector.reset, lambda view: gr.update(visible=bool(changed_values(page, view))), "train")
+    live.panel(selector.baseline, lambda view: next_baseline(page, view), "train")
+    live.panel(selector.about, lambda view: about_view(current_preset(page, view), user_changes(page, view)), "train")
+    live.panel(selector.reset, lambda view: gr.update(visible=bool(user_changes(page, view))), "train")
     page.on(selector.reset.click, reset_preset, [form.widget(name) for name in _PRESET_FIELDS],
-            [selector.notice, selector.filled])
+            [selector.notice, selector.baseline])
 
 
 def current_preset(page: Page, view: View) -> FittedPreset:
     """The preset for the values in the form, computed once for all panels of a refresh."""
-    key = ("presets", *(view.values[name] for name in _PRESET_INPUTS))
-    if key not in view.cache:
+
+    def fit() -> FittedPreset:
         on_cpu = view.values["train.device"] == "cpu"
         family = verb_form.family_of_extension(page.workspace, view.values["train.extension"])
         speech = model_info.speech_amount_of(page.workspace, view.values["train.dataset"])
-        made = model_info.fit_preset(family.name, speech, () if on_cpu else page.gpus(), view.values["preset"],
-                                     view.values["memory"])
-        if on_cpu:
-            made = replace(made, reasons=tuple(reason.replace(
-                "No GPU was found on this machine", "Device is cpu") for reason in made.reasons))
-        view.cache[key] = made
-    preset = view.cache[key]
-    assert isinstance(preset, FittedPreset)
-    return preset
+        preset = model_info.fit_preset(family.name, speech, () if on_cpu else page.gpus(), view.values["preset"],
+                                       view.values["memory"])
+        if not on_cpu:
+            return preset
+        return replace(preset, reasons=tuple(reason.replace(
+            "No GPU was found on this machine", "Device is cpu") for reason in preset.reasons))
+
+    return view.once(("preset", *(view.values[name] for name in _PRESET_INPUTS)), fit)
 
 
 def preset_values(page: Page, view: View) -> Mapping[str, Value]:
@@ -438,7 +383,7 @@ def preset_values(page: Page, view: View) -> Mapping[str, Value]:
     return {**_PRESET_DEFAULTS, **current_preset(page, view).values}
 
 
-def unchanged_values(page: Page, view: View) -> Mapping[str, Value]:
+def values_without_user_changes(page: Page, view: View) -> Mapping[str, Value]:
     """The value that each field would have if no person had changed it."""
     return {name: view.values[f"train.{name}"] if _follows(view, name) else value
             for name, value in preset_values(page, view).items()}
@@ -450,25 +395,25 @@ def field_update(page: Page, name: str, view: View) -> object:
     return gr.update(value="" if value is None else value) if _follows(view, name) else gr.skip()
 
 
-def filled_values(page: Page, view: View) -> str:
-    """The next value of `PresetSelector.filled`."""
+def next_baseline(page: Page, view: View) -> str:
+    """The next value of `PresetSelector.baseline`."""
     values = preset_values(page, view)
     return json.dumps({name: values[name] if _follows(view, name) else last
-                       for name, last in _last_filled(view).items()})
+                       for name, last in baseline(view).items()})
 
 
-def _last_filled(view: View) -> Mapping[str, Value]:
+def baseline(view: View) -> Mapping[str, Value]:
     """The value that the preset last filled into each field; at first the default of the schema."""
-    filled: Mapping[str, Value] = json.loads(view.values["filled"] or "{}")
+    filled: Mapping[str, Value] = json.loads(view.values["preset.baseline"] or "{}")
     return {**_PRESET_DEFAULTS, **filled}
 
 
 def _follows(view: View, name: str) -> bool:
-    """Whether the field still has the value that was filled in: no person changed it."""
-    return same_value(view.values[f"train.{name}"], _last_filled(view)[name])
+    """Whether the field still has the value of the baseline: no person changed it."""
+    return same_value(view.values[f"train.{name}"], baseline(view)[name])
 
 
-def changed_values(page: Page, view: View) -> Mapping[str, str]:
+def user_changes(page: Page, view: View) -> Mapping[str, str]:
     """By field the values that a person changed and that differ from the preset."""
     values = preset_values(page, view)
     return {name: view.values[f"train.{name}"] for name in _PRESET_FIELDS
@@ -493,3 +438,58 @@ def about_view(preset: FittedPreset, changed: Mapping[str, str]) -> Html:
         job_views.plan(changes, "Your changes"),
         element("details", element("summary", f"Preset values ({len(preset.values)})"), values),
     ))
+
+
+def _build_checkpoints(page: Page) -> None:
+    """The checkpoints of the chosen run, and the row that pins one by name or unpins it."""
+
+    def pin(run: str, step: str, name: str) -> Sequence[object]:
+        if not step or not (name or "").strip():
+            raise UserError("Step or name is missing.", "Choose a step, and enter a name for its checkpoint.")
+        checkpoint_names.pin(load_job(page.workspace, run).directory, int(step), name.strip())
+        return [job_views.notice(f"Checkpoint of step {step} pinned as {name.strip()}.")]
+
+    def unpin(run: str, name: str) -> Sequence[object]:
+        if not name:
+            raise UserError("No pinned checkpoint is chosen.", "Choose its name in the list.")
+        step = checkpoint_names.unpin(load_job(page.workspace, run).directory, name)
+        return [job_views.notice(f"Checkpoint of step {step} unpinned; the run may delete it.")]
+
+    def choices(view: View, read: Callable[[Path], Iterable[object]]) -> object:
+        state = selected_run(view)
+        return gr.update(choices=[str(one) for one in read(state.job.directory)] if state else [])
+
+    with gr.Accordion("Checkpoints", open=False, elem_classes="fold", elem_id="checkpoints"):
+        listing = gr.HTML(elem_id="run-checkpoints")
+        with gr.Row(elem_classes="controls"):
+            step = gr.Dropdown([], label="Checkpoint (step)", filterable=False, elem_id="pin-step", min_width=140)
+            name = gr.Textbox(label="Pin as", max_lines=1, elem_id="pin-name", min_width=140)
+            pin_button = gr.Button("Pin", size="md", elem_id="pin", min_width=90)
+            pinned = gr.Dropdown([], label="Pinned checkpoint", filterable=False, elem_id="pinned-name", min_width=140)
+            unpin_button = gr.Button("Unpin", size="md", elem_id="unpin", min_width=90)
+        notice = gr.HTML(elem_classes="notices")
+    page.live.panel(listing, lambda view: checkpoints_view(selected_run(view)), "train")
+    page.live.panel(step, partial(choices, read=checkpoint_names.checkpoint_steps), "train")
+    page.live.panel(pinned, partial(choices, read=checkpoint_names.pinned_names), "train")
+    page.on(pin_button.click, pin, [page.run, step, name], [notice])
+    page.on(unpin_button.click, unpin, [page.run, pinned], [notice])
+
+
+def checkpoints_view(state: JobState | None) -> Html:
+    """Each checkpoint with its size, and why it is kept."""
+    steps = checkpoint_names.checkpoint_steps(state.job.directory) if state else []
+    if state is None or not steps:
+        return job_views.empty("No checkpoints yet. The last, the best, the one you use and the pinned ones are kept.")
+    names = checkpoint_names.pinned_names(state.job.directory)
+    best = next((saved.step for saved in reversed(state.checkpoints) if saved.best), None)
+    rows = []
+    for step in steps:
+        folder = checkpoint_names.folder_of(state.job.directory, step)
+        megabytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+        why = ["best"] * (step == best) + ["last"] * (step == steps[-1])
+        why += ["your choice" if name == checkpoint_names.CHOICE else f"“{name}”"
+                for name, at in names.items() if at == step]
+        rows.append((f"{step:,}", f"{megabytes:,.1f} MB", ", ".join(why)))
+    return join((table(("Step", "Size", "Reason"), rows),
+                 element("p", f"Use a pinned checkpoint on Listen and in commands as run:{state.id}@NAME.",
+                         class_="hint") if names else NOTHING))

@@ -379,7 +379,8 @@ def measure_sentence(item: EvaluatedSentence, recogniser: Recogniser | None, ori
             values["repetition"] = (1.0, 1.0)
     if speaker is not None:
         try:
-            values["similarity"] = (measures.cosine(measures.similarity_embedding(item.waveform, sample_rate), speaker), 1.0)
+            embedding = measures.similarity_embedding(item.waveform, sample_rate)
+            values["similarity"] = (measures.cosine(embedding, speaker), 1.0)
         except UserError:
             values["similarity"] = (0.0, 1.0)
     if "naturalness" in wanted:

@@ -62,25 +62,25 @@ def test_a_checkpoint_is_kept_and_let_go_by_its_name(app: tuple[App, Path], open
     url, run = app[0].url, app[1]
     page = open_page(f"{url}?tab=train")
     expand(page)
-    page.locator("#keep-step input").click()
+    page.locator("#pin-step input").click()
     page.get_by_role("option", name="200", exact=True).click()
-    page.locator("#keep-name textarea, #keep-name input").first.fill("good")
-    page.locator("#keep").click()
+    page.locator("#pin-name textarea, #pin-name input").first.fill("good")
+    page.locator("#pin").click()
     expect(page.locator("#run-checkpoints")).to_contain_text("“good”")
     assert checkpoint_names.pinned_names(run) == {"good": 200}
-    page.locator("#kept-name input").click()
+    page.locator("#pinned-name input").click()
     page.get_by_role("option", name="good", exact=True).click()
     page.locator("#unpin").click()
     expect(page.locator("#run-checkpoints")).not_to_contain_text("“good”")
     assert checkpoint_names.pinned_names(run) == {}
-    page.locator("#keep-name textarea, #keep-name input").first.fill("")
-    page.locator("#keep").click()
-    expect(page.locator("#run-kept").get_by_text("Step or name is missing")).to_be_visible()
+    page.locator("#pin-name textarea, #pin-name input").first.fill("")
+    page.locator("#pin").click()
+    expect(page.locator("#checkpoints").get_by_text("Step or name is missing")).to_be_visible()
 
 
 def expand(page: Page) -> None:
     """Open both folds."""
-    for fold in ("#run-kept", "#new-run"):
+    for fold in ("#checkpoints", "#new-run"):
         button = page.locator(f"{fold} button.label-wrap").first
         if "open" not in (button.get_attribute("class") or ""):
             button.click()

@@ -104,5 +104,5 @@ def test_the_form_is_folded_by_group_and_keeps_what_was_typed(scene: Scene, open
     expect(rank).to_have_value("24")
     fits(page)
     take(page, f"preset-{size[0]}-{scheme}")
-    page.locator("#preset-back").click()
+    page.locator("#preset-reset").click()
     expect(rank).to_have_value("32", timeout=PATIENCE_MS)

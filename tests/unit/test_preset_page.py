@@ -29,13 +29,13 @@ def shows(**changed: str) -> View:
     options = TrainOptions().model_dump().items()
     values = {f"train.{name}": "" if value is None else str(value) for name, value in options}
     chosen = {**values, "train.extension": "tiny-am", "train.dataset": "mine", "preset": "auto", "memory": "auto",
-              "filled": ""}
+              "preset.baseline": ""}
     return View("train", {**chosen, **changed}, ())
 
 
 def refreshed(page: Page, view: View) -> View:
     """What the page shows after a refresh."""
-    new = {"filled": train.filled_values(page, view)}
+    new = {"preset.baseline": train.next_baseline(page, view)}
     for name in train._PRESET_FIELDS:
         update = cast(dict[str, object], train.field_update(page, name, view))
         if "value" in update:
@@ -55,9 +55,9 @@ def test_fields_take_the_presets_values_and_follow_another_one(page: Page) -> No
 def test_what_a_person_typed_stays_even_where_a_preset_says_the_same(page: Page) -> None:
     view = refreshed(page, shows())
     view = replace(view, values={**view.values, "train.steps": "4000"})  # what another preset sets
-    assert train.changed_values(page, view) == {"steps": "4000"}
+    assert train.user_changes(page, view) == {"steps": "4000"}
     assert "20000" in str(train.about_view(train.current_preset(page, view),
-                                                     train.changed_values(page, view)))
+                                                     train.user_changes(page, view)))
     view = refreshed(page, refreshed(page, view))
     assert view.values["train.steps"] == "4000"
     assert view.values["train.adapter_rank"] == "32"
@@ -68,9 +68,9 @@ def test_a_person_can_go_back_to_the_preset(page: Page) -> None:
     view = replace(view, values={**view.values, "train.steps": "123"})
     values = [view.values[f"train.{name}"] for name in train._PRESET_FIELDS]
     _, placed = train.reset_preset(*values)
-    view = refreshed(page, replace(view, values={**view.values, "filled": cast(str, placed)}))
+    view = refreshed(page, replace(view, values={**view.values, "preset.baseline": cast(str, placed)}))
     assert view.values["train.steps"] == "20000"
-    assert json.loads(view.values["filled"])["steps"] == 20_000
+    assert json.loads(view.values["preset.baseline"])["steps"] == 20_000
 
 
 def test_the_page_tells_what_was_not_measured_and_where_it_runs(page: Page) -> None:

@@ -85,7 +85,7 @@ def test_the_newest_are_shown_until_some_are_chosen(states: list[JobState], tmp_
     idle = trained(Workspace(tmp_path), "idle", steps=0)
     everything = (idle, *states)
     assert train.compared_runs(View("train", {"runs": "[]"}, everything)) == states
-    assert train.compared_runs(View("train", {"runs": "['two']"}, everything)) == [states[1]]
+    assert train.compared_runs(View("train", {"runs": '["two"]'}, everything)) == [states[1]]
 
 
 def test_no_run_yet_is_said() -> None:
