@@ -37,7 +37,7 @@ from core.workspace import Workspace
 from data.durable_files import ExpectedFile, find_faults, read_sums
 
 ROOT = Path(__file__).resolve().parent.parent
-LOW_DISK_GIB, LEAST_DISK_GIB = 5.0, 1.0  # the demo takes well under one; checkpoints add up
+LOW_DISK_GB, LEAST_DISK_GB = 5.0, 1.0  # the demo takes well under one; checkpoints add up
 BUILT_IN = "tiny"
 _INSTALL = "Install what is pinned: .venv/bin/python -m scripts.install (make run does it)."
 _REINSTALL = ".venv/bin/python -m scripts.install --torch-index"
@@ -208,7 +208,7 @@ def check_workspace(path: Path) -> Iterator[MachineCheck]:
         return
     yield MachineCheck("Workspace", "ok", f"{workspace.path} can be written")
     yield check_locks(workspace.path)
-    yield check_disk(workspace.free_bytes() / 2**30)
+    yield check_disk(workspace.free_bytes() / 1e9)
     yield check_room(workspace)
 
 
@@ -230,13 +230,13 @@ def check_locks(folder: Path) -> MachineCheck:
     return MachineCheck("Locks", "ok", "a held lock is seen by others")
 
 
-def check_disk(free_gib: float) -> MachineCheck:
+def check_disk(free_gb: float) -> MachineCheck:
     """Check the free space of the workspace's disk."""
-    found = f"{free_gib:.1f} GiB free"
+    found = f"{free_gb:.1f} GB free"
     hint = "Free some space (du -sh workspace/* shows where it is), or choose another disk: make run WORKSPACE=/path"
-    if free_gib < LEAST_DISK_GIB:
-        return MachineCheck("Disk", "fail", f"{found}, at least {LEAST_DISK_GIB:g} are needed", hint)
-    if free_gib < LOW_DISK_GIB:
+    if free_gb < LEAST_DISK_GB:
+        return MachineCheck("Disk", "fail", f"{found}, at least {LEAST_DISK_GB:g} are needed", hint)
+    if free_gb < LOW_DISK_GB:
         return MachineCheck("Disk", "warn", f"{found}; long runs keep many checkpoints", hint)
     return MachineCheck("Disk", "ok", found)
 

@@ -332,4 +332,4 @@ def push_result_view(result: Result) -> Html:
     visible_to = "everyone" if result.get("public") else "its owner"
     return join((job_views.notice(join(("Pushed to ", link)), "good"), job_views.facts([
         ("Commit", str(result.get("commit"))[:12]), ("Files", result.get("files")),
-        ("Size", job_views.size(float(result.get("bytes") or 0))), ("Visible to", visible_to)])))
+        ("Size", job_views.size_text(float(result.get("bytes") or 0))), ("Visible to", visible_to)])))

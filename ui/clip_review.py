@@ -287,7 +287,7 @@ def speakers_view(found: SpeakerSummary) -> Html:
     """The speakers with the most speech, and those with a single clip, which have no other as a prompt."""
     if not found.count:
         return NOTHING
-    rows = [(one.name, f"{one.clips:,}", job_views.duration(one.seconds)) for one in found.largest]
+    rows = [(one.name, f"{one.clips:,}", job_views.duration_text(one.seconds)) for one in found.largest]
     largest = table(("Speaker", "Clips", "Speech"), rows) if rows else NOTHING
     more = found.count - found.alone - len(rows)
     who = "One speaker has" if found.alone == 1 else f"{found.alone:,} speakers have"

@@ -13,7 +13,10 @@ from config.languages import NAMES
 from config.languages import language_name as language_name
 from core.jobs.events import MAX_TIME, Progress
 from core.jobs.job import NO_DEVICE
+from core.jobs.reporter import duration_text as duration_text
+from core.jobs.reporter import memory_text as memory_text
 from core.jobs.reporter import pluralize
+from core.jobs.reporter import size_text as size_text
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
 from core.submission.job_subjects import subject
@@ -76,31 +79,9 @@ _UNITS = {"megabytes": "MB", "minutes": "min", "duration_s": "s", "seconds": "s"
           "train_seconds": "s", "level_db": "dB", "spoken_s": "s"}
 
 
-def duration(seconds: float | None) -> str:
-    """Such as "8 s", "3 min 20 s" or "2 h 5 min"."""
-    if seconds is None or not math.isfinite(seconds):
-        return "unknown"
-    whole = round(max(0.0, seconds))
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-
-
 def percent(share: float | None) -> str:
     """Such as "12.4%"; a dash when it was not measured."""
     return "–" if share is None or not math.isfinite(share) else f"{share:.1%}"
-
-
-def size(count: float) -> str:
-    """Bytes with a unit."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count:.0f} bytes"
 
 
 def clock(moment: float | None) -> str:
@@ -141,7 +122,7 @@ def progress_text(progress: Progress | None) -> str:
     if progress is None:
         return ""
     in_bytes = progress.unit == "bytes"
-    counts = [size(value) if in_bytes else f"{value:g}" for value in (progress.done, progress.total)
+    counts = [size_text(value) if in_bytes else f"{value:g}" for value in (progress.done, progress.total)
               if value is not None]
     return f"{' of '.join(counts)} {'' if in_bytes else f'{progress.unit} '}{progress.note}".strip()
 
@@ -181,20 +162,20 @@ def status_line(state: JobState) -> str:
     if state.status in ("failed", "crashed", "stopped", "skipped"):
         return readable(state.message)
     if state.status == "finished":
-        took = f"Took {duration(state.seconds)}."
+        took = f"Took {duration_text(state.seconds)}."
         limit = ended_by_time_limit(state)
         return f"Time limit reached at step {limit[0]} of {limit[1]}. {took}" if limit else took
     if not state.alive:
         return ""
     if state.status == "stopping":
         return _stopping_line(state)
-    left = f"about {duration(state.eta_s)} left" if state.eta_s is not None else ""
+    left = f"about {duration_text(state.eta_s)} left" if state.eta_s is not None else ""
     if (last := time_limited_step(state)) is not None:
         left += f" until the time limit, at about step {last}"
     in_bytes = state.units_per_s is not None and state.progress is not None and state.progress.unit == "bytes"
     stage = current_stage(state)
     parts = (STAGE_TITLES.get(stage, stage), progress_text(state.progress),
-             f"{size(state.units_per_s or 0.0)}/s" if in_bytes else "", left)
+             f"{size_text(state.units_per_s or 0.0)}/s" if in_bytes else "", left)
     return ", ".join(part for part in parts if part) or "Starting."
 
 
@@ -236,7 +217,7 @@ def last_certificate_time(states: Sequence[JobState], comparable: Callable[[JobS
 
 def certificate_preview(past: float | None) -> str:
     """What the certificate after a training does, and how long it took the last time."""
-    took = f"The last one took {duration(past)}." if past else (
+    took = f"The last one took {duration_text(past)}." if past else (
         "Its duration does not depend on the number of steps; an estimate appears after some sentences.")
     return ("After it, the certificate: base and trained model synthesize sentences, a recogniser (ASR) scores them, "
             f"and frozen tensors are compared bit by bit. The run can be used meanwhile. {took}")
@@ -271,8 +252,10 @@ def _result_value(name: str, value: object) -> str:
         return str(value)
     if name.startswith("error") or name in _SHARES:
         return f"{value:.1%}"
-    if name in ("bytes", "bytes_fetched", "memory_bytes"):
-        return f"{value / 1e6:,.1f} MB"
+    if name in ("bytes", "bytes_fetched"):
+        return size_text(value)
+    if name == "memory_bytes":
+        return memory_text(value)
     number = f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
     return f"{number} {_UNITS.get(name, '')}".rstrip()
 
@@ -501,7 +484,7 @@ def history_view(states: Sequence[JobState], most: int = 60) -> Html:
     for state in states[:most]:
         plain = state.alive or (state.status == "finished" and not ended_by_time_limit(state))
         rows.append((VERB_TITLES[state.verb], subject(state), badge(state), clock(state.job.created),
-                     duration(state.seconds) if state.started_at else "–", "" if plain else status_line(state),
+                     duration_text(state.seconds) if state.started_at else "–", "" if plain else status_line(state),
                      span("id", state.id)))
     more = paragraph(f"{len(states) - most} older jobs are not shown.") if len(states) > most else NOTHING
     return join((table(("Job", "About", "Status", "Created", "Time", "Outcome", "Id"), rows), more))

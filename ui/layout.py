@@ -82,7 +82,7 @@ def header_view(view: View, machine: str) -> Html:
     if running is not None:
         share = job_views.progress_share(running)
         text = job_views.job_title(running) + (f", {share:.0%}" if share is not None else "")
-        text += f", {job_views.duration(running.eta_s)} left" if running.eta_s is not None else ""
+        text += f", {job_views.duration_text(running.eta_s)} left" if running.eta_s is not None else ""
         pill = span("pill busy", span("pulse"), text)
     elif alive:
         pill = span("pill wait", "Job waiting")

@@ -175,7 +175,7 @@ def segments_view(found: Sequence[Segments]) -> Html:
     if not found:
         return NOTHING
     rows = [(f"{PREFIX}{card.name}", job_views.language_name(card.language),
-             f"{card.clips} of {job_views.duration(card.recorded_s)}",
+             f"{card.clips} of {job_views.duration_text(card.recorded_s)}",
              (f"{card.texts}, {card.doubtful} flagged" if card.doubtful else str(card.texts)) if card.texts
              else "none yet", card.recogniser or "–")
             for card in (one.card for one in found)]

@@ -155,8 +155,8 @@ def result_view(result: Result) -> Html:
     """The result of a download, as tiles."""
     return job_views.facts([
         ("Outcome", result.get("outcome")), ("Name", result.get("model")), ("Files", result.get("files")),
-        ("Size", job_views.size(float(result.get("bytes") or 0))),
-        ("Downloaded", job_views.size(float(result.get("bytes_fetched") or 0))),
+        ("Size", job_views.size_text(float(result.get("bytes") or 0))),
+        ("Downloaded", job_views.size_text(float(result.get("bytes_fetched") or 0))),
         ("Commit", str(result.get("revision") or "unknown")[:12]),
     ])
 

@@ -90,9 +90,9 @@ def _small_charts(state: JobState, logarithmic: bool, most: float | None) -> lis
             points = points[:-1]
         drawn.append(chart(title, [Series("measured", points, _COLOURS[3], "faint"),
                                    Series("smoothed", smooth(points), _COLOURS[3])], x_most=most, y_log=log))
-    memory = [(step, bytes_ / 1e9) for step, bytes_ in _along(state, lambda step: step.memory_bytes)]
+    memory = [(step, bytes_ / 2**30) for step, bytes_ in _along(state, lambda step: step.memory_bytes)]
     if memory:
-        title = f"{_MEMORY.get(state.steps[-1].memory_of, 'Peak memory')}, GB"
+        title = f"{_MEMORY.get(state.steps[-1].memory_of, 'Peak memory')}, GiB"
         drawn.append(chart(title, [Series("peak", thin(memory, _FEW_POINTS), _COLOURS[1])], x_most=most, y_low=0.0))
     return drawn
 
@@ -129,12 +129,12 @@ def run_numbers(state: JobState) -> Html:
     tiles: list[tuple[str, object]] = [
         ("Step", f"{last.step} of {last.total_steps}"), ("Speech loss", f"{last.speech_loss:.3f}"),
         ("Text loss", f"{last.text_loss:.3f}"), ("Speed", f"{last.tokens_per_s:,.0f} tokens/s"),
-        ("Training time", job_views.duration(last.seconds)),
+        ("Training time", job_views.duration_text(last.seconds)),
     ]
     if last.memory_bytes is not None:
-        tiles.append((_MEMORY.get(last.memory_of, "Peak memory"), job_views.size(last.memory_bytes)))
+        tiles.append((_MEMORY.get(last.memory_of, "Peak memory"), job_views.memory_text(last.memory_bytes)))
     if state.alive and state.eta_s is not None:
-        tiles.append(("Time left", job_views.duration(state.eta_s)))
+        tiles.append(("Time left", job_views.duration_text(state.eta_s)))
     best = next((saved for saved in reversed(state.checkpoints) if saved.best), None)
     if best is not None:
         tiles.append(("Best checkpoint", f"step {best.step}"))

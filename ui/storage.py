@@ -12,7 +12,7 @@ from pathlib import Path
 import gradio as gr
 
 from config.errors import UserError
-from core.jobs.reporter import pluralize
+from core.jobs.reporter import pluralize, size_text
 from core.jobs.state import JobBoard, JobState
 from core.library import catalog
 from core.sources import source_preview
@@ -21,7 +21,6 @@ from core.submission.job_subjects import subject
 from core.submission.storage import BinEntry, Inventory, Item, Usage
 from core.workspace import KINDS, Workspace
 from ui import job_views, media, records, verb_form
-from ui.job_views import size
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, table
 from ui.page import Page
@@ -221,7 +220,7 @@ def packed_view(view: View) -> Html:
         return job_views.empty("The archive appears here, to be downloaded.")
     done = [one for one in view.jobs if one.verb == "pack" and one.status == "finished" and one.result]
     rows = [(element("a", str(one.result["archive"]), href=media.archive_url(one.id), download=True),
-             size(float(one.result.get("bytes") or 0)), str(one.result.get("missing") or "nothing"))
+             size_text(float(one.result.get("bytes") or 0)), str(one.result.get("missing") or "nothing"))
             for one in done[:MOST_ARCHIVES] if one.result]
     return join((job_views.job_card(state) if state.status != "finished" else NOTHING,
                  table(("Archive", "Size", "Not in it"), rows) if rows else NOTHING))
@@ -235,11 +234,12 @@ def summary_view(found: Inventory | None, workspace: Workspace) -> Html:
     for kind, title in TITLES.items():
         usages = [usage for item, usage in found.items.items() if item.kind == kind]
         if usages:
-            rows.append((title, str(len(usages)), size(sum(one.size for one in usages)), _ABOUT.get(kind, "")))
+            rows.append((title, str(len(usages)), size_text(sum(one.size for one in usages)), _ABOUT.get(kind, "")))
     if found.deleted:
-        rows.append(("Bin", str(len(found.deleted)), size(sum(one.size for one in found.deleted.values())),
+        rows.append(("Bin", str(len(found.deleted)), size_text(sum(one.size for one in found.deleted.values())),
                      "Empty it to free this space."))
-    return join((job_views.facts([("Total", size(found.total)), ("Free on the disk", size(workspace.free_bytes()))]),
+    return join((job_views.facts([("Total", size_text(found.total)),
+                                  ("Free on the disk", size_text(workspace.free_bytes()))]),
                  table(("Kind", "Items", "Size", ""), rows),
                  paragraph("In the total, files that several items share are counted once.", class_="small")))
 
@@ -253,8 +253,8 @@ def items_view(found: Inventory | None, workspace: Workspace, view: View) -> Htm
     if not listed:
         return job_views.empty(f"{TITLES.get(kind, kind)}: none.")
     states = {state.id: state for state in view.jobs}
-    rows = [(item.name, about(workspace, item, states), size(usage.size),
-             size(usage.freed) if usage.freed != usage.size else "", job_views.clock(usage.changed),
+    rows = [(item.name, about(workspace, item, states), size_text(usage.size),
+             size_text(usage.freed) if usage.freed != usage.size else "", job_views.clock(usage.changed),
              users_line(found, item)) for item, usage in listed[:MOST_LISTED]]
     rest = len(listed) - MOST_LISTED
     more = paragraph(f"{rest} smaller ones are not shown; python -m scripts.storage list --kind {kind} --all prints "
@@ -294,7 +294,7 @@ def deletable(found: Inventory | None, view: View) -> list[tuple[str, str]]:
     if found is None:
         return []
     listed = _largest(found, view.values.get("storage.kind") or "dataset")[:MOST_OFFERED]
-    return [(f"{item.name} ({size(usage.size)})", item.reference) for item, usage in listed]
+    return [(f"{item.name} ({size_text(usage.size)})", item.reference) for item, usage in listed]
 
 
 def detail_view(found: Inventory | None, items: Sequence[Item]) -> Html:
@@ -310,8 +310,8 @@ def detail_view(found: Inventory | None, items: Sequence[Item]) -> Html:
     shown = element("ul", *(element("li", line) for line in lines[:MOST_LISTED]), class_="findings") if lines \
         else paragraph("Nothing else depends on it.", class_="small")
     more = paragraph(f"and {len(lines) - MOST_LISTED} more", class_="small") if len(lines) > MOST_LISTED else NOTHING
-    return div("card", element("strong", f"{size(sum(one.size for one in usages))}; once the bin is emptied, "
-                               f"{size(sum(one.freed for one in usages))} are free."), shown, more)
+    return div("card", element("strong", f"{size_text(sum(one.size for one in usages))}; once the bin is emptied, "
+                               f"{size_text(sum(one.freed for one in usages))} are free."), shown, more)
 
 
 def bin_view(entries: Sequence[BinEntry], found: Inventory | None) -> Html:
@@ -319,7 +319,7 @@ def bin_view(entries: Sequence[BinEntry], found: Inventory | None) -> Html:
     if not entries:
         return job_views.empty("The bin is empty.")
     sizes = found.deleted if found else {}
-    rows = [(entry.item.name, TITLES[entry.item.kind], size(sizes[entry].size) if entry in sizes else "–",
+    rows = [(entry.item.name, TITLES[entry.item.kind], size_text(sizes[entry].size) if entry in sizes else "–",
              job_views.clock(entry.deleted)) for entry in entries[:MOST_LISTED]]
     rest = len(entries) - MOST_LISTED
     more = paragraph(f"and {rest} more", class_="small") if rest > 0 else NOTHING

@@ -252,7 +252,7 @@ def candidates_view(report: TokenizerComparison) -> Html:
     owner = f" of the tokenizer {report.rules_from}" if report.rules_from else ""
     rules_used = f"with the text rules{name}{owner}" if name or owner else "without text rules"
     return join((element("h4", "Candidates"), table(head, rows),
-                 paragraph(f"{report.texts} texts, {job_views.duration(report.seconds)} of audio, {rules_used}. "
+                 paragraph(f"{report.texts} texts, {job_views.duration_text(report.seconds)} of audio, {rules_used}. "
                            f"{proven}", class_="small"),
                  element("details", element("summary", f"{len(report.left_out)} skipped"),
                          *map(paragraph, report.left_out)) if report.left_out else NOTHING))

@@ -240,8 +240,8 @@ def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, li
                step_lines(lambda step, group=group: step.learning_rates.get(group), False), False)
     yield "Gradient norm", step_lines(lambda step: step.gradient_norm, True), False
     yield "Tokens per second", step_lines(lambda step: step.tokens_per_s, True), False
-    yield "Peak memory, GB", step_lines(lambda step: None if step.memory_bytes is None
-                                        else step.memory_bytes / 1e9, False), False
+    yield "Peak memory, GiB", step_lines(lambda step: None if step.memory_bytes is None
+                                        else step.memory_bytes / 2**30, False), False
 
 
 def _run_label(state: JobState) -> str:
@@ -255,12 +255,12 @@ def _run_table(states: Sequence[JobState]) -> Html:
     for state in states:
         last = state.steps[-1]
         best = min(state.evaluations, key=lambda one: one.speech_loss, default=None)
-        left = job_views.duration(state.eta_s) if state.alive and state.eta_s is not None else "–"
-        memory = (f"{job_views.size(last.memory_bytes)} ({_MEMORY_OF.get(last.memory_of, last.memory_of)})"
+        left = job_views.duration_text(state.eta_s) if state.alive and state.eta_s is not None else "–"
+        memory = (f"{job_views.memory_text(last.memory_bytes)} ({_MEMORY_OF.get(last.memory_of, last.memory_of)})"
                   if last.memory_bytes is not None else "–")
         rows.append((_run_label(state), job_views.badge(state), f"{last.step} of {last.total_steps}",
                      f"{best.speech_loss:.3f} at step {best.step}" if best else "–", f"{last.tokens_per_s:,.0f}",
-                     memory, job_views.duration(last.seconds), left))
+                     memory, job_views.duration_text(last.seconds), left))
     return table(("Run", "Status", "Step", "Best held-out loss", "Tokens per second", "Peak memory", "Training time",
                   "Time left"), rows)
 
@@ -485,11 +485,11 @@ def checkpoints_view(state: JobState | None) -> Html:
     rows = []
     for step in steps:
         folder = checkpoint_names.folder_of(state.job.directory, step)
-        megabytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         why = ["best"] * (step == best) + ["last"] * (step == steps[-1])
         why += ["your choice" if name == checkpoint_names.CHOICE else f"“{name}”"
                 for name, at in names.items() if at == step]
-        rows.append((f"{step:,}", f"{megabytes:,.1f} MB", ", ".join(why)))
+        rows.append((f"{step:,}", job_views.size_text(size), ", ".join(why)))
     return join((table(("Step", "Size", "Reason"), rows),
                  element("p", f"Use a pinned checkpoint on Listen and in commands as run:{state.id}@NAME.",
                          class_="hint") if names else NOTHING))

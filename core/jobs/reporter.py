@@ -6,6 +6,7 @@ cleanly, and raises `UserError` for what the user can fix.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -179,7 +180,7 @@ def describe(event: Event) -> str:
         case Progress():
             return describe_progress(event)
         case Step():
-            memory = (f"  {event.memory_of} memory at most {size_text(event.memory_bytes)}"
+            memory = (f"  {event.memory_of} memory at most {memory_text(event.memory_bytes)}"
                       if event.memory_bytes is not None else "")
             return (f"step {event.step}/{event.total_steps}  speech loss {event.speech_loss:.4f}  "
                     f"text loss {event.text_loss:.4f}  {event.tokens_per_s:.0f} tokens/s{memory}")
@@ -228,11 +229,30 @@ def pluralize(number: int, noun: str) -> str:
 
 
 def size_text(count: float) -> str:
-    """Bytes as text, such as `3.21 GB`."""
+    """Bytes of files and disks as text, such as `3.21 GB`."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             return f"{count / scale:.{2 if unit == 'GB' else 1}f} {unit}"
     return f"{count:.0f} bytes"
+
+
+def memory_text(count: float) -> str:
+    """Bytes of memory as text, such as `5.1 GiB`, and in MiB below a tenth of one."""
+    return f"{count / 2**30:.1f} GiB" if count >= 0.1 * 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+def duration_text(seconds: float | None) -> str:
+    """Such as `8 s`, `3 min 20 s` or `2 h 5 min`; `unknown` for None."""
+    if seconds is None or not math.isfinite(seconds):
+        return "unknown"
+    whole = round(max(0.0, seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
 def _cer_text(error: float | None) -> str:

@@ -19,12 +19,6 @@ from config.errors import UserError
 from config.schema import TrainOptions
 
 _STATUS = Path("/proc/self/status")
-_GIB = 2**30
-
-
-def format_bytes(size: float) -> str:
-    """Such as `5.1 GiB`, and in MiB below a tenth of one."""
-    return f"{size / _GIB:.1f} GiB" if size >= 0.1 * _GIB else f"{size / 2**20:.0f} MiB"
 
 
 def peak_bytes(device: torch.device, work: Callable[[], object]) -> int:

@@ -19,7 +19,7 @@ import torch
 from config.schema import TrainOptions
 from core import compute
 from core.jobs.events import Plan
-from core.jobs.reporter import pluralize, size_text
+from core.jobs.reporter import duration_text, memory_text, pluralize, size_text
 from core.library import model_info
 from core.training import memory_plan, parameter_groups
 from core.training.memory_plan import MicrobatchPlan
@@ -189,9 +189,9 @@ def _memory_and_time(trainer: Trainer, estimate: Estimate) -> list[str]:
     """Lines about memory and time, and about what was changed so that the run fits into memory."""
     options, steps = trainer.options, trainer.schedule.steps - trainer.step
     microbatch_plan = estimate.microbatch_plan
-    free = "" if estimate.free is None else memory_plan.format_bytes(estimate.free)
+    free = "" if estimate.free is None else memory_text(estimate.free)
     needed = "" if estimate.needed is None else (
-        f"about {memory_plan.format_bytes(estimate.needed)}{f' of {free} free' if free else ''}")
+        f"about {memory_text(estimate.needed)}{f' of {free} free' if free else ''}")
     if not estimate.fits and not trainer.sharded:
         if needed:
             return [f"It needs {needed} even with micro-batches of single clips: it may run out of memory."]
@@ -213,15 +213,8 @@ def _memory_and_time(trainer: Trainer, estimate: Estimate) -> list[str]:
 
 def duration_range(estimate: Estimate, steps: int) -> str:
     """The time of so many steps with short to long clips, such as `about 12 min` or `8 min to 15 min`."""
-    least, most = (duration(seconds * steps) for seconds in estimate.seconds_a_step)
+    least, most = (duration_text(seconds * steps) for seconds in estimate.seconds_a_step)
     return f"about {least}" if least == most else f"{least} to {most}"
-
-
-def duration(seconds: float) -> str:
-    """Such as `50 s`, `12 min` or `3.4 h`."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _amount(parameters: int) -> str:
@@ -268,9 +261,9 @@ def _changed_options(options: TrainOptions, names: Iterable[str]) -> str:
 def _data_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     data = trainer.data.full_data or trainer.data
     if 0 < data.train_speech_s < model_info.MIN_TRAIN_SPEECH_S:
-        yield (f"There is little speech to train on: {duration(data.train_speech_s)} in "
-               f"{pluralize(len(data.train), 'clip')}; {duration(model_info.MIN_TRAIN_SPEECH_S)} is the least that has "
-               "worked, an hour or more is better.")
+        yield (f"There is little speech to train on: {duration_text(data.train_speech_s)} in "
+               f"{pluralize(len(data.train), 'clip')}; {duration_text(model_info.MIN_TRAIN_SPEECH_S)} is the least "
+               "that has worked, an hour or more is better.")
     world_size = max(trainer.group.world_size, options.processes)  # a preflight has one
     steps = min(options.steps, trainer.schedule.steps) if trainer.options is options else options.steps
     uses = steps * options.batch_size * world_size * options.gradient_accumulation / max(1, len(data.train))

@@ -143,7 +143,7 @@ def numbers(event: Step | Evaluated) -> dict[str, float]:
     if isinstance(event, Step):
         values = {"loss/speech": event.speech_loss, "loss/text": event.text_loss,
                   "gradient/norm": event.gradient_norm, "speed/tokens_per_s": event.tokens_per_s,
-                  "memory/peak_gb": None if event.memory_bytes is None else event.memory_bytes / 1e9,
+                  "memory/peak_gib": None if event.memory_bytes is None else event.memory_bytes / 2**30,
                   **{f"learning_rate/{name}": rate for name, rate in event.learning_rates.items()}}
     else:
         values = {"held_out/speech_loss": event.speech_loss, "held_out/text_loss": event.text_loss,

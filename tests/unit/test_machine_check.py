@@ -203,9 +203,9 @@ def test_a_good_workspace_passes_every_check(tmp_path: Path) -> None:
     assert checks["Workspace"].result == checks["Locks"].result == "ok"
 
 
-@pytest.mark.parametrize(("free_gib", "result"), [(0.2, "fail"), (3.0, "warn"), (80.0, "ok")])
-def test_little_disk_space_is_told(free_gib: float, result: str) -> None:
-    assert machine_check.check_disk(free_gib).result == result
+@pytest.mark.parametrize(("free_gb", "result"), [(0.2, "fail"), (3.0, "warn"), (80.0, "ok")])
+def test_little_disk_space_is_told(free_gb: float, result: str) -> None:
+    assert machine_check.check_disk(free_gb).result == result
 
 
 def test_a_whole_model_passes(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from core import compute, machine
+from core.jobs.reporter import memory_text
 from core.training import memory_plan
 from scripts.dev.benchmark.bench import release_memory
 
@@ -86,9 +87,7 @@ def test_an_unknown_system_has_an_unknown_rest(tmp_path: Path, monkeypatch: pyte
 
 
 def test_sizes_are_said_in_units_people_use() -> None:
-    assert [memory_plan.format_bytes(size) for size in (5.1 * 2**30, 0.25 * 2**30, 90 * 2**20)] == ["5.1 GiB",
-                                                                                                    "0.2 GiB",
-                                                                                               "90 MiB"]
+    assert [memory_text(size) for size in (5.1 * 2**30, 0.25 * 2**30, 90 * 2**20)] == ["5.1 GiB", "0.2 GiB", "90 MiB"]
 
 
 def test_memory_of_what_is_gone_is_handed_back() -> None:

@@ -56,7 +56,7 @@ def test_cells_carry_the_name_of_their_column() -> None:
     (math.inf, "unknown"),
 ])
 def test_durations_in_words(seconds: float | None, words: str) -> None:
-    assert job_views.duration(seconds) == words
+    assert job_views.duration_text(seconds) == words
 
 
 def test_what_was_not_measured_is_a_dash() -> None:

@@ -43,7 +43,7 @@ def titles(html: str) -> list[str]:
 def test_each_measure_has_a_line_for_each_run(states: list[JobState]) -> None:
     html = train.comparison_view(states, False, False)
     for title in ("Speech loss", "Text loss", "Held-out speech loss, Amharic", "Held-out speech loss, English",
-                  "CER, Amharic", "Learning rate, rows", "Gradient norm", "Tokens per second", "Peak memory, GB"):
+                  "CER, Amharic", "Learning rate, rows", "Gradient norm", "Tokens per second", "Peak memory, GiB"):
         assert title in titles(html)
     speech = html[html.index("<h4>Speech loss"):html.index("<h4>Text loss")]
     assert speech.count("<polyline") == 2
@@ -63,10 +63,10 @@ def test_each_parameter_group_has_a_chart_of_its_rate(states: list[JobState]) ->
 def test_a_run_of_before_memory_was_told_has_no_line_and_no_number(states: list[JobState], tmp_path: Path) -> None:
     old = trained(Workspace(tmp_path), "old", memory=False)
     html = train.comparison_view([old, states[0]], False, False)
-    memory = html[html.index("<h4>Peak memory, GB"):html.index("<table")]
+    memory = html[html.index("<h4>Peak memory, GiB"):html.index("<table")]
     assert memory.count("<polyline") == 1
-    assert "2.0 GB (GPU)" in html
-    assert "Peak memory, GB" not in titles(train.comparison_view([old], False, False))
+    assert "1.9 GiB (GPU)" in html
+    assert "Peak memory, GiB" not in titles(train.comparison_view([old], False, False))
 
 
 def test_what_was_set_differently_is_told_and_the_rest_is_not(states: list[JobState]) -> None:

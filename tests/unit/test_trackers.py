@@ -51,7 +51,7 @@ def test_tensorboard_holds_every_number_and_the_sound(tmp_path: Path, events: li
     written = EventAccumulator(str(tmp_path / trackers.FOLDER)).Reload()
     assert set(written.Tags()["scalars"]) == {
         "loss/speech", "loss/text", "learning_rate/rows", "learning_rate/adapters", "gradient/norm",
-        "speed/tokens_per_s", "memory/peak_gb",
+        "speed/tokens_per_s", "memory/peak_gib",
         "held_out/speech_loss", "held_out/accuracy", "held_out/en/speech_loss", "error/am"}
     assert [(one.step, one.value) for one in written.Scalars("loss/speech")] == [(1, 3.0), (2, 1.5)]
     assert written.Audio("samples/am")[0].sample_rate == 16_000

@@ -13,7 +13,7 @@ from config.schema import CertifyOptions
 from core import certify, train
 from core.jobs import checkpoint_names
 from core.jobs.checkpoint_names import checkpoint_steps
-from core.jobs.reporter import describe, size_text
+from core.jobs.reporter import describe, memory_text
 from core.library import certificate
 from core.model.loading import load, load_checkpoint, load_extension
 from core.training import checkpoint
@@ -42,7 +42,7 @@ def test_each_step_tells_of_its_memory_and_rates_and_the_log_says_the_memory(wor
         chosen.adapter_lr / chosen.row_lr, rel=1e-3)
     assert [step.memory_of for step in steps] == ["process", "process"]
     assert 0 < steps[0].memory_bytes <= steps[1].memory_bytes
-    assert f"process memory at most {size_text(steps[1].memory_bytes)}" in describe(steps[1])
+    assert f"process memory at most {memory_text(steps[1].memory_bytes)}" in describe(steps[1])
 
 
 def test_a_run_keeps_the_best_and_the_last_checkpoint(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

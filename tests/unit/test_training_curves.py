@@ -59,7 +59,7 @@ def heights(html: str, title: str) -> list[float]:
 def test_all_that_is_measured_of_a_step_has_a_chart() -> None:
     assert titles(run_views.run_curves(run())) == [
         "Speech loss", "Text loss", "Character error rate (CER)", "Learning rate", "Gradient norm", "Tokens per second",
-        "Peak memory, GPU, GB"]
+        "Peak memory, GPU, GiB"]
 
 
 def test_the_held_out_loss_names_its_language_and_the_others_have_charts_of_their_own() -> None:
@@ -90,7 +90,7 @@ def test_the_logarithmic_axis_is_that_of_losses_rates_and_gradients_and_not_of_t
     linear, log = run_views.run_curves(run()), run_views.run_curves(run(), logarithmic=True)
     for title in ("Speech loss", "Learning rate", "Gradient norm"):
         assert heights(linear, title) != heights(log, title)
-    for title in ("Character error rate (CER)", "Tokens per second", "Peak memory, GPU, GB"):
+    for title in ("Character error rate (CER)", "Tokens per second", "Peak memory, GPU, GiB"):
         assert drawn(linear, title) == drawn(log, title)
 
 
