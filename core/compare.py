@@ -203,7 +203,7 @@ def base_input(model: TTSModel, text: str, language: str) -> TextInput | None:
 def _sample_texts(workspace: Workspace, model: TTSModel) -> tuple[tuple[str, str], ...]:
     """Six held-out sentences of each new language, so that no single one decides the impression; one of the others.
 
-    The new ones come first, then those that were taught before.
+    The new ones come first, then those of earlier trainings.
     """
     new = model.new_languages
     codes = sorted(model.front_end.languages, key=lambda code: (code not in new, not model.front_end.is_new(code)))

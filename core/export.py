@@ -39,10 +39,10 @@ from core.model.loading import (
     export_record,
     load_checkpoint,
     load_merged,
+    write_earlier_trainings,
     write_sums,
-    write_taught,
 )
-from core.model.prefix import base_tensors, hash_tensors, is_taught, whole_table
+from core.model.prefix import base_tensors, hash_tensors, is_earlier, whole_table
 from core.proof import certification
 from core.speech import evaluation
 from core.speech.scoring import load_recogniser_or_warn
@@ -62,7 +62,7 @@ EXAMPLE, SAMPLES = "load_example.py", "samples"
 _OWN_FILES = (
     (records.FRONT_END, "normaliser, tokenizer and language tags of every language"),
     (records.ADAPTER, "the adapters in peft's format; active for the new language alone, unless the scope is full"),
-    (records.TAUGHT, "rows and adapters of each language that was taught before; its adapters act on it alone"),
+    (records.EARLIER_TRAININGS, "rows and adapters of each earlier training; its adapters act on its languages alone"),
     (CERTIFICATE, "checks and errors, computed from the files that were exported"),
     (EXPORT_RECORD, "where the model comes from"),
     (TRAINING_OPTIONS, "the options it was trained with"),
@@ -116,7 +116,7 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
             raise UserError(f"{target} could not be written: {error}.", "Free space on the disk, then continue.") \
                 from error
         model.front_end.save(aside / records.FRONT_END)
-        write_taught(aside, model)
+        write_earlier_trainings(aside, model)
         records.write_training_options(aside, folder / records.CONFIG)
         write_record(aside / EXPORT_RECORD, record)
         check_stop(reporter, _STOPPED)
@@ -196,13 +196,13 @@ def _record(workspace: Workspace, checkpoint: Path, model: TTSModel, name: str, 
 
 def plain_tensors(model: TTSModel) -> dict[str, torch.Tensor]:
     """The language model under the base's names without adapters; each text table is one table again."""
-    tensors = {name: value for name, value in base_tensors(model.lm.module).items() if not is_taught(name)}
+    tensors = {name: value for name, value in base_tensors(model.lm.module).items() if not is_earlier(name)}
     return {**tensors, **{table: whole_table(model.lm.module, table) for table in model.lm.text_tables}}
 
 
 def _probes(workspace: Workspace, model: TTSModel) -> list[ProbeSample]:
     """Samples of every language of `model`."""
-    return [*certification.base_probes(model), *certification.taught_probes(workspace, model),
+    return [*certification.base_probes(model), *certification.earlier_language_probes(workspace, model),
             *certification.row_probes(model, model.new_languages)]
 
 
@@ -354,9 +354,9 @@ def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> st
     languages = ", ".join(record.languages)
     parts = [
         f"# {record.name}",
-        f"{base.title} taught {languages} with Lisan. Run `{record.run}`, step {record.step}.",
+        f"{base.title} fine-tuned for {languages} with Lisan. Run `{record.run}`, step {record.step}.",
         _SCOPES[record.scope] + _not_proven(certificate),
-        *_taught_before(record),
+        *_earlier_languages(record),
         *_failed(certificate, facts.overridden),
         "## Intelligibility", _errors(certificate),
         "## What was preserved", _checks(certificate),
@@ -378,12 +378,13 @@ def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> st
     return "\n\n".join(parts) + "\n"
 
 
-def _taught_before(record: ExportRecord) -> list[str]:
-    """The languages that the model had been taught before the last training."""
-    taught = record.origin.taught
-    listed = ", ".join(f"{', '.join(one.languages)} (`{one.source}`)" for one in taught)
-    return [f"It was taught before: {listed}. Each has its rows and adapters in `{records.TAUGHT}`, which this "
-            "training could not change; the checks below hold for it as for the base languages."] if taught else []
+def _earlier_languages(record: ExportRecord) -> list[str]:
+    """The languages that the model had before the last extension, besides those of the base."""
+    earlier = record.origin.earlier_trainings
+    listed = ", ".join(f"{', '.join(one.languages)} (`{one.source}`)" for one in earlier)
+    return [f"Earlier trainings added: {listed}. Each has its rows and adapters in `{records.EARLIER_TRAININGS}`, "
+            "which this training could not change; the checks below hold for it as for the base languages."
+            ] if earlier else []
 
 
 def _licence(licence: str) -> str:
@@ -441,10 +442,10 @@ def _checks(certificate: Certificate) -> str:
 def _merged(record: ExportRecord, merged: str) -> list[str]:
     if not merged:
         return []
-    taught = record.origin.taught_languages
-    spoken = ", ".join(code for code in record.languages if code not in taught)
+    earlier = record.origin.earlier_languages
+    spoken = ", ".join(code for code in record.languages if code not in earlier)
     return [f"`{merged}` has the adapters merged into the weights, for programs that know no adapters. It speaks "
-            f"{spoken} like the rest of this export, but it CHANGES the {', '.join(['base languages', *taught])}: the "
+            f"{spoken} like the rest of this export, but it CHANGES the {', '.join(['base languages', *earlier])}: the "
             "certificate does not hold for it."]
 
 

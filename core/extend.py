@@ -18,7 +18,7 @@ from core.jobs.reporter import Reporter, check_stop, stage
 from core.library import records
 from core.library.records import ExtensionRecord
 from core.model import tensor_files
-from core.model.loading import load_extension, load_model_to_extend, write_taught
+from core.model.loading import load_extension, load_model_to_extend, write_earlier_trainings
 from core.model.prefix import base_tensors, hash_tensors, new_rows, rows_name, whole_table
 from core.model.row_initialisation import fit_rows, initial_rows
 from core.workspace import Workspace, resolve_inside
@@ -83,7 +83,7 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
         state = "written"
         with atomic_directory(target) as folder:
             write_extension(folder, record, front_end, made.rows)
-            write_taught(folder, base)
+            write_earlier_trainings(folder, base)
     elif (there := records.read_record(target / records.EXTENSION, ExtensionRecord)) != record:
         raise UserError(f"There already is another extension named {options.extension!r}: "
                         f"{_difference(there, record)}.", "Choose another extension name.")
@@ -96,7 +96,7 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
         "extension": options.extension, "state": state, "new_rows": count, "old_rows": old_rows,
         "rows": front_end.size, "tables": len(made.rows), "old_rows_equal": True, "from_spelling": len(made.spelled),
         "from_mean": from_mean, "languages": ", ".join(languages),
-        **({"taught_before": ", ".join(base.origin.taught_languages)} if base.taught else {}),
+        **({"earlier_languages": ", ".join(base.origin.earlier_languages)} if base.earlier_trainings else {}),
     }
 
 
@@ -114,8 +114,9 @@ def _difference(there: ExtensionRecord, wanted: ExtensionRecord) -> str:
         "start of new rows": (there.initialisation, wanted.initialisation), "seed": (there.seed, wanted.seed),
         "languages": (", ".join(there.languages), ", ".join(wanted.languages)),
         "rows": (there.origin.size, wanted.origin.size),
-        "taught before": tuple(", ".join(f"{one.language} ({one.source})" for one in origin.taught) or "nothing"
-                               for origin in (there.origin, wanted.origin)),
+        "earlier trainings": tuple(
+            ", ".join(f"{one.language} ({one.source})" for one in origin.earlier_trainings) or "none"
+            for origin in (there.origin, wanted.origin)),
     }
     facts = [f"{name} {old} there, {new} requested" for name, (old, new) in pairs.items() if old != new]
     if there.origin.base_hash != wanted.origin.base_hash:

@@ -73,7 +73,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
     there = manifest.load_card(workspace.dataset(options.add_to)).languages if options.add_to else ()
     if others := [code for code in there if (code in front_end.base_languages) == is_new]:
         known, new = (others[0], options.language) if is_new else (options.language, others[0])
-        raise UserError(f"The model speaks {describe_language(known)}, and is to be taught {describe_language(new)}: "
+        raise UserError(f"The model speaks {describe_language(known)}, and {describe_language(new)} is new to it: "
                         "one dataset cannot serve both.",
                         "Prepare the recordings under another name, without --add-to.")
 

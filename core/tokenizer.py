@@ -26,7 +26,7 @@ from data.front_end import FrontEnd, name_characters, probe_sentences
 from data.manifest import HELD_OUT, TRAIN, PreparedDataset
 
 _PIECES_SUFFIX = ".pieces.json"
-_TAUGHT_SENTENCES = 16  # of each language that the model was taught before, for the proof
+_EARLIER_SENTENCES = 16  # of each language of an earlier training, for the proof
 
 
 def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> Result:
@@ -77,11 +77,11 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
 
     with stage(reporter, "check"):
         source, sentences = probe_sentences(workspace.model(model_info.base_of(workspace, options.model)))
-        for taught in model_info.taught_records(workspace, options.model):
-            if taught.dataset in workspace.list_datasets():
-                there = manifest.load(workspace.dataset(taught.dataset))
-                for code in taught.languages:
-                    sentences += tuple((code, clip.text) for clip in there.split(HELD_OUT, code)[:_TAUGHT_SENTENCES])
+        for record in model_info.training_records(workspace, options.model):
+            if record.dataset in workspace.list_datasets():
+                there = manifest.load(workspace.dataset(record.dataset))
+                for code in record.languages:
+                    sentences += tuple((code, clip.text) for clip in there.split(HELD_OUT, code)[:_EARLIER_SENTENCES])
         report = measure(base, extended, dataset, training, source, sentences)
     if report.unknown_rate > 0 and options.variant_of:
         unknown = dict.fromkeys(character for clip in dataset.clips

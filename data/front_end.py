@@ -192,7 +192,7 @@ class FrontEnd:
     by_code: Mapping[str, LanguageEntry]
     files: Mapping[str, bytes] = field(repr=False)  # tokenizer and data files by name, as they stand on disk
     prefix_size: int  # ids of the base model; rows below it belong to the base
-    style: normalisers.Style = "words"  # how the base was taught to read, and so how a new language is written
+    style: normalisers.Style = "words"  # how the base was trained to read, and so how a new language is written
 
     @classmethod
     def base(cls, languages: Mapping[str, str], characters: str) -> FrontEnd:
@@ -298,7 +298,7 @@ class FrontEnd:
         entry, tag, file = self._entry(of), f"[{language}]", self.language_file(language)
         segmenter = self._segmenters[entry.file]
         if self._kind is ByteLevelBpe and self.is_new(of):
-            raise UserError(f"IndexTTS 2.5 has no variants of a language that it was taught, such as {of!r}.",
+            raise UserError(f"IndexTTS 2.5 has no variants of an added language, such as {of!r}.",
                             "Give a language of the base.")
         token = NewToken(self.size, tag, language, "tag")
         known = highest_id(segmenter.ids) + 1 if self._kind is SentencePieceModel else 0  # its pieces have no gaps
@@ -577,11 +577,11 @@ class FrontEnd:
                 f"the model has {base.prefix_size} ({base.base_fingerprint[:8]}): they do not belong together.",
                 "Make the tokenizer again for this model.",
             )
-        taught = [code for code in base.languages if base.is_new(code)]
-        if taught and (taught[-1] not in self.by_code or self.up_to(taught[-1]).fingerprint != base.fingerprint):
+        added = [code for code in base.languages if base.is_new(code)]
+        if added and (added[-1] not in self.by_code or self.up_to(added[-1]).fingerprint != base.fingerprint):
             raise UserError(
-                f"The tokenizer has {', '.join(self.languages)}, and the model was taught {', '.join(taught)} before: "
-                "the tokenizer does not begin with what the model has.",
+                f"The tokenizer has {', '.join(self.languages)}, and earlier trainings of the model added "
+                f"{', '.join(added)}: the tokenizer does not begin with what the model has.",
                 "Make the tokenizer again for this model.",
             )
 

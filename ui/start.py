@@ -477,7 +477,7 @@ def models(workspace: Workspace, jobs: Sequence[JobState] = ()) -> list[tuple[st
         labels.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))]
     return [*bases, *(  # such as `Built-in tiny model with Amharic (export:tiny-am)`
         (f"{one.family} with {', '.join(map(job_views.language_name, one.codes))} ({one.model.reference})",
-         one.model.reference) for one in verb_form.taught(workspace, jobs))]
+         one.model.reference) for one in verb_form.extendable(workspace, jobs))]
 
 
 def family_of_model(workspace: Workspace, name: str) -> CatalogEntry:
@@ -492,7 +492,7 @@ def language_choices(workspace: Workspace, view: View) -> Mapping[str, object]:
     spoken = [set(model_info.base_languages(workspace, model)) for model in workspace.list_models()]
     everywhere = set.intersection(*spoken) if spoken else set()  # their datasets are for replay
     chosen = view.values.get("start_model", "")
-    if ":" in chosen:  # what it was taught is not taught again
+    if ":" in chosen:  # a language that it has is not added again
         everywhere |= set(model_info.spoken_languages(workspace, chosen))
     preparing = {str(state.job.settings.get("language", "")) for state in view.jobs
                  if state.verb == "prepare" and state.alive}

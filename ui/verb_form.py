@@ -262,7 +262,7 @@ def trainable_datasets(workspace: Workspace, extension: str) -> list[str]:
     spoken, before = set[str](), set(_base_languages(workspace, extension))
     with suppress(UserError):
         spoken = set(model_info.languages_of_extension(workspace, extension))
-        before |= set(model_info.taught_languages_of_extension(workspace, extension))
+        before |= set(model_info.earlier_languages_of_extension(workspace, extension))
     found = sorted(records.datasets(workspace), key=lambda one: (set(one.languages) != spoken, one.name))
     return [one.name for one in found if not before.intersection(one.languages)]
 
@@ -285,16 +285,16 @@ def _base_languages(workspace: Workspace, extension: str) -> tuple[str, ...]:
 
 def models_to_build_upon(workspace: Workspace, jobs: Sequence[JobState]) -> list[str]:
     """The base models, then the exports and ended runs that can be extended by another language."""
-    return [*workspace.list_models(), *(model.reference for model in taught_models(workspace, jobs))]
+    return [*workspace.list_models(), *(model.reference for model in extendable_models(workspace, jobs))]
 
 
-def taught_models(workspace: Workspace, jobs: Sequence[JobState]) -> list[catalog.ModelReference]:
+def extendable_models(workspace: Workspace, jobs: Sequence[JobState]) -> list[catalog.ModelReference]:
     """The exports and ended runs that can be extended by another language."""
-    return [one.model for one in taught(workspace, jobs)]
+    return [one.model for one in extendable(workspace, jobs)]
 
 
 @dataclass(frozen=True)
-class TaughtModel:
+class ExtendableModel:
     """A run or export to extend, with its base, the title of its family and the languages of its trainings."""
 
     model: catalog.ModelReference
@@ -303,27 +303,27 @@ class TaughtModel:
     codes: tuple[str, ...]
 
 
-_TAUGHT: list[tuple[tuple[object, ...], list[catalog.ModelReference], list[TaughtModel]]] = []
-"""A cache of the last call of `taught`: stamp, references and result."""
+_EXTENDABLE: list[tuple[tuple[object, ...], list[catalog.ModelReference], list[ExtendableModel]]] = []
+"""A cache of the last call of `extendable`: stamp, references and result."""
 
 
-def taught(workspace: Workspace, jobs: Sequence[JobState]) -> list[TaughtModel]:
-    """Like `taught_models`, with details of each; cached while nothing changes."""
+def extendable(workspace: Workspace, jobs: Sequence[JobState]) -> list[ExtendableModel]:
+    """Like `extendable_models`, with details of each; cached while nothing changes."""
     references = catalog.list_references(workspace, [state for state in jobs if not state.alive])
     stamp = catalog.references_stamp(workspace, references)
-    for before, _references, found in _TAUGHT:
+    for before, _references, found in _EXTENDABLE:
         if before == stamp:
             return found
     found, spoken = [], dict[str, tuple[str, ...]]()
-    for model in model_info.taught_models(references):
+    for model in model_info.extendable_models(references):
         with suppress(UserError):  # its family is unknown here
             origin = model_info.record_of(model).origin
             if origin.model not in spoken:
                 spoken[origin.model] = model_info.base_languages(workspace, origin.model)
-            found.append(TaughtModel(model, origin.model, catalog.find_entry(origin.family).title, tuple(
-                code for one in model_info.taught_records_of(workspace, model, spoken[origin.model])
+            found.append(ExtendableModel(model, origin.model, catalog.find_entry(origin.family).title, tuple(
+                code for one in model_info.training_records_of(workspace, model, spoken[origin.model])
                 for code in one.languages)))
-    _TAUGHT[:] = [(stamp, references, found)]
+    _EXTENDABLE[:] = [(stamp, references, found)]
     return found
 
 
@@ -351,7 +351,7 @@ def model_stem(workspace: Workspace, model: str) -> str:
 def generated_names(workspace: Workspace, jobs: Sequence[JobState] = ()) -> set[str]:
     """Every name that may have been suggested for a tokenizer, an extension or an export."""
     models = {*(one.name for one in CATALOG), *workspace.list_models(),
-              *("-".join((one.base, *one.codes)) for one in taught(workspace, jobs))}
+              *("-".join((one.base, *one.codes)) for one in extendable(workspace, jobs))}
     codes = {_FIRST_LANGUAGE, *(in_a_name(one.language) for one in records.datasets(workspace))}
     return {f"{model}-{code}" for model in models for code in codes} | {
         *workspace.list_tokenizers(), *workspace.list_extensions()}

@@ -268,7 +268,7 @@ def _preselected_voice(workspace: Workspace, view: View) -> str:
 
 
 def _default_voice(workspace: Workspace, view: View, offered: Sequence[str]) -> str | None:
-    """The first speaker of the data for a language that was taught here, else the first voice of the base."""
+    """The first speaker of the data for a language that was added here, else the first voice of the base."""
     _, after = selected_models(workspace, view)
     language = selected_language(workspace, view)
     if after and language in model_info.added_languages(workspace, after):

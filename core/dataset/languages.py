@@ -23,15 +23,15 @@ def warn_doubtful_code(code: str, reporter: Reporter) -> None:
 
 
 def check_targets(dataset: str, languages: Collection[str], new: Collection[str], base: Collection[str],
-                  taught: Collection[str] = ()) -> None:
-    """Refuse to train on languages that the base speaks or was taught, and on others than the extension adds."""
+                  earlier: Collection[str] = ()) -> None:
+    """Refuse to train on languages of the base or of earlier trainings, and on others than the extension adds."""
     hint = "Train a tokenizer on this dataset and extend the model with it."
     for language in languages:
         if language not in new:
-            check_new(dataset, language, base, taught)
+            check_new(dataset, language, base, earlier)
             raise UserError(
                 f"The dataset {dataset!r} is in {describe_language(language)}; the extended model learns "
-                f"{', '.join(map(describe_language, new)) or 'nothing'} and speaks {', '.join((*base, *taught))}.",
+                f"{', '.join(map(describe_language, new)) or 'nothing'} and speaks {', '.join((*base, *earlier))}.",
                 hint)
     if missing := [language for language in new if language not in languages]:
         raise UserError(f"The extended model is to learn {', '.join(map(describe_language, new))}; the dataset "
@@ -39,13 +39,13 @@ def check_targets(dataset: str, languages: Collection[str], new: Collection[str]
                         f"Choose a dataset with all of them. {hint}")
 
 
-def check_new(dataset: str, language: str, base: Collection[str], taught: Collection[str] = ()) -> None:
-    """Refuse to add a language that the base speaks or was taught."""
-    if language in taught:
+def check_new(dataset: str, language: str, base: Collection[str], earlier: Collection[str] = ()) -> None:
+    """Refuse to add a language of the base or of an earlier training."""
+    if language in earlier:
         raise UserError(
-            f"The dataset {dataset!r} is in {describe_language(language)}, which the model was taught before: nothing "
-            "of it may change.",
-            "Choose a dataset in another language, or teach the base of this model: --model with the base's name.")
+            f"The dataset {dataset!r} is in {describe_language(language)}, which an earlier training of the model "
+            "added: nothing of it may change.",
+            "Choose a dataset in another language, or extend the base of this model: --model with the base's name.")
     if language in base:
         raise UserError(
             f"The dataset {dataset!r} is in {describe_language(language)}, which the base model already speaks: "

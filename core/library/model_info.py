@@ -27,10 +27,10 @@ from core.library import catalog, records, reference_voices
 from core.library.catalog import CatalogEntry, ModelReference
 from core.library.records import (
     CheckpointRecord,
+    EarlierTrainingRecord,
     ExportRecord,
     ExtensionRecord,
     Origin,
-    TaughtRecord,
     read_model_record,
 )
 from core.workspace import KINDS, Workspace
@@ -73,21 +73,21 @@ def spoken_languages(workspace: Workspace, name: str) -> tuple[str, ...]:
         return ()
 
 
-def taught_records(workspace: Workspace, name: str) -> tuple[TaughtRecord, ...]:
-    """The languages that a model to build upon was taught, as far as an extension will record them."""
-    return taught_records_of(workspace, catalog.resolve_model(workspace, name))
+def training_records(workspace: Workspace, name: str) -> tuple[EarlierTrainingRecord, ...]:
+    """The trainings of a model to extend, as an extension of it will record them."""
+    return training_records_of(workspace, catalog.resolve_model(workspace, name))
 
 
-def taught_records_of(workspace: Workspace, model: ModelReference,
-                      base: Sequence[str] | None = None) -> tuple[TaughtRecord, ...]:
-    """As `taught_records`, of a model that is known; `base`: the languages of its base, where they were looked up."""
+def training_records_of(workspace: Workspace, model: ModelReference,
+                      base: Sequence[str] | None = None) -> tuple[EarlierTrainingRecord, ...]:
+    """As `training_records`, of a model that is known; `base`: the languages of its base, where they were looked up."""
     if model.kind == "base":
         return ()
     record = record_of(model)
     spoken = base_languages(workspace, record.origin.model) if base is None else base
-    before = {*record.origin.taught_languages, *spoken}
+    before = {*record.origin.earlier_languages, *spoken}
     last = ",".join(code for code in languages(workspace, model) if code not in before)
-    return (*record.origin.taught, TaughtRecord(last, model.reference, record.scope, record.dataset,
+    return (*record.origin.earlier_trainings, EarlierTrainingRecord(last, model.reference, record.scope, record.dataset,
                                                 record.origin.size, record.origin.fingerprint, ""))
 
 
@@ -103,11 +103,11 @@ def newest_first(workspace: Workspace, kind: str) -> list[str]:
 
 def stem(workspace: Workspace, model: ModelReference) -> str:
     """What names begin with that are made of a model: that of its base and its added languages, such as `tiny-am`."""
-    taught = taught_records_of(workspace, model)
-    return "-".join((base_model_of(model), *(code for one in taught for code in one.languages)))
+    trainings = training_records_of(workspace, model)
+    return "-".join((base_model_of(model), *(code for one in trainings for code in one.languages)))
 
 
-def taught_models(references: Sequence[ModelReference]) -> list[ModelReference]:
+def extendable_models(references: Sequence[ModelReference]) -> list[ModelReference]:
     """Those of `references` that are no base models and that a next language can be built upon."""
     found = []
     for one in references:
@@ -119,7 +119,7 @@ def taught_models(references: Sequence[ModelReference]) -> list[ModelReference]:
 
 
 def matching_tokenizers(workspace: Workspace, model: str) -> list[str]:
-    """Merged tokenizers that begin with the tokenizer file of `model`, byte for byte, and with what it was taught."""
+    """Merged tokenizers that begin with the tokenizer file of `model`, byte for byte, and with its added languages."""
     try:
         found = catalog.resolve_model(workspace, model)
         base = workspace.model(base_model_of(found))
@@ -134,21 +134,21 @@ def matching_tokenizers(workspace: Workspace, model: str) -> list[str]:
 
     files = {content(path) for pattern in ("*.json", "*.model", "*.tiktoken")
              for path in base.glob(pattern) if path.name != "model.json"} - {None}
-    taught = {} if found.kind == "base" else _added_entries(found.folder / records.FRONT_END)
+    added = {} if found.kind == "base" else _added_entries(found.folder / records.FRONT_END)
     return [name for name in workspace.list_tokenizers() for kind in SEGMENTERS.values()
             if (path := workspace.tokenizers / name / kind.base_file).is_file() and content(path) in files
-            and _is_made_upon(workspace.tokenizers / name, taught)]
+            and _is_made_upon(workspace.tokenizers / name, added)]
 
 
-def _is_made_upon(tokenizer: Path, taught: Mapping[str, object]) -> bool:
-    """Whether a merged tokenizer was made for a model that was `taught` these; its report names those that it adds."""
+def _is_made_upon(tokenizer: Path, earlier: Mapping[str, object]) -> bool:
+    """Whether a merged tokenizer was made for a model with these `earlier` entries; its report names the added ones."""
     made = _added_entries(tokenizer)
-    added = list(made)[len(taught):]
+    added = list(made)[len(earlier):]
     try:
         named = str(foreign.read_json(tokenizer / "report.json")["language"]).split(",")
     except (OSError, ValueError, KeyError, TypeError):
         named = added[:1]
-    return list(made.items())[:len(taught)] == list(taught.items()) and added == named != []
+    return list(made.items())[:len(earlier)] == list(earlier.items()) and added == named != []
 
 
 def _added_entries(folder: Path) -> dict[str, object]:
@@ -166,9 +166,9 @@ def languages_of_extension(workspace: Workspace, name: str) -> tuple[str, ...]:
     return _extension(workspace, name).languages
 
 
-def taught_languages_of_extension(workspace: Workspace, name: str) -> tuple[str, ...]:
-    """The languages that the model of an extension was taught before."""
-    return _extension(workspace, name).origin.taught_languages
+def earlier_languages_of_extension(workspace: Workspace, name: str) -> tuple[str, ...]:
+    """The languages of an extension's model that earlier trainings added."""
+    return _extension(workspace, name).origin.earlier_languages
 
 
 def family_of_extension(workspace: Workspace, name: str) -> CatalogEntry:
@@ -276,18 +276,19 @@ def speakers(workspace: Workspace, model: ModelReference, language: str = "") ->
         record = None
     if record is None:
         return {}
-    taught = {code: one.dataset for one in record.origin.taught for code in one.languages}
+    datasets = {code: one.dataset for one in record.origin.earlier_trainings for code in one.languages}
     found: dict[str, Path] = {}
-    for name in filter(None, dict.fromkeys([taught.get(language, record.dataset), record.dataset, *taught.values()])):
+    names = [datasets.get(language, record.dataset), record.dataset, *datasets.values()]
+    for name in filter(None, dict.fromkeys(names)):
         for speaker, clip in reference_voices.list_speakers(workspace.datasets / name).items():
             found.setdefault(speaker, clip)
     return found
 
 
-def text_package_hint(family: CatalogEntry, language: str, taught: bool) -> str:
-    """A sentence naming the package that text of a language lacks; empty for none, as for a language `taught` here."""
+def text_package_hint(family: CatalogEntry, language: str, added: bool) -> str:
+    """A sentence naming the package that text of a language lacks; empty for none, as for a language `added` here."""
     package = PACKAGES.get(family.name, {}).get(language)
-    if taught or package is None or find_spec(package) is not None:
+    if added or package is None or find_spec(package) is not None:
         return ""
     return (f"Text of this language needs the package {package.replace('_', '-')}, which is not installed "
             "(it is in requirements-languages.txt).")

@@ -18,7 +18,7 @@ from data.durable_files import ExpectedFile, check_relative_path, find_faults, r
 
 MODEL_RECORD, EXTENSION, CHECKPOINT, EXPORT_RECORD = "model.json", "extension.json", "checkpoint.json", "export.json"
 ROWS, FRONT_END, ADAPTER, CONFIG = "rows.safetensors", "front_end", "adapter", "config.yaml"
-TAUGHT = "taught"  # a folder for what the model was taught in each training before, with its rows and adapters
+EARLIER_TRAININGS = "earlier_trainings"  # a folder for the rows and adapters of each training before the last extension
 CHANGED = "changed.safetensors"  # tensors of the base that were trained, in `full`
 EXPORT_SUMS, EXPORT_CARD = "SHA256SUMS.json", "README.md"
 TRAINING_OPTIONS = "training.yaml"  # the options of the run that was exported
@@ -45,10 +45,10 @@ class ModelRecord:
 
 
 @dataclass(frozen=True)
-class TaughtRecord:
-    """What a model was taught in one training before it was extended again; its rows and adapters are frozen."""
+class EarlierTrainingRecord:
+    """A training of a model before it was extended again; its rows and adapters are frozen."""
 
-    language: str  # of several languages the codes with commas between them
+    language: str  # that it added; of several languages the codes with commas between them
     source: str  # `run:ID@STEP` or `export:NAME` that it was taken from
     scope: str  # of its training
     dataset: str  # of its training
@@ -63,7 +63,7 @@ class TaughtRecord:
 
     @property
     def folder(self) -> str:
-        """The name of its folder in `TAUGHT`, and of its adapters."""
+        """The name of its folder in `EARLIER_TRAININGS`, and of its adapters."""
         return self.language.replace(",", "_")
 
 
@@ -77,17 +77,17 @@ class Origin:
     prefix_size: int  # text rows of the base
     size: int  # text rows with the new ones
     fingerprint: str  # of the extended front-end
-    taught: tuple[TaughtRecord, ...] = ()  # languages between the base and the new ones
+    earlier_trainings: tuple[EarlierTrainingRecord, ...] = ()  # since the base, before the last extension
 
     @property
-    def taught_languages(self) -> tuple[str, ...]:
+    def earlier_languages(self) -> tuple[str, ...]:
         """The codes of the languages between the base and the new ones."""
-        return tuple(code for one in self.taught for code in one.languages)
+        return tuple(code for one in self.earlier_trainings for code in one.languages)
 
     @property
     def first_new_row(self) -> int:
-        """The id of the first new row, behind those of the base and of the taught languages."""
-        return self.taught[-1].size if self.taught else self.prefix_size
+        """The id of the first new row, behind those of the base and of the earlier trainings."""
+        return self.earlier_trainings[-1].size if self.earlier_trainings else self.prefix_size
 
 
 @dataclass(frozen=True)

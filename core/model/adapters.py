@@ -24,7 +24,7 @@ from config import foreign
 from config.errors import UserError
 from config.schema import AdapterKind, TrainOptions
 from core.model import tensor_files
-from core.model.prefix import is_taught
+from core.model.prefix import is_earlier
 
 if TYPE_CHECKING:
     from peft import AdaLoraModel, LoraConfig
@@ -333,8 +333,8 @@ class RankAllocation:
         return {name: int((value != 0).sum()) for name, value in self._own() if ".lora_E." in name}
 
     def _own(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The parameters without those of taught languages, which are frozen."""
-        return ((name, value) for name, value in self._tuner.model.named_parameters() if not is_taught(name))
+        """The parameters without those of earlier trainings, which are frozen."""
+        return ((name, value) for name, value in self._tuner.model.named_parameters() if not is_earlier(name))
 
     def state(self) -> dict[str, torch.Tensor]:
         """What the next call of `follow` depends on besides the adapters."""

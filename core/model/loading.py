@@ -27,17 +27,17 @@ from core.library.records import (
     EXPORT_RECORD,
     EXPORT_SUMS,
     CheckpointRecord,
+    EarlierTrainingRecord,
     ExportRecord,
     ExtensionRecord,
     Origin,
-    TaughtRecord,
     check_export_files,
     read_export_record,
 )
 from core.model import tensor_files
 from core.model.adapters import Adapters
 from core.model.prefix import (
-    TAUGHT,
+    EARLIER,
     base_tensors,
     extend_tables,
     hash_tensors,
@@ -55,14 +55,14 @@ _CACHE_SHARE = 0.5  # of the free memory, for the caches of texts that are gener
 
 
 @dataclass(frozen=True)
-class TaughtLanguage:
+class EarlierTraining:
     """The result of an earlier training, after which the model was extended again: record, files and adapters.
 
-    `files` are the contents of its folder in `taught`, by path. They are kept as bytes, because the loaded tensors may
+    `files` are the contents of its folder, by path. They are kept as bytes, because the loaded tensors may
     be cast to half precision.
     """
 
-    record: TaughtRecord
+    record: EarlierTrainingRecord
     files: Mapping[str, bytes]
     adapters: Adapters | None
 
@@ -72,7 +72,7 @@ class TTSModel:
     """A complete text-to-speech model: language model, front-end and adapters; its `family` loads the vocoder.
 
     `scope` is that of the training; `rows` for an untrained extension, None for a base model. If a trained model is
-    extended again, its earlier trainings are in `taught` and count as a part of the base; `adapters` are the new ones.
+    extended again, its `earlier_trainings` count as a part of the base; `adapters` are the new ones.
     """
 
     ref: str
@@ -87,7 +87,7 @@ class TTSModel:
     scope: Scope | None = None
     changed: tuple[str, ...] = ()  # tensors of the base that were trained
     base_values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of `changed`, with `keep_base`
-    taught: tuple[TaughtLanguage, ...] = ()
+    earlier_trainings: tuple[EarlierTraining, ...] = ()
     text_library: str = ""  # package that wrote out numbers of base languages in the training; empty: none, or unknown
 
     def text_library_note(self) -> str:
@@ -111,7 +111,7 @@ class TTSModel:
         if any(adapters not in (None, wanted) for adapters in of_rows):
             raise ValueError(f"the adapters of several trainings in one batch: {', '.join(dict.fromkeys(languages))}")
         with ExitStack() as stack:
-            for adapters in (self.adapters, *(one.adapters for one in self.taught)):
+            for adapters in (self.adapters, *(one.adapters for one in self.earlier_trainings)):
                 if adapters is not None and adapters is not wanted and adapters.on:
                     stack.enter_context(adapters.enabled(False))
             if wanted is not None:
@@ -179,7 +179,7 @@ class TTSModel:
 
     def adapters_of(self, language: str) -> Adapters | None:
         """The adapters of `language`, or None."""
-        for one in self.taught:
+        for one in self.earlier_trainings:
             if language in one.record.languages:
                 return one.adapters
         return self.adapters if self.scope == "full" or self.front_end.is_new(language) else None
@@ -188,18 +188,18 @@ class TTSModel:
     def new_languages(self) -> tuple[str, ...]:
         """The languages of the last extension: not those of the base or of earlier trainings."""
         return tuple(code for code in self.front_end.languages
-                     if self.front_end.is_new(code) and code not in self.origin.taught_languages)
+                     if self.front_end.is_new(code) and code not in self.origin.earlier_languages)
 
     @property
     def frozen_hash(self) -> str:
         """The hash of every tensor that existed before the last extension."""
-        return self.taught[-1].record.frozen_hash if self.taught else self.base_hash
+        return self.earlier_trainings[-1].record.frozen_hash if self.earlier_trainings else self.base_hash
 
     @property
     def origin(self) -> Origin:
         """The identity of base, vocabulary and earlier trainings, to which rows and adapters belong."""
         return Origin(self.family.name, self.name, self.base_hash, self.front_end.prefix_size, self.front_end.size,
-                      self.front_end.fingerprint, tuple(one.record for one in self.taught))
+                      self.front_end.fingerprint, tuple(one.record for one in self.earlier_trainings))
 
 
 def load(workspace: Workspace, ref: str, device: torch.device) -> TTSModel:
@@ -254,7 +254,7 @@ def load_model_to_extend(workspace: Workspace, name: str, device: torch.device) 
                         "Extend a model that was trained in scope `gated` or `rows`.")
     front_end = FrontEnd.load(found.folder / records.FRONT_END)
     languages = [code for code in front_end.languages
-                 if front_end.is_new(code) and code not in record.origin.taught_languages]
+                 if front_end.is_new(code) and code not in record.origin.earlier_languages]
     if found.kind == "export":
         split = _split_export(found.folder, record.origin, device)
         rows, source = split.rows, f"export:{found.name}"
@@ -263,12 +263,12 @@ def load_model_to_extend(workspace: Workspace, name: str, device: torch.device) 
         rows, source = tensor_files.read(found.folder / records.ROWS, "Take another checkpoint."), \
             f"run:{found.name}@{found.step}"
     base = model_before(workspace, record.origin, found.folder, device)
-    taught = TaughtRecord(",".join(languages), source, record.scope, record.dataset, front_end.size,
+    training = EarlierTrainingRecord(",".join(languages), source, record.scope, record.dataset, front_end.size,
                           front_end.fingerprint, "")
-    model = _add_language(base, front_end, taught, rows, found.folder / records.ADAPTER)
-    *before, last = model.taught
-    last = replace(last, record=replace(taught, frozen_hash=hash_tensors(base_tensors(model.lm.module))))
-    return replace(model, ref=source, taught=(*before, last))
+    model = _add_earlier_training(base, front_end, training, rows, found.folder / records.ADAPTER)
+    *before, last = model.earlier_trainings
+    last = replace(last, record=replace(training, frozen_hash=hash_tensors(base_tensors(model.lm.module))))
+    return replace(model, ref=source, earlier_trainings=(*before, last))
 
 
 def load_extension(workspace: Workspace, name: str, device: torch.device) -> TTSModel:
@@ -323,10 +323,10 @@ def assemble_export(folder: Path, device: torch.device) -> TTSModel:
     base = TTSModel(f"export:{record.name}", family_named(record.origin.family), record.origin.model, folder,
                     record.origin.base_hash, lm, _base_front_end(front_end), device,
                     text_library=record.text_library)
-    base = _with_taught(base, record.origin, folder)
+    base = _with_earlier_trainings(base, record.origin, folder)
     for table in lm.text_tables:
         if not torch.equal(whole_table(lm.module, table), split.earlier[table]):
-            raise UserError(f"The rows of the languages in {folder / records.TAUGHT} are not those of its weights.",
+            raise UserError(f"The rows in {folder / records.EARLIER_TRAININGS} are not those of its weights.",
                             EXPORT_AGAIN_HINT)
     return _with_adapters(extend_model(base, front_end, rows), folder, record.scope, folder / EXPORT_RECORD)
 
@@ -399,42 +399,42 @@ def extend_model(base: TTSModel, front_end: FrontEnd, rows: Mapping[str, torch.T
     return replace(base, front_end=front_end)
 
 
-def write_taught(folder: Path, model: TTSModel) -> None:
-    """Write the earlier trainings of `model` into `folder`, each into a subfolder of `taught`."""
-    for one in model.taught:
+def write_earlier_trainings(folder: Path, model: TTSModel) -> None:
+    """Write the earlier trainings of `model` into `folder`, each into a subfolder of `EARLIER_TRAININGS`."""
+    for one in model.earlier_trainings:
         for name, content in one.files.items():
-            path = resolve_inside(folder / records.TAUGHT, one.record.folder) / name
+            path = resolve_inside(folder / records.EARLIER_TRAININGS, one.record.folder) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
 
 
-def _add_language(base: TTSModel, front_end: FrontEnd, record: TaughtRecord, rows: Mapping[str, torch.Tensor],
-           adapter: Path) -> TTSModel:
+def _add_earlier_training(base: TTSModel, front_end: FrontEnd, record: EarlierTrainingRecord,
+                          rows: Mapping[str, torch.Tensor], adapter: Path) -> TTSModel:
     """`base` with the result of one more training, frozen; `adapter`: the folder of its adapters, if it has some."""
     model, adapters = extend_model(base, front_end, rows, frozen=True), None
     files = {records.ROWS: tensor_files.serialize(rows)}
     if adapter.is_dir():
-        adapters = Adapters.load(model.lm.module, adapter, f"{TAUGHT.strip('.')}{record.folder}")
+        adapters = Adapters.load(model.lm.module, adapter, f"{EARLIER.strip('.')}{record.folder}")
         for value in adapters.parameters().values():
             value.requires_grad_(False)
         files |= {f"{records.ADAPTER}/{path.name}": path.read_bytes() for path in sorted(adapter.iterdir())}
         model.lm.module.to(model.device).eval()
-    return replace(model, taught=(*base.taught, TaughtLanguage(record, files, adapters)))
+    return replace(model, earlier_trainings=(*base.earlier_trainings, EarlierTraining(record, files, adapters)))
 
 
-def _with_taught(base: TTSModel, origin: Origin, folder: Path) -> TTSModel:
-    """`base` with the languages that `origin` names, from `folder`."""
+def _with_earlier_trainings(base: TTSModel, origin: Origin, folder: Path) -> TTSModel:
+    """`base` with the earlier trainings that `origin` names, from `folder`."""
     model = base
-    if origin.taught:
+    if origin.earlier_trainings:
         front_end = FrontEnd.load(folder / records.FRONT_END)
-    for record in origin.taught:
-        own = resolve_inside(folder / records.TAUGHT, record.folder)
+    for record in origin.earlier_trainings:
+        own = resolve_inside(folder / records.EARLIER_TRAININGS, record.folder)
         rows = tensor_files.read(own / records.ROWS, "Make the extension again, or take another checkpoint.")
-        model = _add_language(model, front_end.up_to(record.languages[-1]), record, rows, own / records.ADAPTER)
-    if origin.taught and (found := hash_tensors(base_tensors(model.lm.module))) != model.frozen_hash:
-        languages = ", ".join(origin.taught_languages)
-        raise UserError(f"{folder / records.TAUGHT} does not hold what the model was taught ({languages}): "
-                        f"{found[:12]} there, {model.frozen_hash[:12]} wanted.",
+        model = _add_earlier_training(model, front_end.up_to(record.languages[-1]), record, rows, own / records.ADAPTER)
+    if origin.earlier_trainings and (found := hash_tensors(base_tensors(model.lm.module))) != model.frozen_hash:
+        languages = ", ".join(origin.earlier_languages)
+        raise UserError(f"{folder / records.EARLIER_TRAININGS} does not hold the earlier trainings of the model "
+                        f"({languages}): {found[:12]} there, {model.frozen_hash[:12]} wanted.",
                         "Make the extension again, or take another checkpoint.")
     return model
 
@@ -445,9 +445,9 @@ def _base_front_end(front_end: FrontEnd) -> FrontEnd:
 
 
 def model_before(workspace: Workspace, origin: Origin, folder: Path, device: torch.device) -> TTSModel:
-    """The model that was extended last: the base of `origin` with the languages that it had been taught.
+    """The model that was extended last: the base of `origin` with its earlier trainings.
 
-    `folder` is of the extension, the checkpoint or the export, which holds those languages.
+    `folder` is of the extension, the checkpoint or the export, which holds those trainings.
     """
     base = load_base(workspace, origin.model, device)
     if base.base_hash != origin.base_hash or base.front_end.prefix_size != origin.prefix_size:
@@ -456,7 +456,7 @@ def model_before(workspace: Workspace, origin: Origin, folder: Path, device: tor
             f"{base.base_folder} has {base.front_end.prefix_size} ({base.base_hash[:12]}).",
             "Put that base model back, or extend this one: python -m scripts.extend.",
         )
-    return _with_taught(base, origin, folder)
+    return _with_earlier_trainings(base, origin, folder)
 
 
 def _with_rows(base: TTSModel, origin: Origin, folder: Path, rows_hash: str = "") -> TTSModel:

@@ -20,7 +20,7 @@ from models.base import LanguageModel
 
 
 class PrefixTable(nn.Module):
-    """A text table in parts: the base's rows (N, width), the rows of each earlier training (`taught`), and `new` rows.
+    """A text table in parts: the base's rows (N, width), the rows of each earlier training, and `new` rows.
 
     All but the new ones are frozen. The rows (M, width) of each training are a separate tensor, so their matrix product
     keeps its shape when further rows are added. A bias (N,) is divided in the same way. A model that is only to be
@@ -36,15 +36,15 @@ class PrefixTable(nn.Module):
         self.register_buffer("bias", None if bias is None else bias.detach())
         self.new: nn.Parameter | None = None
         self.new_bias: nn.Parameter | None = None
-        self.languages = 0  # number of `taught` parts
+        self.earlier_parts = 0  # number of earlier trainings
 
     def append(self, rows: torch.Tensor, bias: torch.Tensor | None, *, frozen: bool) -> None:
         """Append the `rows` of a training: as parameters, or `frozen`."""
         assert self.new is None, "the new rows come last"
         if frozen:
-            self.register_buffer(f"taught_{self.languages}", rows.detach().clone())
-            self.register_buffer(f"taught_{self.languages}_bias", None if bias is None else bias.detach().clone())
-            self.languages += 1
+            self.register_buffer(f"earlier_{self.earlier_parts}", rows.detach().clone())
+            self.register_buffer(f"earlier_{self.earlier_parts}_bias", None if bias is None else bias.detach().clone())
+            self.earlier_parts += 1
         else:
             self.new = nn.Parameter(rows.clone())
             self.new_bias = None if bias is None else nn.Parameter(bias.clone())
@@ -52,8 +52,8 @@ class PrefixTable(nn.Module):
     def parts(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         """Rows and bias of the base, of each earlier training, and the new ones."""
         found = [(self.weight, self.bias)]
-        found += [(self.get_buffer(f"taught_{index}"), getattr(self, f"taught_{index}_bias"))
-                  for index in range(self.languages)]
+        found += [(self.get_buffer(f"earlier_{index}"), getattr(self, f"earlier_{index}_bias"))
+                  for index in range(self.earlier_parts)]
         return found if self.new is None else [*found, (self.new, self.new_bias)]
 
 
@@ -138,24 +138,24 @@ def new_rows(module: nn.Module, tables: tuple[str, ...]) -> dict[str, nn.Paramet
 def base_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     """Every tensor of an extended or adapted module that came from the base, by its name in the base.
 
-    Rows and adapters of earlier trainings belong to the base; their names contain `TAUGHT`.
+    Rows and adapters of earlier trainings belong to the base; their names contain `EARLIER`.
     """
     return {_BASE_LAYERS.sub(".", name): value for name, value in module.state_dict().items() if is_of_base(name)}
 
 
 def is_of_base(name: str) -> bool:
     """Whether a tensor of an extended or adapted module belongs to the base, so not to new rows or adapters."""
-    is_new = name.endswith((".new", ".new_bias")) or (".lora_" in name and not is_taught(name))
+    is_new = name.endswith((".new", ".new_bias")) or (".lora_" in name and not is_earlier(name))
     return not is_new and not is_count(name)
 
 
-def is_taught(name: str) -> bool:
+def is_earlier(name: str) -> bool:
     """Whether a tensor of an extended or adapted module belongs to an earlier training."""
-    return TAUGHT in name
+    return EARLIER in name
 
 
 _BASE_LAYERS = re.compile(r"(\.base_layer)+\.")  # repeated if the adapters of two trainings wrap a layer
-TAUGHT = ".taught_"  # in the names of rows and adapters of earlier trainings
+EARLIER = ".earlier_"  # in the names of rows and adapters of earlier trainings
 
 
 def is_count(name: str) -> bool:

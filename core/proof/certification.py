@@ -32,7 +32,7 @@ from core.library import certificate, records
 from core.library.certificate import Certificate, CertificateCheck, CheckOutcome, LanguageCER
 from core.library.records import MODEL_RECORD, CheckpointRecord, ExtensionRecord
 from core.model.loading import TTSModel, load_checkpoint, load_extension, model_before
-from core.model.prefix import base_tensors, hash_tensors, is_taught, rows_name
+from core.model.prefix import base_tensors, hash_tensors, is_earlier, rows_name
 from core.sources import recognisers
 from core.speech import evaluation
 from core.speech.evaluation import CorpusScore, EvaluatedSentence, HeldOutSentence, PreparedVoices, SpeechEvaluator
@@ -47,7 +47,7 @@ from data.manifest import HELD_OUT
 from models.base import Generated, RecognitionScore, Sample, SampleLogits
 
 SENTENCES = 40  # synthesized and scored in each language
-_TAUGHT_SENTENCES = 16  # probed in each language of an earlier training
+_EARLIER_SENTENCES = 16  # probed in each language of an earlier training
 PROGRESS_UNIT = "sentences"
 SELECTION_NOTE = " on the sentences that selected the checkpoint"
 
@@ -166,15 +166,15 @@ def row_probes(model: TTSModel, languages: Sequence[str]) -> list[ProbeSample]:
     return probes
 
 
-def taught_probes(workspace: Workspace, model: TTSModel) -> list[ProbeSample]:
+def earlier_language_probes(workspace: Workspace, model: TTSModel) -> list[ProbeSample]:
     """Probes of each language of an earlier training: all its rows, and held-out sentences if their dataset exists."""
-    probes = row_probes(model, model.origin.taught_languages)
+    probes = row_probes(model, model.origin.earlier_languages)
     voice = next(iter(model.family.load_voices(model.base_folder).values()), None)
     features = model.lm.probe_features(voice)
-    for language in model.origin.taught_languages:
+    for language in model.origin.earlier_languages:
         clips = list[Utterance]()
         sentences = evaluation.held_out_recordings(workspace, model, language)
-        for number, sentence in enumerate(evaluation.spread_evenly(sentences, _TAUGHT_SENTENCES)):
+        for number, sentence in enumerate(evaluation.spread_evenly(sentences, _EARLIER_SENTENCES)):
             clip = make_utterance(f"{language}-{number}", sentence.text, language, "", features, model.front_end)
             if len(clip.text_ids) <= model.lm.max_text_length:
                 clips.append(clip)
@@ -220,7 +220,7 @@ def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, reco
             missing.setdefault(error.message, []).append(language)
             continue
         found[language] = untrained if new and untrained else base, evaluation.spread_evenly(sentences, count)
-    probes = [*base_probes(base), *taught_probes(workspace, base)]
+    probes = [*base_probes(base), *earlier_language_probes(workspace, base)]
     values = [_VERSION, hash_tree(base.base_folder), _recogniser(workspace, record.recogniser),
               record.recogniser_language, hash_file(Path(recording)) if recording else "",
               dataclasses.asdict(finetuned.sampling), compute.numeric_environment(base.device)]
@@ -251,10 +251,10 @@ def _held_out_sentences(workspace: Workspace, base: TTSModel, finetuned: TTSMode
     return [one for one in sentences if one.text not in record.scored] or sentences
 
 
-def _with_taught_languages(base: TTSModel) -> str:
+def _and_earlier_languages(base: TTSModel) -> str:
     """The part of a sentence that names the languages of earlier trainings; empty without any."""
-    languages = ", ".join(base.origin.taught_languages)
-    return f" and of the languages taught before ({languages})" if languages else ""
+    languages = ", ".join(base.origin.earlier_languages)
+    return f" and of the languages added earlier ({languages})" if languages else ""
 
 
 def _passed(good: bool) -> CheckOutcome:
@@ -264,7 +264,7 @@ def _passed(good: bool) -> CheckOutcome:
 def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
     base, finetuned = inputs.base, inputs.finetuned
     before, after = base_tensors(base.lm.module), base_tensors(finetuned.lm.module)
-    tables = [*base.lm.text_tables, *(name for name in before if is_taught(name) and ".lora_" not in name)]
+    tables = [*base.lm.text_tables, *(name for name in before if is_earlier(name) and ".lora_" not in name)]
     expected = hash_tensors({name: before[name] for name in tables})
     actual = hash_tensors({name: after[name] for name in tables if name in after})
     equal = sum(name in after and torch.equal(before[name], after[name]) for name in before)
@@ -274,10 +274,11 @@ def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
     checks = [
         CertificateCheck("prefix_rows", _passed(expected == actual), expected, actual,
                          f"The {base.front_end.size} base rows of {' and '.join(map(rows_name, base.lm.text_tables))} "
-                         f"are those of the base file{' and of the languages taught before' if base.taught else ''}."),
+                         f"are those of the base file"
+                         f"{' and of the languages added earlier' if base.earlier_trainings else ''}."),
         CertificateCheck("frozen_tensors", _passed(frozen == frozen_after),
                          f"{len(before) - len(changed)} tensors, {frozen}", f"{equal} equal, {frozen_after}",
-                         f"Every tensor of the base model{_with_taught_languages(base)} is unchanged."
+                         f"Every tensor of the base model{_and_earlier_languages(base)} is unchanged."
                          if not changed else
                          "Every frozen tensor of the base model is unchanged."),
     ]
@@ -330,7 +331,7 @@ def _logits_check(inputs: CertificateInputs, work: CertificateProgress) -> Certi
         actual += f"; largest difference {largest:.3g}, mean divergence {divergence / count:.3g} nats a code"
     outcome: CheckOutcome = "measured" if finetuned.scope == "full" else _passed(equal == count)
     return CertificateCheck("base_logits", outcome, "bit-identical", actual,
-                            f"Logits of base-language samples{_with_taught_languages(base)} before and after, computed "
+                            f"Logits of base-language samples{_and_earlier_languages(base)} before and after, computed "
                             f"one after the other on {compute.numeric_environment(base.device)}.")
 
 

@@ -328,12 +328,12 @@ def recording_of(workspace: Workspace, model: TTSModel) -> str:
 
 
 def _dataset(workspace: Workspace, model: TTSModel, language: str = "") -> manifest.PreparedDataset | None:
-    """The dataset that `model`, or a `language` that it was taught before, was trained on, when it is in the workspace.
+    """The dataset that `model`, or a `language` of an earlier training, was trained on, when it is in the workspace.
     """
     kind = model.ref.partition(":")[0]
-    taught = [one.record.dataset for one in model.taught if language in one.record.languages]
-    if taught:
-        name = taught[0]
+    earlier = [one.record.dataset for one in model.earlier_trainings if language in one.record.languages]
+    if earlier:
+        name = earlier[0]
     elif kind == "run":
         folder = resolve(workspace, model.ref).folder
         name = records.read_record(folder / records.CHECKPOINT, CheckpointRecord).dataset

@@ -51,7 +51,7 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
 
     Raises `UserError` for what is not there and not being made, and for what these options are known not to achieve.
     """
-    spoken: tuple[tuple[str, ...], tuple[str, ...]] = (), ()  # languages of the base, and those taught
+    spoken: tuple[tuple[str, ...], tuple[str, ...]] = (), ()  # languages of the base, and of earlier trainings
     match options:
         case ReviseOptions():
             corrected = options.language not in ("", _language_of(workspace, options.dataset))
@@ -225,7 +225,7 @@ def _check_training(workspace: Workspace, options: TrainOptions) -> None:
         return
     if language := _language_of(workspace, options.dataset):
         languages.check_targets(options.dataset, language.split(","), record.languages, base,
-                                record.origin.taught_languages)
+                                record.origin.earlier_languages)
     for name in languages.split_names(options.replay_datasets) if options.scope == "full" else ():
         for language in filter(None, _language_of(workspace, name).split(",")):
             languages.check_replayed(name, language, base)

@@ -221,7 +221,7 @@ def find_dependencies(workspace: Workspace, states: Sequence[JobState]) -> list[
             user, models[name] = Item("extension", name), record.origin.model
             found.append(Dependency(user, Item("model", record.origin.model), NEEDS))
             found.append(Dependency(user, Item("tokenizer", record.tokenizer), MADE_FROM))
-            found += _taught(user, record.origin)
+            found += _of_earlier_trainings(user, record.origin)
     for name in workspace.list_exports():
         with suppress(UserError):
             exported = records.read_record(workspace.exports / name / records.EXPORT_RECORD, ExportRecord)
@@ -257,11 +257,11 @@ def _of_export(user: Item, record: ExportRecord) -> Iterator[Dependency]:
     yield Dependency(user, Item("run", record.run), MADE_FROM)
     if record.dataset:
         yield Dependency(user, Item("dataset", record.dataset), MADE_FROM)
-    yield from _taught(user, record.origin)
+    yield from _of_earlier_trainings(user, record.origin)
 
 
-def _taught(user: Item, origin: Origin) -> Iterator[Dependency]:
-    for one in origin.taught:
+def _of_earlier_trainings(user: Item, origin: Origin) -> Iterator[Dependency]:
+    for one in origin.earlier_trainings:
         with suppress(UserError):
             yield Dependency(user, parse(one.source.partition("@")[0]), MADE_FROM)
 

@@ -153,7 +153,7 @@ def prove(base: FrontEnd, extended: FrontEnd, sentences: Sequence[tuple[str, str
           every_piece: bool = False) -> tuple[BaseProof, ...]:
     """Encode (language, text) pairs of the base's languages by both front-ends, or also `every_piece` that either has.
 
-    Languages that the base was taught before are among them; where no sentence of one is here, its pieces alone.
+    Languages of earlier trainings are among them; where no sentence of one is here, its pieces alone.
     Sentences may not contain a new piece that a base language would use, so `every_piece` tests all pieces.
     Where a package or file is missing that a language needs, both tokenizers get its text unprepared.
     Characters that the base does not know are allowed.

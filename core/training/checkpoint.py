@@ -28,7 +28,7 @@ from core.jobs.reporter import size_text
 from core.library import records
 from core.library.records import CheckpointRecord
 from core.model import tensor_files
-from core.model.loading import TTSModel, write_taught
+from core.model.loading import TTSModel, write_earlier_trainings
 from core.model.prefix import is_of_base, new_rows
 from core.training import fsdp
 from core.training.memory_plan import MicrobatchPlan
@@ -235,7 +235,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensor
 def _write_model(folder: Path, tts: TTSModel) -> None:
     tensor_files.write(folder / records.ROWS, new_rows(tts.lm.module, tts.lm.text_tables))
     tts.front_end.save(folder / records.FRONT_END)
-    write_taught(folder, tts)
+    write_earlier_trainings(folder, tts)
     if tts.adapters:
         tts.adapters.save(folder / records.ADAPTER)
     changed = {name: value for name, value in tts.lm.module.named_parameters()
@@ -248,7 +248,7 @@ def _wanted_bytes(run_dir: Path, tts: TTSModel, state: TrainerState) -> int:
     """Bytes that the next checkpoint takes, with a margin for journal and samples."""
     trained = [value for value in tts.lm.module.parameters() if value.requires_grad]
     tensors = sum(value.nbytes for value in (*state.tensors.values(), *trained))
-    tensors += sum(len(content) for one in tts.taught for content in one.files.values())
+    tensors += sum(len(content) for one in tts.earlier_trainings for content in one.files.values())
     steps = checkpoint_names.checkpoint_steps(run_dir)
     before = folder_of(run_dir, steps[-1]).rglob("*") if steps else ()
     return max(tensors, sum(path.stat().st_size for path in before if path.is_file())) + _OTHER_FILES

@@ -89,7 +89,8 @@ def load_training_data(workspace: Workspace, name: str, tts: TTSModel, disjoint_
     """
     dataset = manifest.load(workspace.dataset(name))
     targets = dataset.card.languages
-    languages.check_targets(name, targets, tts.new_languages, tts.front_end.base_languages, tts.origin.taught_languages)
+    languages.check_targets(name, targets, tts.new_languages, tts.front_end.base_languages,
+                            tts.origin.earlier_languages)
     cache = FeatureCache(workspace.cache, tts.family.extractor_fingerprint(tts.base_folder))
     reader = _UtteranceReader(tts, cache, cache.load_pack(dataset.card.fingerprint))
     train = reader.utterances([clip for clip in dataset.split(TRAIN) if reader.keep_language(clip, targets)])

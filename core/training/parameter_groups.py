@@ -18,7 +18,7 @@ from torch import nn
 from config.schema import TrainOptions
 from core.jobs.reporter import pluralize
 from core.model.loading import TTSModel
-from core.model.prefix import is_of_base, is_taught, parameter_name, whole_table
+from core.model.prefix import is_earlier, is_of_base, parameter_name, whole_table
 from models.base import LanguageModel
 
 ROWS, ADAPTERS, MAGNITUDES, EMBEDDINGS, HEADS = "rows", "adapters", "magnitudes", "embeddings", "heads"
@@ -123,7 +123,7 @@ def unfreeze_trainables(tts: TTSModel, options: TrainOptions) -> Trainables:
     rows = {name: module.get_parameter(name) for name in map(parameter_name, tts.lm.text_tables)}
     trained_parts = changed_parts(options)
     base = {name: value for name, value in module.named_parameters()
-            if is_of_base(name) and not is_taught(name) and tts.lm.parameter_group(name)[0] in trained_parts}
+            if is_of_base(name) and not is_earlier(name) and tts.lm.parameter_group(name)[0] in trained_parts}
     trainables = Trainables(rows, tts.adapters.parameters() if tts.adapters else {}, base)
     for parameter in trainables.named.values():
         parameter.requires_grad_(True)

@@ -166,9 +166,9 @@ def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run_dir: Path) 
 def new_model(options: TrainOptions, workspace: Workspace, device: torch.device) -> TTSModel:
     """The untrained extension, with new adapters if the scope has adapters."""
     tts = load_extension(workspace, options.extension, device)
-    if options.scope == "full" and tts.taught:
-        raise UserError(f"The scope 'full' changes the base, and with it {tts.origin.taught_languages[-1]}, a language "
-                        "of an earlier training.", "Choose the scope `gated` or `rows`.")
+    if options.scope == "full" and tts.earlier_trainings:
+        raise UserError(f"The scope 'full' changes the base, and with it {tts.origin.earlier_languages[-1]}, a "
+                        "language of an earlier training.", "Choose the scope `gated` or `rows`.")
     if not parameter_groups.has_adapters(options):
         return replace(tts, scope=options.scope)
     adapters = Adapters.fresh(tts.lm.module, plan_adapters(options, tts.lm.adapter_targets), options.seed)
@@ -264,11 +264,11 @@ def check_vocabulary(run_dir: Path, step: int, workspace: Workspace, extension: 
     if now.base_hash != then.base_hash:
         raise UserError(f"The extension {extension!r} was made again for another base model: {now.base_hash[:12]} "
                         f"there, {then.base_hash[:12]} in the checkpoint of step {step}.", hint)
-    if now.taught != then.taught:
+    if now.earlier_trainings != then.earlier_trainings:
         raise UserError(f"The extension {extension!r} was made again on another model: "
-                        f"{', '.join(one.source for one in now.taught) or 'the base alone'} there, "
-                        f"{', '.join(one.source for one in then.taught) or 'the base alone'} in the checkpoint of step "
-                        f"{step}.", hint)
+                        f"{', '.join(one.source for one in now.earlier_trainings) or 'the base alone'} there, "
+                        f"{', '.join(one.source for one in then.earlier_trainings) or 'the base alone'} in the "
+                        f"checkpoint of step {step}.", hint)
     if now.fingerprint != then.fingerprint:
         raise UserError(f"The extension {extension!r} was made again since this run started: "
                         f"{_describe_difference(path.parent, folder_of(run_dir, step), now, then)}.", hint)

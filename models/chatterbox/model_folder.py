@@ -122,8 +122,8 @@ EXPORT_SCRIPT = '''"""Speak with this export through the published package: pip 
 The package knows a fixed list of languages and one vocabulary size; both are set by hand here,
 from the files. For the new language the weights with the adapters folded in are used, for the
 base languages those without: the proof that they are as they were holds for the latter alone.
-A language that the model was taught before the last one has adapters of its own, in `taught`,
-which only Lisan uses: it is refused here.
+A language that an earlier training added has adapters of its own, in `earlier_trainings`, which
+only Lisan uses: it is refused here.
 Text is cleaned by the package, which is not quite the front-end the model was trained with
 (`front_end/`): end sentences with a full stop, and write numbers as words.
 """
@@ -158,8 +158,9 @@ front_end = json.loads((folder / "front_end" / "front_end.json").read_text(encod
 language = front_end["languages"][arguments.language]
 new = arguments.language not in front_end["base_languages"]
 origin = json.loads((folder / "export.json").read_text(encoding="utf-8"))["origin"]
-if arguments.language in [code for one in origin.get("taught", ()) for code in one["language"].split(",")]:
-    raise SystemExit(f"{arguments.language} has adapters of its own, in a folder of taught: "
+earlier = ",".join(one["language"] for one in origin.get("earlier_trainings", ()))
+if arguments.language in earlier.split(","):
+    raise SystemExit(f"{arguments.language} has adapters of its own, in a folder of earlier_trainings: "
                      "speak it with Lisan (load_example.py).")
 merged = folder / "t3-merged.safetensors"
 state = load_file(merged if new and merged.is_file() else folder / "t3_finetuned.safetensors")

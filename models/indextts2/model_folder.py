@@ -231,8 +231,8 @@ The package downloads the speech features, the codec, the speaker encoder and th
 the adapters merged is taken where there is one, which is for the new language; with --base it is the GPT without them:
 the proof that the base languages are as they were holds for that one alone. Text is cleaned by the package, by Chinese
 rules for letters that it does not know, which is not the front-end that the model was trained with (`front_end/`):
-write numbers as words, and end sentences with a full stop. A language that the model was taught before the last one has
-adapters of its own, in `taught`, which only Lisan uses.
+write numbers as words, and end sentences with a full stop. A language that an earlier training added has adapters of
+its own, in `earlier_trainings`, which only Lisan uses.
 """
 
 import argparse
@@ -280,8 +280,8 @@ this script tells it. The speech features, the speaker encoder and the vocoder c
 adapters merged is taken where there is one, which is for the new language; with --base it is the GPT without them: the
 proof that the base languages are as they were holds for that one alone. Text of a new language reaches the tokenizer
 almost as it is, which is not the front-end that the model was trained with: write numbers as words, in lower case, and
-end sentences with a full stop. A language that the model was taught before the last one has adapters of its own, in
-`taught`, which only Lisan uses: it is refused here.
+end sentences with a full stop. A language that an earlier training added has adapters of its own, in
+`earlier_trainings`, which only Lisan uses: it is refused here.
 """
 
 import argparse
@@ -367,8 +367,9 @@ if __name__ == "__main__":
     parser.add_argument("--base", action="store_true", help="the GPT without adapters, for the base languages")
     arguments = parser.parse_args()
     origin = json.loads((folder / "export.json").read_text("utf-8"))["origin"]
-    if arguments.language in [code for one in origin.get("taught", ()) for code in one["language"].split(",")]:
-        raise SystemExit(f"{arguments.language} has adapters of its own, in a folder of taught: "
+    earlier = ",".join(one["language"] for one in origin.get("earlier_trainings", ()))
+    if arguments.language in earlier.split(","):
+        raise SystemExit(f"{arguments.language} has adapters of its own, in a folder of earlier_trainings: "
                          "speak it with Lisan (load_example.py).")
     published.get_encoding = teach(arguments.language)
     merged = folder / "config-merged.yaml"

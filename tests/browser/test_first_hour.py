@@ -153,7 +153,7 @@ def test_swahili_in_ones_own_voice_then_greek_on_top(tmp_path: Path, open_page: 
     assert "(en, fr, sw) bit-identical" in proof.check("base_logits").actual
     record = records.read_record(workspace.extension(str(second.job.settings["extension"])) / records.EXTENSION,
                                  records.ExtensionRecord)
-    assert [(one.language, one.source.partition("@")[0]) for one in record.origin.taught] == [
+    assert [(one.language, one.source.partition("@")[0]) for one in record.origin.earlier_trainings] == [
         ("sw", f"run:{first.id}")]
 
 
@@ -182,8 +182,8 @@ def learn(page: Page, board: JobBoard, take: Take, language: str, code: str, fil
     compared = next(state for state in chain if state.verb == "compare")
     assert compared.job.settings["voice"] == "speaker:"
     if before is not None:
-        for taught in ("sw", "el"):
-            person.hear(taught)
+        for base_language in ("sw", "el"):
+            person.hear(base_language)
     proof = control.wait(next(state for state in chain if state.verb == "certify").job, CHAIN_MS / 1000)
     assert proof.status == "finished", proof.message
     print(f"\n{language}: heard after {seconds:.0f} s and {person.clicks} clicks; " + ", ".join(

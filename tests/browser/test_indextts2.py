@@ -75,7 +75,7 @@ def app(workspace: Workspace, published: Path, monkeypatch: pytest.MonkeyPatch) 
             control.force_stop(state.job)
 
 
-def test_a_language_is_taught_from_the_download_to_an_export(
+def test_a_language_is_added_from_the_download_to_an_export(
     app: App, workspace: Workspace, published: Path, tmp_path: Path, open_page: Callable[..., Page], take: Take,
 ) -> None:
     (tmp_path / "recordings").mkdir()

@@ -27,7 +27,7 @@ MINUTES = 60_000  # ms
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """A small model that was taught Amharic in a run, and recordings in Greek."""
+    """A small model that was trained on Amharic in a run, and recordings in Greek."""
     workspace = trained_world(tmp_path_factory.mktemp("second") / "workspace")
     recordings = tmp_path_factory.mktemp("recordings")
     lines = ["audio,text"]
@@ -52,7 +52,7 @@ def choose(page: Page, field: str, text: str) -> None:
     page.locator(f"#{field} [role=option]").filter(has_text=text).first.click()
 
 
-def test_a_second_language_is_taught_by_the_same_button(workspace: Workspace, app: App, open_page: Visit) -> None:
+def test_a_second_language_is_added_by_the_same_button(workspace: Workspace, app: App, open_page: Visit) -> None:
     page = open_page(app.url)
     choose(page, "start-model", "with Amharic")
     choose(page, "start-language", "Greek")
@@ -72,7 +72,7 @@ def test_a_second_language_is_taught_by_the_same_button(workspace: Workspace, ap
     extension = str(training.job.settings["extension"])
     assert extension == "tiny-am-el"
     record = records.read_record(workspace.extension(extension) / records.EXTENSION, records.ExtensionRecord)
-    assert [one.source for one in record.origin.taught] == [f"run:{RUN}@8"]
+    assert [one.source for one in record.origin.earlier_trainings] == [f"run:{RUN}@8"]
 
     open_tab(page, "Tokenizer")  # where the next one is offered, on top of both
     page.locator("#tab-tokenizer #field-model input").click()

@@ -225,7 +225,7 @@ def test_a_red_check_blocks_the_export_until_it_is_named(scene: Scene, open_page
 
 def test_listen_offers_the_speakers_of_the_data_first_and_every_checkpoint(scene: Scene, open_page: Visit) -> None:
     page = open_page(scene.app.url + "?tab=listen")
-    expect(page.locator("#listen-voice input")).to_have_value("one (training data)")  # Amharic was taught
+    expect(page.locator("#listen-voice input")).to_have_value("one (training data)")  # Amharic was trained
     expect(page.locator("#tab-listen [role=alert]")).to_have_count(0)
     box = page.locator("#listen-finetuned input")
     expect(box).to_have_value(re.compile("step 2[02]0, best"))  # another test adds to the training that runs

@@ -1,4 +1,4 @@
-"""A model that was taught one language is a base for the next: what it had before stays bit-identical."""
+"""A model that was trained on one language is a base for the next: what it had before stays bit-identical."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ NEW, TIGRINYA = "qaa", "ጀገጠጨጰጸ"  # a code that no family knows, for 
 
 
 @dataclass(frozen=True)
-class TaughtWorld:
-    """A workspace whose base was taught Amharic (`RUN`), then Greek (`run-el`)."""
+class MultilingualWorld:
+    """A workspace whose base was trained on Amharic (`RUN`), then Greek (`run-el`)."""
 
     workspace: Workspace
     model: str
@@ -56,16 +56,16 @@ def add_language(workspace: Workspace, base: str, code: str, letters: str, model
                Listener(workspace.runs / f"extend-{code}"))
 
 
-def teach_greek(workspace: Workspace, model: str, base: str = f"run:{RUN}", **changes: object) -> TaughtWorld:
+def teach_greek(workspace: Workspace, model: str, base: str = f"run:{RUN}", **changes: object) -> MultilingualWorld:
     add_language(workspace, base, NEW, GREEK, model)
     write_checkpoint(workspace, str(changes.pop("scope", "gated")), name="run-el", extension=f"tiny-{NEW}",
                      dataset=f"demo-{NEW}", **changes)
-    return TaughtWorld(workspace, model)
+    return MultilingualWorld(workspace, model)
 
 
 @pytest.fixture(scope="module")
-def taught(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaughtWorld]:
-    folder = tmp_path_factory.mktemp("taught") / world.case.name
+def multilingual(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MultilingualWorld]:
+    folder = tmp_path_factory.mktemp("multilingual") / world.case.name
     shutil.copytree(world.workspace.path, folder, symlinks=True)
     workspace = Workspace.open(folder)
     write_checkpoint(workspace, "gated")
@@ -73,9 +73,9 @@ def taught(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
     shutil.rmtree(folder)
 
 
-def probes(world: TaughtWorld, model: TTSModel) -> list[certification.ProbeSample]:
+def probes(world: MultilingualWorld, model: TTSModel) -> list[certification.ProbeSample]:
     """Samples of every language of `model`."""
-    return [*certification.base_probes(model), *certification.taught_probes(world.workspace, model),
+    return [*certification.base_probes(model), *certification.earlier_language_probes(world.workspace, model),
             *certification.row_probes(model, model.new_languages)]
 
 
@@ -90,9 +90,9 @@ def differing(before: TTSModel, after: TTSModel, samples: list[certification.Pro
     return found
 
 
-def test_what_was_there_before_is_equal_to_the_bit(taught: TaughtWorld) -> None:
-    before, after = taught.load(f"run:{RUN}"), taught.load("run:run-el")
-    samples = probes(taught, before)
+def test_what_was_there_before_is_equal_to_the_bit(multilingual: MultilingualWorld) -> None:
+    before, after = multilingual.load(f"run:{RUN}"), multilingual.load("run:run-el")
+    samples = probes(multilingual, before)
     assert {"en", "am"} <= {item.language for item in samples}
     assert after.new_languages == (NEW,)
     assert after.front_end.size > before.front_end.size
@@ -107,9 +107,9 @@ def test_what_was_there_before_is_equal_to_the_bit(taught: TaughtWorld) -> None:
         assert not torch.equal(own, after.lm.probe(item.sample).speech_logits)
 
 
-def test_a_batch_of_all_languages_gives_each_the_codes_that_it_has_alone(taught: TaughtWorld) -> None:
-    after = taught.load("run:run-el")
-    voice = next(iter(load_voices(after, taught.workspace).values()))
+def test_a_batch_of_all_languages_gives_each_the_codes_that_it_has_alone(multilingual: MultilingualWorld) -> None:
+    after = multilingual.load("run:run-el")
+    voice = next(iter(load_voices(after, multilingual.workspace).values()))
     texts = [after.front_end.encode("ሀለመ", "am"), after.front_end.encode("αβγ", NEW), np.array([1, 2, 3, 4]),
              after.front_end.encode("ሰረቀ", "am")]
     languages, sampling = ["am", NEW, "en", "am"], Sampling(temperature=1.0, guidance=0.0, seed=3)
@@ -121,12 +121,12 @@ def test_a_batch_of_all_languages_gives_each_the_codes_that_it_has_alone(taught:
     assert len({tuple(one.codes) for one in together}) >= 3  # one for each language
     for text, language, found in zip(texts[:2], languages[:2], together[:2], strict=True):
         assert np.array_equal(after.generate([text], [language], [voice], sampling)[0].codes, found.codes)
-    before = taught.load(f"run:{RUN}")
+    before = multilingual.load(f"run:{RUN}")
     assert np.array_equal(before.generate(texts[:1], ["am"], [voice], sampling)[0].codes, together[0].codes)
 
 
-def test_no_step_of_the_second_training_moves_what_was_there(taught: TaughtWorld, tmp_path: Path) -> None:
-    workspace = taught.workspace
+def test_no_step_of_the_second_training_moves_what_was_there(multilingual: MultilingualWorld, tmp_path: Path) -> None:
+    workspace = multilingual.workspace
     options = train_options(extension=f"tiny-{NEW}", dataset=f"demo-{NEW}", steps=4, batch_size=2, weight_decay=0.5,
                             gradient_accumulation=2, adapter_lr=0.1, row_lr=0.1)
     tts = setup.new_model(options, workspace, CPU)
@@ -142,34 +142,34 @@ def test_no_step_of_the_second_training_moves_what_was_there(taught: TaughtWorld
     record = records.read_record(checkpoint_names.folder_of(workspace.run("run-el"), 8) / records.CHECKPOINT,
                                  records.CheckpointRecord)
     folder = checkpoint.save(tmp_path, record, tts, options, trainer.state_dict())
-    again, before = load_checkpoint(workspace, folder, CPU), taught.load(f"run:{RUN}")
-    assert differing(before, again, probes(taught, before)) == []
+    again, before = load_checkpoint(workspace, folder, CPU), multilingual.load(f"run:{RUN}")
+    assert differing(before, again, probes(multilingual, before)) == []
 
 
-def test_the_certificate_covers_the_language_that_was_taught_before(taught: TaughtWorld) -> None:
-    folder = checkpoint_names.folder_of(taught.workspace.run("run-el"), 8)
-    inputs = certification.load_certificate_inputs(taught.workspace, folder, CPU, sentences=1)
+def test_the_certificate_covers_the_language_of_an_earlier_training(multilingual: MultilingualWorld) -> None:
+    folder = checkpoint_names.folder_of(multilingual.workspace.run("run-el"), 8)
+    inputs = certification.load_certificate_inputs(multilingual.workspace, folder, CPU, sentences=1)
     proof = certification.compute_certificate(replace(inputs, sentences={}))
     assert not proof.failed()
     assert "am" in proof.check("base_logits").actual
-    assert "taught before (am)" in proof.check("frozen_tensors").what
+    assert "added earlier (am)" in proof.check("frozen_tensors").what
     with torch.no_grad():  # a changed row of Amharic is seen
         inputs.finetuned.lm.module.get_buffer(
-            f"{inputs.finetuned.lm.text_tables[0].rpartition('.')[0]}.taught_0")[0] += 1
+            f"{inputs.finetuned.lm.text_tables[0].rpartition('.')[0]}.earlier_0")[0] += 1
     changed = certification.compute_certificate(replace(inputs, sentences={}))
     assert {"prefix_rows", "frozen_tensors", "base_logits"} <= set(changed.failed())
 
 
 @pytest.mark.slow
-def test_an_export_speaks_all_languages_and_is_a_base_again(taught: TaughtWorld) -> None:
-    workspace = taught.workspace
+def test_an_export_speaks_all_languages_and_is_a_base_again(multilingual: MultilingualWorld) -> None:
+    workspace = multilingual.workspace
     export.run(ExportOptions(run="run:run-el", export="both"), workspace, Listener(workspace.runs / "export-el"))
-    trained, exported = taught.load("run:run-el"), taught.load("export:both")
+    trained, exported = multilingual.load("run:run-el"), multilingual.load("export:both")
     assert {"am", NEW, "en"} <= set(exported.front_end.languages)
-    assert all(same_logits(trained, exported, item) for item in probes(taught, trained))
-    add_language(workspace, "both", "ti", TIGRINYA, taught.model)
+    assert all(same_logits(trained, exported, item) for item in probes(multilingual, trained))
+    add_language(workspace, "both", "ti", TIGRINYA, multilingual.model)
     record = records.read_record(workspace.extension("tiny-ti") / records.EXTENSION, ExtensionRecord)
-    assert [one.language for one in record.origin.taught] == ["am", NEW]
-    third = taught.load("extension:tiny-ti")
+    assert [one.language for one in record.origin.earlier_trainings] == ["am", NEW]
+    third = multilingual.load("extension:tiny-ti")
     assert third.new_languages == ("ti",)
-    assert differing(trained, third, probes(taught, trained)) == []
+    assert differing(trained, third, probes(multilingual, trained)) == []

@@ -26,7 +26,7 @@ from data import manifest
 from data.manifest import HELD_OUT, ManifestClip
 from models.base import Sampling
 from tests.contract.conftest import World, load_voices
-from tests.contract.test_second_language import CPU, NEW, TIGRINYA, TaughtWorld, add_language, differing, probes
+from tests.contract.test_second_language import CPU, NEW, TIGRINYA, MultilingualWorld, add_language, differing, probes
 from tests.trained import write_checkpoint
 from tests.worlds import GREEK, Listener, train_options, write_dataset
 
@@ -47,8 +47,8 @@ def write_both(workspace: Workspace, model: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def taught(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaughtWorld]:
-    """The base taught two languages in one run."""
+def multilingual(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MultilingualWorld]:
+    """The base trained on two languages in one run."""
     folder = tmp_path_factory.mktemp("several") / world.case.name
     shutil.copytree(world.workspace.path, folder, symlinks=True)
     workspace, model = Workspace.open(folder), world.case.model
@@ -58,14 +58,14 @@ def taught(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
     extend.run(ExtendOptions(model=model, tokenizer=BOTH, extension=BOTH), workspace,
                Listener(workspace.runs / "extend-both"))
     write_checkpoint(workspace, "gated", name=RUN, extension=BOTH, dataset=BOTH)
-    yield TaughtWorld(workspace, model)
+    yield MultilingualWorld(workspace, model)
     shutil.rmtree(folder)
 
 
-def test_each_language_is_trained_and_validated_and_the_base_stays(taught: TaughtWorld) -> None:
+def test_each_language_is_trained_and_validated_and_the_base_stays(multilingual: MultilingualWorld) -> None:
     options = train_options(extension=BOTH, dataset=BOTH, batch_size=4, row_lr=0.1)
-    tts = setup.new_model(options, taught.workspace, CPU)
-    data = dataloader.load_training_data(taught.workspace, BOTH, tts)
+    tts = setup.new_model(options, multilingual.workspace, CPU)
+    data = dataloader.load_training_data(multilingual.workspace, BOTH, tts)
     assert data.languages == tts.new_languages == (NEW, "ti")
     assert {item.language for item in data.train} == {item.language for item in data.held_out} == {NEW, "ti"}
     trainer = Trainer(options, tts, data, (), Precision("cpu", torch.float32, "for the test"))
@@ -86,10 +86,10 @@ def test_each_language_is_trained_and_validated_and_the_base_stays(taught: Taugh
     assert event.errors == {NEW: 0.5, "ti": 0.25}
 
 
-def test_both_are_spoken_in_one_batch_beside_a_base_language(taught: TaughtWorld) -> None:
-    after, base = taught.load(f"run:{RUN}"), taught.load(f"base:{taught.model}")
+def test_both_are_spoken_in_one_batch_beside_a_base_language(multilingual: MultilingualWorld) -> None:
+    after, base = multilingual.load(f"run:{RUN}"), multilingual.load(f"base:{multilingual.model}")
     assert differing(base, after, certification.base_probes(base)) == []
-    voice = next(iter(load_voices(after, taught.workspace).values()))
+    voice = next(iter(load_voices(after, multilingual.workspace).values()))
     texts = [after.front_end.encode("αβγ", NEW), np.array([1, 2, 3, 4]), after.front_end.encode("ጀገጠ", "ti")]
     languages, sampling = [NEW, "en", "ti"], Sampling(temperature=1.0, guidance=0.0, seed=3)
     voices = []
@@ -101,43 +101,43 @@ def test_both_are_spoken_in_one_batch_beside_a_base_language(taught: TaughtWorld
         assert np.array_equal(after.generate([text], [language], [voice], sampling)[0].codes, found.codes)
 
 
-def test_the_certificate_names_each_language(taught: TaughtWorld) -> None:
-    folder = checkpoint_names.folder_of(taught.workspace.run(RUN), 8)
-    inputs = certification.load_certificate_inputs(taught.workspace, folder, CPU, sentences=1)
+def test_the_certificate_names_each_language(multilingual: MultilingualWorld) -> None:
+    folder = checkpoint_names.folder_of(multilingual.workspace.run(RUN), 8)
+    inputs = certification.load_certificate_inputs(multilingual.workspace, folder, CPU, sentences=1)
     proof = certification.compute_certificate(replace(inputs, sentences={}))
     assert not proof.failed()
     assert proof.new_languages == (NEW, "ti")
     for code in (NEW, "ti"):
-        sentences = certification._held_out_sentences(taught.workspace, inputs.base, inputs.finetuned,
+        sentences = certification._held_out_sentences(multilingual.workspace, inputs.base, inputs.finetuned,
                                                         inputs.record, code)
-        clips = manifest.load(taught.workspace.dataset(BOTH)).split(HELD_OUT, code)
+        clips = manifest.load(multilingual.workspace.dataset(BOTH)).split(HELD_OUT, code)
         assert len(sentences) == len(clips) == 4
 
 
 @pytest.mark.slow
-def test_the_export_has_both_and_is_a_base_again(taught: TaughtWorld) -> None:
-    workspace = taught.workspace
+def test_the_export_has_both_and_is_a_base_again(multilingual: MultilingualWorld) -> None:
+    workspace = multilingual.workspace
     export.run(ExportOptions(run=f"run:{RUN}", export=BOTH), workspace, Listener(workspace.runs / "export-both"))
-    trained, exported = taught.load(f"run:{RUN}"), taught.load(f"export:{BOTH}")
+    trained, exported = multilingual.load(f"run:{RUN}"), multilingual.load(f"export:{BOTH}")
     assert exported.new_languages == (NEW, "ti")
-    assert all(same_logits(trained, exported, item) for item in probes(taught, trained))
-    third_on_top(taught, f"export:{BOTH}")
+    assert all(same_logits(trained, exported, item) for item in probes(multilingual, trained))
+    third_on_top(multilingual, f"export:{BOTH}")
 
 
-def test_the_run_is_a_base_again(taught: TaughtWorld) -> None:
-    third_on_top(taught, f"run:{RUN}")
+def test_the_run_is_a_base_again(multilingual: MultilingualWorld) -> None:
+    third_on_top(multilingual, f"run:{RUN}")
 
 
-def third_on_top(taught: TaughtWorld, base: str) -> None:
+def third_on_top(multilingual: MultilingualWorld, base: str) -> None:
     """A next language upon `base` leaves both of its languages bit-identical."""
-    workspace, before = taught.workspace, taught.load(base)
+    workspace, before = multilingual.workspace, multilingual.load(base)
     code = f"{THIRD}-{base.partition(':')[0]}"
-    add_language(workspace, base, code, CYRILLIC, taught.model)
+    add_language(workspace, base, code, CYRILLIC, multilingual.model)
     record = records.read_record(workspace.extension(f"tiny-{code}") / records.EXTENSION, ExtensionRecord)
-    assert [one.languages for one in record.origin.taught] == [(NEW, "ti")]
-    third = taught.load(f"extension:tiny-{code}")
+    assert [one.languages for one in record.origin.earlier_trainings] == [(NEW, "ti")]
+    third = multilingual.load(f"extension:tiny-{code}")
     assert third.new_languages == (code,)
     assert third.adapters_of(NEW) is third.adapters_of("ti") is not None
-    samples = probes(taught, before)
+    samples = probes(multilingual, before)
     assert {"en", NEW, "ti"} <= {item.language for item in samples}
     assert differing(before, third, samples) == []

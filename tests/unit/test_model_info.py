@@ -57,7 +57,7 @@ def test_the_preset_of_chatterbox_is_not_that_of_the_demo() -> None:
     assert (chosen.batch_size, chosen.gradient_accumulation, chosen.evaluation_sentences) == (8, 2, 4)
 
 
-def test_languages_that_were_taught_here_come_first(world: Workspace) -> None:
+def test_languages_that_were_added_here_come_first(world: Workspace) -> None:
     assert model_info.languages(world, resolve(world, "base:tiny")) == ("en", "fr")
     assert model_info.languages(world, resolve(world, f"run:{RUN}")) == ("am", "en", "fr")
 
@@ -91,15 +91,15 @@ def test_what_a_trained_voice_was_made_from(world: Workspace) -> None:
 def test_a_missing_package_is_told_as_the_front_end_tells_it(code: str) -> None:
     files = {name: (MADE_UP / name).read_bytes() for name in normalisers.DATA_FILES}
     lacks = normalisers.missing(normalisers.for_base_language(code, True), files)
-    told = model_info.text_package_hint(find_entry("chatterbox"), code, taught=False)
+    told = model_info.text_package_hint(find_entry("chatterbox"), code, added=False)
     assert bool(told) == ("needs the package" in lacks)
     if told:
         assert told.split("package ")[1].split(",")[0] in lacks
 
 
-def test_a_language_that_was_taught_here_needs_no_package() -> None:
-    assert model_info.text_package_hint(find_entry("chatterbox"), "ja", taught=True) == ""
-    assert model_info.text_package_hint(find_entry("tiny"), "ja", taught=False) == ""
+def test_a_language_that_was_added_here_needs_no_package() -> None:
+    assert model_info.text_package_hint(find_entry("chatterbox"), "ja", added=True) == ""
+    assert model_info.text_package_hint(find_entry("tiny"), "ja", added=False) == ""
 
 
 def test_presets_are_files_of_the_repository() -> None:

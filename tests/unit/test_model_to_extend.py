@@ -80,9 +80,9 @@ def records_of_report(workspace: Workspace) -> dict[str, dict]:
 def test_the_extension_records_where_each_language_comes_from(extended: Workspace) -> None:
     record = records.read_record(extended.extension("tiny-am-el") / records.EXTENSION, records.ExtensionRecord)
     assert record.languages == ("el",)
-    [taught] = record.origin.taught
-    assert (taught.language, taught.source, taught.dataset) == ("am", f"run:{RUN}@8", "demo-am")
-    assert record.origin.first_new_row == taught.size < record.origin.size
+    [training] = record.origin.earlier_trainings
+    assert (training.language, training.source, training.dataset) == ("am", f"run:{RUN}@8", "demo-am")
+    assert record.origin.first_new_row == training.size < record.origin.size
     before, after = load(extended, f"run:{RUN}", CPU), load(extended, "extension:tiny-am-el", CPU)
     assert all(same_logits_before(before, after, item) for item in samples(before))
 
@@ -122,14 +122,14 @@ def test_adapters_of_every_kind_stand_beside_those_of_every_other(extended: Work
     assert not any(value.requires_grad for value in again.lm.module.parameters())
 
 
-def test_what_was_taught_must_be_what_was_taken(extended: Workspace, tmp_path: Path) -> None:
+def test_an_earlier_training_must_be_what_was_taken(extended: Workspace, tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "workspace")
     shutil.copytree(extended.path, workspace.path)
-    rows = workspace.extension("tiny-am-el") / records.TAUGHT / "am" / records.ROWS
+    rows = workspace.extension("tiny-am-el") / records.EARLIER_TRAININGS / "am" / records.ROWS
     content = bytearray(rows.read_bytes())
     content[-1] ^= 1
     rows.write_bytes(bytes(content))
-    with pytest.raises(UserError, match="does not hold what the model was taught"):
+    with pytest.raises(UserError, match="does not hold the earlier trainings"):
         load(workspace, "extension:tiny-am-el", CPU)
 
 
@@ -143,9 +143,9 @@ def test_refusals(extended: Workspace) -> None:
     shutil.rmtree(extended.tokenizer("tiny-el"))
     with pytest.raises(UserError, match="changes the base, and with it am"):
         setup.new_model(train_options(scope="full", extension="tiny-am-el", dataset="demo-el"), extended, CPU)
-    with pytest.raises(UserError, match="was taught before"):
+    with pytest.raises(UserError, match="earlier training of the model added"):
         requirements.check_requirements(extended, "tokenizer", TokenizerOptions(model=RUN, dataset="demo-am"))
-    with pytest.raises(UserError, match="was taught before"):
+    with pytest.raises(UserError, match="earlier training of the model added"):
         requirements.check_requirements(extended, "train", TrainOptions(extension="tiny-am-el", dataset="demo-am"))
     with pytest.raises(UserError, match="names no model"):
         parse_options(ExtendOptions, {"model": "extension:tiny-am"})
@@ -184,20 +184,20 @@ def test_an_export_holds_every_language_and_is_a_base_by_its_name(extended: Work
     trained, exported = load(extended, "run:run-el", CPU), load(extended, "export:both", CPU)
     own = certification.row_probes(trained, ["el"])
     assert all(same_logits(trained, exported, item) for item in [*samples(trained), *own])
-    assert (extended.exports / "both" / records.TAUGHT / "am" / records.ROWS).is_file()
+    assert (extended.exports / "both" / records.EARLIER_TRAININGS / "am" / records.ROWS).is_file()
     card = (extended.exports / "both" / records.EXPORT_CARD).read_text(encoding="utf-8")
-    assert f"It was taught before: am (`run:{RUN}@8`)" in card
+    assert f"Earlier trainings added: am (`run:{RUN}@8`)" in card
     assert "It speaks el like the rest of this export" in card
     assert (extended.exports / "both" / "samples" / "am.wav").is_file()
     options = train_options(extension="tiny-am-el", dataset="demo-el", init_from="run:run-el")
     fresh = setup.warm_start(extended, options.init_from, setup.new_model(options, extended, CPU), print)
     assert all(same_logits(trained, fresh, item) for item in [*samples(trained), *own])
     base = load_model_to_extend(extended, "both", CPU)
-    assert [one.record.source for one in base.taught] == [f"run:{RUN}@8", "export:both"]
+    assert [one.record.source for one in base.earlier_trainings] == [f"run:{RUN}@8", "export:both"]
     assert all(same_logits(trained, base, item) for item in [*samples(trained), *own])
 
 
-def test_a_variant_of_a_taught_language_is_read_as_that_language(extended: Workspace) -> None:
+def test_a_variant_of_an_earlier_language_is_read_as_that_language(extended: Workspace) -> None:
     """Variants of base languages in every family: `tests/contract/test_variant.py`."""
     write_dataset(extended, "studio", language="am-studio")
     listener, options = Listener(extended.runs / "studio"), {"dataset": "studio", "tokenizer": "studio"}

@@ -45,7 +45,7 @@ def test_the_head_makes_the_very_product_of_the_base() -> None:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_rows_of_a_taught_language_keep_their_product_whatever_comes_behind(bias: bool) -> None:
+def test_rows_of_an_earlier_training_keep_their_product_whatever_comes_behind(bias: bool) -> None:
     for seed in range(20):
         torch.manual_seed(seed)
         base, first, second = (nn.Linear(64, rows, bias=bias) for rows in (46, 11, 7))

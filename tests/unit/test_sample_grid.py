@@ -83,7 +83,7 @@ def test_one_text_in_two_voices_is_two_rows() -> None:
     assert len(run_views.sample_rows(spoken((100, 200), ("ሰላም", "ሰላም")))) == 2
 
 
-def test_the_language_that_is_taught_comes_before_those_that_are_heard_for_drift() -> None:
+def test_the_new_language_comes_before_those_that_are_heard_for_drift() -> None:
     samples = [*spoken((0,), ("A boat.",), "en"), *spoken((100,)), *spoken((100,), ("A boat.",), "en")]
     found = run_views.sample_rows(samples)
     assert [line.language for line in found] == ["am", "am", "en"]

@@ -89,8 +89,8 @@ def test_nobody_takes_the_place_of_a_recogniser_that_is_gone() -> None:
     assert scoring.unmeasured_reason(Own(), "am") == ""
 
 
-def taught(ref: str = "run:one") -> Any:
-    """A model that was taught Amharic, and whose family has no recogniser."""
+def amharic_model(ref: str = "run:one") -> Any:
+    """A model that was trained on Amharic, and whose family has no recogniser."""
     front_end = SimpleNamespace(languages=("en", "am"), is_new=lambda language: language == "am")
     family = SimpleNamespace(load_recogniser=lambda folder: None)
     return SimpleNamespace(ref=ref, family=family, base_folder=Path(), front_end=front_end,
@@ -119,7 +119,7 @@ def of_export(recogniser: str, language: str = "") -> ExportRecord:
 ])
 def test_a_warning_names_the_way_out(workspace: Workspace, choice: scoring.RecogniserChoice, said: str) -> None:
     told: list[str] = []
-    left = scoring.replace_unavailable(workspace, taught(), told.append, choice, UserError("gone.", ""))
+    left = scoring.replace_unavailable(workspace, amharic_model(), told.append, choice, UserError("gone.", ""))
     assert re.match(f"Amharic is not measured: the recogniser .*{said}", told[0])
     assert isinstance(choice, TrainOptions) or "preflight" not in told[0]
     assert "/no" not in left.reason
@@ -133,7 +133,7 @@ def test_what_was_fetched_by_hand_is_the_recogniser(workspace: Workspace, other_
         first = tiny_recognisers.write_ctc(workspace.recognisers / "me--ear")
         write_record(first / MODEL_RECORD, ModelRecord("recogniser", "me/ear", "me/ear", "1" * 40, "v1", {}))
     told: list[str] = []
-    scoring.replace_unavailable(workspace, taught(), told.append, of_export("me/ear"), UserError("gone.", ""))
+    scoring.replace_unavailable(workspace, amharic_model(), told.append, of_export("me/ear"), UserError("gone.", ""))
     command = shlex.split(told[0][told[0].index("hf download"):told[0].rindex("), then")])
     folder = Path(command[command.index("--local-dir") + 1])
     tiny_recognisers.write_ctc(folder, {"amh": tiny_recognisers.ETHIOPIC})
