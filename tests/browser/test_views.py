@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import APIResponse, Page, Route, expect
+from playwright.sync_api import APIResponse, Browser, Page, Route, expect
 
 from core.jobs.events import AudioGenerated, Finished, Step
 from core.jobs.job import Job
@@ -17,7 +17,7 @@ from core.workspace import Workspace
 from tests.browser import scenes
 from tests.browser.conftest import LOOKS, Take, open_tab, wait_until
 from tests.serving import App, served
-from ui import comparison_views
+from ui import comparison_views, web_surface
 from ui.page import TABS
 
 pytestmark = pytest.mark.browser
@@ -258,6 +258,51 @@ def test_the_card_of_the_clip_that_is_streamed_says_so_and_pauses(scene: Scene, 
     expect(card.get_by_role("button", name="Pause")).to_be_visible()
     page.locator("#clips audio").first.evaluate("audio => audio.play()")  # another clip is heard instead
     expect(page.locator("#clips .streaming")).to_have_count(0)
+
+
+def test_the_faster_search_of_the_page_finds_what_gradios_finds(browser: Browser) -> None:
+    """Also where nodes have come, gone or changed places; no two have the same id."""
+    script = next(web_surface._ASSETS.glob("core-*.js")).read_text("utf-8")
+    faster = (Path(web_surface.__file__).parent / "core.js").read_text("utf-8")
+    found = web_surface._SEARCH.search(script)
+    assert found
+    assert web_surface._EVENTS_OF_NODE in script
+    page = browser.new_page()
+    compared = page.evaluate(f"""() => {{
+        {found[0].replace(f"function {found['find']}", "function slow").replace(f"{found['find']}(", "slow(")}
+        {faster}
+        const names = function (e, t) {{ {web_surface._EVENTS_OF_NODE} }};
+        let seed = 1, given = 0;
+        const random = (most) => (seed = (seed * 48271) % 2147483647) % most;
+        const grow = (depth) => ({{id: given++, children: depth ? Array.from({{length: random(5)}},
+                                                                          () => grow(depth - 1)) : [], props: {{}}}});
+        let same = 0;
+        for (let turn = 0; turn < 100; turn++) {{
+            given = 0;  // the ids of the tree before, at other places
+            const root = {{id: -1, children: [grow(3), grow(3), grow(2)]}};
+            for (let change = 0; change < 4; change++) {{
+                for (let id = 0; id < given; id++) {{
+                    if (slow(root, id) !== findNode(root, id)) return `${{id}} is not the same`;
+                    same += slow(root, id) !== null;
+                }}
+                root.children[random(3)] = grow(random(4));
+                root.children.reverse();
+            }}
+        }}
+        const events = Array.from({{length: 200}}, () => ({{targets: Array.from({{length: random(4)}},
+            () => [random(9), ["click", "change", null][random(3)]])}}));
+        for (let id = 0; id < 9; id++) {{
+            const node = {{id, props: {{shared_props: {{}}}}}};
+            names(node, events);
+            const wanted = JSON.stringify(node.props.shared_props.attached_events);
+            if (wanted !== JSON.stringify(eventsOfNode(id, events))) return `${{id}}: not ${{wanted}}`;
+            same += eventsOfNode(id, events).length;
+        }}
+        return same;
+    }}""")
+    page.close()
+    assert isinstance(compared, int), compared
+    assert compared > 10_000
 
 
 def test_an_idle_page_draws_nothing(scene: Scene, open_page: Visit, tmp_path: Path) -> None:

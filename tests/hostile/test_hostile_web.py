@@ -192,6 +192,17 @@ def test_every_answer_keeps_other_sites_out(client: TestClient) -> None:
         assert not [name for name in headers if name.startswith("access-control-")]
 
 
+def test_the_script_that_searches_the_page_is_served_with_the_faster_search(client: TestClient) -> None:
+    original, = (path for path in web_surface._ASSETS.glob("core-*.js"))
+    served, plain = client.get(f"/assets/{original.name}").text, original.read_text("utf-8")
+    assert "eventsOfNode(e.id,t)" in served
+    assert "function Z(root, id)" in served
+    assert web_surface._SEARCH.search(plain)
+    assert not web_surface._SEARCH.search(served)
+    assert served.startswith(plain[:web_surface._SEARCH.search(plain).start() // 2])
+    assert web_surface.faster_core("export const another = 1") is None
+
+
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedPage]:
     with serve(Workspace.open(tmp_path_factory.mktemp("locked") / "workspace"), {"me": "secret"}) as served:
