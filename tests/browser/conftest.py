@@ -16,8 +16,14 @@ from tests.processes import PATIENCE_S
 
 PICTURES = Path(__file__).resolve().parents[2] / "test-output"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+WITHOUT = (  # what Playwright turns off, which this takes the place of; then a page of Chromium's own in each window
+    "AvoidUnnecessaryBeforeUnloadCheckSync", "DestroyProfileOnBrowserClose", "HttpsUpgrades",
+    "HttpsFirstBalancedModeAutoEnable", "LensOverlay", "MediaRouter", "PaintHolding", "ThirdPartyStoragePartitioning",
+    "AvoidCorsURLLoaderRestartOnRedirect", "OptimizationHints", "NetworkTimeServiceQuerying", "AimEnabled",
+    "PreconnectToSearch", "WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "WebUIOmniboxFullPopup")
 FLAGS = ("--no-sandbox", "--headless", "--disable-gpu", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", "--autoplay-policy=no-user-gesture-required")
+         "--disable-component-update", "--disable-sync", "--autoplay-policy=no-user-gesture-required",
+         f"--disable-features={','.join(WITHOUT)}")
 PATIENCE_MS = 1000 * PATIENCE_S
 WIDE, NARROW = (1280, 900), (390, 844)
 
