@@ -77,6 +77,32 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     assert faults == [], f"scripts of the page failed: {faults}"
 
 
+@pytest.fixture(scope="module")
+def shared_page(browser: Browser) -> Iterator[Callable[[str, str], Page]]:
+    """Open a tab on the one page of an address that tests of a file share: to load a page takes seconds.
+
+    For tests that need no page that was just opened, and leave nothing behind that another test would meet.
+    """
+    pages: dict[str, Page] = {}
+    faults: list[str] = []
+
+    def visit(url: str, tab: str) -> Page:
+        if url not in pages:
+            pages[url] = page = browser.new_context(viewport={"width": WIDE[0], "height": WIDE[1]}).new_page()
+            page.set_default_timeout(PATIENCE_MS)
+            page.on("pageerror", lambda error: faults.append(str(error)))
+            page.goto(f"{url}?tab={tab.lower()}", timeout=PATIENCE_MS)
+            page.wait_for_selector("#tabs [role=tab]")
+        assert faults == [], f"scripts of the page failed in a test before this one: {faults}"
+        open_tab(pages[url], tab)
+        return pages[url]
+
+    yield visit
+    for page in pages.values():
+        page.context.close()
+    assert faults == [], f"scripts of the page failed: {faults}"
+
+
 @pytest.fixture
 def take() -> Take:
     """Keep a picture of the whole page under `test-output/`."""

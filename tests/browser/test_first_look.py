@@ -12,7 +12,7 @@ from playwright.sync_api import Page, Route, expect
 
 from core.workspace import Workspace
 from tests.browser import scenes
-from tests.browser.conftest import WIDE, wait_until
+from tests.browser.conftest import wait_until
 from tests.serving import served
 
 pytestmark = pytest.mark.browser
@@ -39,8 +39,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
         yield Two(empty.url, run.url)
 
 
-def test_start_shows_the_whole_name_of_each_choice(two: Two, open_page: Visit) -> None:
-    page = open_page(two.empty, WIDE)
+def test_start_shows_the_whole_name_of_each_choice(two: Two, shared_page: Visit) -> None:
+    page = shared_page(two.empty, "Start")
     expect(page.locator("#chain")).to_contain_text("What will happen")
     for field in ("model", "length"):
         box = page.locator(f"#start-{field} input")
@@ -58,12 +58,12 @@ def test_start_shows_the_whole_name_of_each_choice(two: Two, open_page: Visit) -
         page.keyboard.press("Escape")
 
 
-def test_own_recordings_are_recognised_on_start(two: Two, open_page: Visit, tmp_path: Path) -> None:
+def test_own_recordings_are_recognised_on_start(two: Two, shared_page: Visit, tmp_path: Path) -> None:
     for name in ("a", "b"):
         scenes.tone(tmp_path / "in" / f"{name}.wav")
         (tmp_path / "in" / f"{name}.txt").write_text("Habari yako")
     packed = shutil.make_archive(str(tmp_path / "my speech"), "zip", tmp_path / "in")
-    page = open_page(two.empty, WIDE)
+    page = shared_page(two.empty, "Start")
     page.locator("#start-dataset input").click()
     page.locator("#start-dataset [role=option]").filter(has_text="My own recordings").click()
     page.locator("#teach").click()
@@ -88,9 +88,9 @@ def test_own_recordings_are_recognised_on_start(two: Two, open_page: Visit, tmp_
 @pytest.mark.parametrize(("tab", "verb", "way"), [
     ("tokenizer", "tokenizer", "dataset"), ("embeddings", "extend", "model")])
 def test_an_empty_workspace_offers_a_way_and_no_names_of_nothing(
-    two: Two, open_page: Visit, tab: str, verb: str, way: str,
+    two: Two, shared_page: Visit, tab: str, verb: str, way: str,
 ) -> None:
-    page = open_page(f"{two.empty}?tab={tab}")
+    page = shared_page(two.empty, tab.capitalize())
     field = page.locator(f"#tab-{tab} #field-model input")
     expect(page.locator(f"#{verb}-needs")).to_contain_text("No base model")
     expect(field).to_have_value("")

@@ -68,8 +68,8 @@ def test_every_tab_fits_its_width(
         assert wide <= seen, f"{label} is {wide} wide in a window of {seen}"
 
 
-def test_the_plan_is_stated_and_the_curve_moves_with_the_journal(scene: Scene, open_page: Visit) -> None:
-    page = open_page(scene.app.url + "?tab=train")
+def test_the_plan_is_stated_and_the_curve_moves_with_the_journal(scene: Scene, shared_page: Visit) -> None:
+    page = shared_page(scene.app.url, "Train")
     expect(page.locator("#run-status")).to_contain_text("81 new rows of 2535")
     expect(page.locator("#run-status")).to_contain_text("220 of 700")
     line = page.locator("#run-curves polyline").first
@@ -79,8 +79,8 @@ def test_the_plan_is_stated_and_the_curve_moves_with_the_journal(scene: Scene, o
     wait_until(lambda: line.get_attribute("points") != before, page)
 
 
-def test_the_losses_are_drawn_on_either_axis_and_the_choice_stays(scene: Scene, open_page: Visit) -> None:
-    page = open_page(scene.app.url + "?tab=train")
+def test_the_losses_are_drawn_on_either_axis_and_the_choice_stays(scene: Scene, shared_page: Visit) -> None:
+    page = shared_page(scene.app.url, "Train")
     line = page.locator("#run-curves polyline").nth(1)
     before = line.get_attribute("points")
     page.locator("#run-scale label", has_text="Logarithmic").click()
@@ -91,8 +91,8 @@ def test_the_losses_are_drawn_on_either_axis_and_the_choice_stays(scene: Scene, 
     assert line.get_attribute("points") != before
 
 
-def test_a_sentence_is_heard_across_steps_and_a_new_step_does_not_disturb_it(scene: Scene, open_page: Visit) -> None:
-    page = open_page(scene.app.url + "?tab=train")
+def test_a_sentence_is_heard_across_steps_and_a_new_step_does_not_disturb_it(scene: Scene, shared_page: Visit) -> None:
+    page = shared_page(scene.app.url, "Train")
     cells = page.locator("#run-samples .takes-row").last.locator(".hear")
     expect(cells).to_have_count(2)
     expect(cells.nth(1)).to_contain_text(re.compile(r"\d+%\s*↑\d+"))
@@ -120,8 +120,8 @@ def test_a_sentence_is_heard_across_steps_and_a_new_step_does_not_disturb_it(sce
     assert heard == ["000100", "000200", "000220"]
 
 
-def test_the_doctor_says_its_verdict_and_offers_what_can_be_restored(scene: Scene, open_page: Visit) -> None:
-    page = open_page(scene.app.url + "?tab=doctor")
+def test_the_doctor_says_its_verdict_and_offers_what_can_be_restored(scene: Scene, shared_page: Visit) -> None:
+    page = shared_page(scene.app.url, "Doctor")
     expect(page.locator("#diagnosis .verdict")).to_contain_text("listen to its languages")
     expect(page.locator("#diagnosis-details")).to_contain_text("83% of codes")
     expect(page.locator("#diagnosis-details summary").last).to_have_text("120 bit-identical")
@@ -132,8 +132,8 @@ def test_the_doctor_says_its_verdict_and_offers_what_can_be_restored(scene: Scen
     expect(page.locator("#tab-doctor .notice.bad").first).to_contain_text("Checkpoint is missing")
 
 
-def test_runs_are_compared_on_either_scale(scene: Scene, open_page: Visit) -> None:
-    page = open_page(scene.app.url + "?tab=train")
+def test_runs_are_compared_on_either_scale(scene: Scene, shared_page: Visit) -> None:
+    page = shared_page(scene.app.url, "Train")
     page.locator("#compare-runs > button").click()
     line = page.locator("#runs-compared polyline").first
     expect(line).to_be_visible()
@@ -154,8 +154,8 @@ def test_a_reload_and_a_second_browser_show_the_same(scene: Scene, open_page: Vi
     expect(other.locator("#run-status")).to_contain_text(scene.training.id)
 
 
-def test_stop_asks_first_and_force_stop_asks_again(scene: Scene, open_page: Visit) -> None:
-    page = open_page(scene.app.url + "?tab=train")
+def test_stop_asks_first_and_force_stop_asks_again(scene: Scene, shared_page: Visit) -> None:
+    page = shared_page(scene.app.url, "Train")
     expect(page.locator("#stop")).to_be_visible()
     expect(page.locator("#force-stop")).to_be_hidden()
     page.locator("#stop").click()
@@ -169,14 +169,16 @@ def test_stop_asks_first_and_force_stop_asks_again(scene: Scene, open_page: Visi
     expect(page.locator("#run-status")).to_contain_text("running")
 
 
-def test_a_wrong_option_is_told_beside_the_button_and_starts_nothing(scene: Scene, open_page: Visit) -> None:
-    page = open_page(scene.app.url + "?tab=tokenizer")
+def test_a_wrong_option_is_told_beside_the_button_and_starts_nothing(scene: Scene, shared_page: Visit) -> None:
+    page = shared_page(scene.app.url, "Tokenizer")
     before = scene.workspace.list_runs()
     expect(page.locator("#tab-tokenizer #field-dataset input")).to_have_value(re.compile("."))
-    page.locator("#field-tokenizer input, #field-tokenizer textarea").fill("../../x")
+    name = page.locator("#tab-tokenizer #field-tokenizer input, #tab-tokenizer #field-tokenizer textarea")
+    name.fill("../../x")
     page.locator("#run-tokenizer").click()
     expect(page.locator("#tab-tokenizer [role=alert]").first).to_contain_text("'../../x' cannot be a name")
     assert scene.workspace.list_runs() == before
+    name.fill("tiny-am")
 
 
 def test_what_is_typed_while_a_suggestion_is_on_its_way_stays(scene: Scene, open_page: Visit) -> None:
@@ -205,8 +207,8 @@ def test_what_is_typed_while_a_suggestion_is_on_its_way_stays(scene: Scene, open
     page.unroute_all(behavior="ignoreErrors")  # answers may be on their way
 
 
-def test_the_equal_command_follows_the_form(scene: Scene, open_page: Visit) -> None:
-    page = open_page(scene.app.url + "?tab=tokenizer")
+def test_the_equal_command_follows_the_form(scene: Scene, shared_page: Visit) -> None:
+    page = shared_page(scene.app.url, "Tokenizer")
     page.locator("#field-merges input").fill("40")
     page.locator("#field-merges input").press("Tab")
     page.get_by_role("button", name="Command line").locator("visible=true").click()
@@ -214,8 +216,8 @@ def test_the_equal_command_follows_the_form(scene: Scene, open_page: Visit) -> N
     expect(page.locator("#command-tokenizer")).to_contain_text("--merges 40")
 
 
-def test_a_red_check_blocks_the_export_until_it_is_named(scene: Scene, open_page: Visit) -> None:
-    page = open_page(scene.app.url + "?tab=certificate")
+def test_a_red_check_blocks_the_export_until_it_is_named(scene: Scene, shared_page: Visit) -> None:
+    page = shared_page(scene.app.url, "Certificate")
     expect(page.locator("#proof")).to_contain_text("1 of 3 checks failed")
     before = scene.workspace.list_runs()
     page.locator("#export").click()
@@ -239,8 +241,8 @@ def test_listen_offers_the_speakers_of_the_data_first_and_every_checkpoint(scene
     expect(page.locator("#listen-blind")).to_be_hidden()
 
 
-def test_the_card_of_the_clip_that_is_streamed_says_so_and_pauses(scene: Scene, open_page: Visit) -> None:
-    page = open_page(scene.app.url + "?tab=listen")
+def test_the_card_of_the_clip_that_is_streamed_says_so_and_pauses(scene: Scene, shared_page: Visit) -> None:
+    page = shared_page(scene.app.url, "Listen")
     expect(page.locator("#clips audio")).not_to_have_count(0)
     place = f"{scene.comparison.id}/0/finetuned"
     page.evaluate("""([job, clip, url]) => {
@@ -321,8 +323,8 @@ def test_an_idle_page_draws_nothing(scene: Scene, open_page: Visit, tmp_path: Pa
     wait_until(lambda: frames_in_a_second() < 20, page)
 
 
-def test_both_sides_of_a_comparison_play_and_say_their_error(scene: Scene, open_page: Visit) -> None:
-    page = open_page(scene.app.url + "?tab=listen")
+def test_both_sides_of_a_comparison_play_and_say_their_error(scene: Scene, shared_page: Visit) -> None:
+    page = shared_page(scene.app.url, "Listen")
     expect(page.locator("#clips audio")).to_have_count(4)
     expect(page.locator("#clips")).to_contain_text("CER 91%")
     expect(page.locator("#clips")).to_contain_text("original recordings: CER 2.1%")
@@ -334,8 +336,8 @@ def test_both_sides_of_a_comparison_play_and_say_their_error(scene: Scene, open_
     assert abs(played[1] - 1.4) < 0.1
 
 
-def test_a_playing_clip_is_not_disturbed_by_news_of_other_clips(scene: Scene, open_page: Visit) -> None:
-    page = open_page(scene.app.url + "?tab=listen")
+def test_a_playing_clip_is_not_disturbed_by_news_of_other_clips(scene: Scene, shared_page: Visit) -> None:
+    page = shared_page(scene.app.url, "Listen")
     expect(page.locator("#clips audio")).to_have_count(4)
     page.locator("#clips audio").first.evaluate(
         "audio => { audio.same = true; audio.loop = true; return audio.play(); }")
@@ -345,8 +347,8 @@ def test_a_playing_clip_is_not_disturbed_by_news_of_other_clips(scene: Scene, op
         "audio => audio.same && audio.currentTime > 0 && (!audio.paused || audio.ended)")
 
 
-def test_a_blind_vote_is_kept_and_then_the_names_come_out(scene: Scene, open_page: Visit) -> None:
-    page = open_page(scene.app.url + "?tab=listen")
+def test_a_blind_vote_is_kept_and_then_the_names_come_out(scene: Scene, shared_page: Visit) -> None:
+    page = shared_page(scene.app.url, "Listen")
     page.locator("#listen-blind input").check()
     expect(page.locator("#clips")).to_contain_text("Sample A")
     expect(page.locator("#clips")).not_to_contain_text("CER")
