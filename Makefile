@@ -68,12 +68,15 @@ lint: $(INSTALLED_DEV)
 types: $(INSTALLED_DEV)
 	$(PY) -m mypy
 
-# A thread and a process a core: two processes with two threads each slow one another down many times over.
+# A thread and a process a core: two processes with two threads each slow one another down many times over. Files in
+# their order: by the number of their tests the longest files, which have one test, would come last, one of them alone.
 test-quick: $(INSTALLED_DEV)
-	OMP_NUM_THREADS=1 $(PYTEST) --ignore=tests/browser -m "not slow" -n auto --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 $(PYTEST) --ignore=tests/browser -m "not slow" -n auto --maxprocesses 4 --dist loadfile \
+		--no-loadscope-reorder
 
 test-browser: $(INSTALLED_DEV)
-	OMP_NUM_THREADS=1 $(PYTEST) tests/browser -m "not slow" -n auto --maxprocesses 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(PYTEST) tests/browser -m "not slow" -n auto --maxprocesses 2 --dist loadfile \
+		--no-loadscope-reorder
 
 test-slow: $(INSTALLED_DEV)
 	$(PYTEST) -m slow

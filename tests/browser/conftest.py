@@ -38,6 +38,14 @@ expect.set_options(timeout=PATIENCE_MS)
 Take = Callable[[Page, str], Path]
 
 
+_LONGEST = ("test_main_job", "test_chatterbox")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take minutes come first, so that none of them runs alone at the end."""
+    items.sort(key=lambda item: item.path.stem not in _LONGEST)
+
+
 def chromium() -> str:
     """Path of a Chromium: LISAN_CHROMIUM, or one that the system has."""
     named = os.environ.get("LISAN_CHROMIUM")
