@@ -29,16 +29,82 @@ class Scene:
     workspace: Workspace
 
 
-@pytest.fixture
-def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    workspace = Workspace.open(tmp_path / "workspace")
-    with serving() as hub:
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    home = tmp_path_factory.mktemp("hub")
+    workspace = Workspace.open(home / "workspace")
+    with serving() as hub, pytest.MonkeyPatch.context() as patch:
         hub.add(MAIN, FILES)
         hub.tokens[TOKEN] = "write"
-        for name, value in (("HF_ENDPOINT", hub.url), ("HF_TOKEN", TOKEN), ("HF_HOME", str(tmp_path / "hf"))):
-            monkeypatch.setenv(name, value)
+        for name, value in (("HF_ENDPOINT", hub.url), ("HF_TOKEN", TOKEN), ("HF_HOME", str(home / "hf"))):
+            patch.setenv(name, value)
         with served(workspace.path) as app:
             yield Scene(app, hub, workspace)
+
+
+@LOOKS
+def test_the_choices_fit_their_width(scene: Scene, open_page: Visit, take: Take, size: tuple[int, int],
+                                     scheme: str) -> None:
+    page = open_page(scene.app.url + "?tab=model", size, scheme)
+    page.locator("#chatterbox-variant input").click()
+    page.get_by_role("option", name="Latin American Spanish pack").click()
+    expect(page.locator("#about-chatterbox")).to_contain_text("t3_es_mx_latam.safetensors")
+    for fold in ("Import from a local folder", "Name and revision", "Command line"):
+        page.locator("#tab-model").get_by_role("button", name=fold).first.click()
+    expect(page.locator("#command-chatterbox")).to_contain_text("--variant es-mx-latam")
+    take(page, f"choices-{size[0]}-{scheme}")
+    wide = page.evaluate("""[...document.querySelectorAll('.family *')]
+        .map(element => element.getBoundingClientRect().right).reduce((one, other) => Math.max(one, other))""")
+    assert wide <= size[0]
+
+
+def test_the_licences_of_all_parts_are_accepted_with_one_tick(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url + "?tab=model")
+    about, accept = page.locator("#about-indextts2"), page.locator("#indextts2-accept-licence")
+    before = scene.workspace.list_runs()
+    for words in ("bilibili Model Use License Agreement", "non-commercial", "MIT License", "Apache License 2.0"):
+        expect(about).to_contain_text(words)
+    expect(page.locator("#chatterbox-accept-licence")).to_be_hidden()
+    page.locator("#get-indextts2").click()
+    expect(page.locator("#tab-model [role=alert]").first).to_contain_text("licences that you have not accepted")
+    assert scene.workspace.list_runs() == before
+    expect(accept).to_contain_text("I have read and accept: bilibili Model Use License Agreement; MIT License")
+    accept.locator("input").check()
+    page.locator("#tab-model").get_by_role("button", name="Command line").last.click()
+    expect(page.locator("#command-indextts2")).to_contain_text("--accept-licence bilibili")
+    page.locator("#get-indextts2").click()
+    expect(page.locator("#progress-indextts2")).to_contain_text("IndexTeam/IndexTTS-2 is private")  # not on this hub
+
+
+def test_a_folder_on_disk_takes_the_place_of_the_hub(scene: Scene, open_page: Visit, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    asked = list(scene.hub.asked)
+    page = open_page(scene.app.url + "?tab=model")
+    page.locator("#tab-model").get_by_role("button", name="Import from a local folder").first.click()
+    page.locator("#chatterbox-folder input, #chatterbox-folder textarea").fill(str(folder))
+    page.locator("#get-chatterbox").click()
+    expect(page.locator("#progress-chatterbox")).to_contain_text(f"{folder} has no {T3}")
+    assert scene.hub.asked == asked
+
+
+def fill_repository(page: Page) -> None:
+    """Type it once the export is chosen: what is typed before the opened section is drawn is lost."""
+    expect(page.locator("#push-export input")).to_have_value("mine")
+    page.locator("#push-repository input, #push-repository textarea").fill("me/amharic")
+
+
+def test_an_export_is_pushed_and_its_address_shown(scene: Scene, open_page: Visit, take: Take) -> None:
+    write_export(scene.workspace)
+    page = open_page(scene.app.url + "?tab=certificate")
+    page.get_by_role("button", name="Push to the Hub").click()
+    fill_repository(page)
+    page.locator("#push").click()
+    expect(page.locator("#push-result")).to_contain_text(f"{scene.hub.url}/me/amharic")
+    expect(page.locator("#push-result")).to_contain_text("its owner")
+    open_tab(page, "Certificate")
+    take(page, "push-1280-light")
+    assert scene.hub.repositories["me/amharic"].private
 
 
 def test_a_download_is_watched_stopped_and_resumed(scene: Scene, open_page: Visit, take: Take) -> None:
@@ -61,69 +127,6 @@ def test_a_download_is_watched_stopped_and_resumed(scene: Scene, open_page: Visi
     expect(page.locator("#family-chatterbox")).to_contain_text("in the workspace")
     assert contents(scene.workspace.model("chatterbox")) == FILES
     assert TOKEN not in page.content()
-
-
-@LOOKS
-def test_the_choices_fit_their_width(scene: Scene, open_page: Visit, take: Take, size: tuple[int, int],
-                                     scheme: str) -> None:
-    page = open_page(scene.app.url + "?tab=model", size, scheme)
-    page.locator("#chatterbox-variant input").click()
-    page.get_by_role("option", name="Latin American Spanish pack").click()
-    expect(page.locator("#about-chatterbox")).to_contain_text("t3_es_mx_latam.safetensors")
-    for fold in ("Import from a local folder", "Name and revision", "Command line"):
-        page.locator("#tab-model").get_by_role("button", name=fold).first.click()
-    expect(page.locator("#command-chatterbox")).to_contain_text("--variant es-mx-latam")
-    take(page, f"choices-{size[0]}-{scheme}")
-    wide = page.evaluate("""[...document.querySelectorAll('.family *')]
-        .map(element => element.getBoundingClientRect().right).reduce((one, other) => Math.max(one, other))""")
-    assert wide <= size[0]
-
-
-def test_a_folder_on_disk_takes_the_place_of_the_hub(scene: Scene, open_page: Visit, tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    page = open_page(scene.app.url + "?tab=model")
-    page.locator("#tab-model").get_by_role("button", name="Import from a local folder").first.click()
-    page.locator("#chatterbox-folder input, #chatterbox-folder textarea").fill(str(folder))
-    page.locator("#get-chatterbox").click()
-    expect(page.locator("#progress-chatterbox")).to_contain_text(f"{folder} has no {T3}")
-    assert scene.hub.asked == []
-
-
-def test_the_licences_of_all_parts_are_accepted_with_one_tick(scene: Scene, open_page: Visit) -> None:
-    page = open_page(scene.app.url + "?tab=model")
-    about, accept = page.locator("#about-indextts2"), page.locator("#indextts2-accept-licence")
-    for words in ("bilibili Model Use License Agreement", "non-commercial", "MIT License", "Apache License 2.0"):
-        expect(about).to_contain_text(words)
-    expect(page.locator("#chatterbox-accept-licence")).to_be_hidden()
-    page.locator("#get-indextts2").click()
-    expect(page.locator("#tab-model [role=alert]").first).to_contain_text("licences that you have not accepted")
-    assert scene.workspace.list_runs() == []
-    expect(accept).to_contain_text("I have read and accept: bilibili Model Use License Agreement; MIT License")
-    accept.locator("input").check()
-    page.locator("#tab-model").get_by_role("button", name="Command line").last.click()
-    expect(page.locator("#command-indextts2")).to_contain_text("--accept-licence bilibili")
-    page.locator("#get-indextts2").click()
-    expect(page.locator("#progress-indextts2")).to_contain_text("IndexTeam/IndexTTS-2 is private")  # not on this hub
-
-
-def fill_repository(page: Page) -> None:
-    """Type it once the export is chosen: what is typed before the opened section is drawn is lost."""
-    expect(page.locator("#push-export input")).to_have_value("mine")
-    page.locator("#push-repository input, #push-repository textarea").fill("me/amharic")
-
-
-def test_an_export_is_pushed_and_its_address_shown(scene: Scene, open_page: Visit, take: Take) -> None:
-    write_export(scene.workspace)
-    page = open_page(scene.app.url + "?tab=certificate")
-    page.get_by_role("button", name="Push to the Hub").click()
-    fill_repository(page)
-    page.locator("#push").click()
-    expect(page.locator("#push-result")).to_contain_text(f"{scene.hub.url}/me/amharic")
-    expect(page.locator("#push-result")).to_contain_text("its owner")
-    open_tab(page, "Certificate")
-    take(page, "push-1280-light")
-    assert scene.hub.repositories["me/amharic"].private
 
 
 def test_a_missing_token_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_page: Visit) -> None:
