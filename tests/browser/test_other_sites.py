@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page
 from core.workspace import Workspace
 from tests.browser.conftest import FLAGS, PATIENCE_MS, chromium, open_tab, wait_until
 from tests.processes import free_port
-from tests.serving import served
+from tests.serving import App, served
 
 pytestmark = pytest.mark.browser
 NAMES = ("evil.example", "outer.example")
@@ -137,13 +137,26 @@ def proxy(target: str, outer: bool, port: int) -> Iterator[None]:
     thread.join(PATIENCE_MS / 1000)
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
-    made = Workspace.open(tmp_path / "workspace")
-    audio = made.runs / "one" / "audio"
+@dataclass(frozen=True)
+class Site:
+    """A served page with its workspace, and a port that a proxy before it may take."""
+
+    app: App
+    workspace: Workspace
+    port: int
+
+
+@pytest.fixture(scope="module")
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The app with the arguments of the parameter, in which HOST and PORT are filled in."""
+    workspace, port = Workspace.open(tmp_path_factory.mktemp("site") / "workspace"), free_port()
+    audio = workspace.runs / "one" / "audio"
     audio.mkdir(parents=True)
     (audio / "clip.ogg").write_bytes(b"OggS")
-    return made
+    arguments = [argument.replace("HOST", address_of_this_machine()).replace("PORT", str(port))
+                 for argument in request.param]
+    with served(workspace.path, arguments) as app:
+        yield Site(app, workspace, port)
 
 
 def look(page: Page, url: str, sign_in: bool) -> list[str]:
@@ -195,13 +208,17 @@ def address_of_this_machine() -> str:
             return "127.0.0.1"
 
 
-@pytest.mark.parametrize(("network", "sign_in"), [(False, False), (False, True), (True, True)])
-def test_another_site_gets_nothing_and_does_nothing(network: bool, sign_in: bool, workspace: Workspace,
-                                                    named_browser: Browser, other_site: int) -> None:
-    host = address_of_this_machine() if network else "127.0.0.1"
-    arguments = ["--host", host, *(["--auth", "me:secret"] if sign_in else [])]
-    with served(workspace.path, arguments) as app, named_browser.new_context() as context:
-        page = context.new_page()
+SIGN_IN = ("--auth", "me:secret")
+ALLOWED = (*SIGN_IN, "--allow-host", "outer.example")
+ROOT_PATH = (*SIGN_IN, "--root-path", "http://outer.example:PORT")
+
+
+@pytest.mark.parametrize(("site", "network", "sign_in"), [
+    ((), False, False), (SIGN_IN, False, True), (("--host", "HOST", *SIGN_IN), True, True)], indirect=["site"])
+def test_another_site_gets_nothing_and_does_nothing(site: Site, network: bool, sign_in: bool, named_browser: Browser,
+                                                    other_site: int) -> None:
+    with named_browser.new_context() as context:
+        app, page = site.app, context.new_page()
         assert look(page, app.url, sign_in) == []
         other = context.new_page()
         attack(other, f"http://127.0.0.1:{other_site}/", app.url)  # another port of this machine
@@ -212,7 +229,7 @@ def test_another_site_gets_nothing_and_does_nothing(network: bool, sign_in: bool
             assert answer is not None
             assert answer.status == 403
             assert "does not answer to the name evil.example" in other.content()
-        unharmed(workspace)
+        unharmed(site.workspace)
         cookies = context.cookies(app.url)
         assert all(cookie["sameSite"] == "Lax" for cookie in cookies)
         assert bool(cookies) == sign_in
@@ -220,21 +237,17 @@ def test_another_site_gets_nothing_and_does_nothing(network: bool, sign_in: bool
         page.wait_for_selector("#tabs [role=tab]", timeout=PATIENCE_MS)
 
 
-@pytest.mark.parametrize(("outer", "name", "arguments"), [
-    (False, "127.0.0.1", []), (True, "127.0.0.1", []), (True, "outer.example", ["--allow-host", "outer.example"]),
-    (False, "outer.example", ["--root-path", "http://outer.example:PORT"]),
-    (True, "outer.example", ["--root-path", "http://outer.example:PORT"]),
-])
+@pytest.mark.parametrize(("site", "outer", "name"), [
+    (SIGN_IN, False, "127.0.0.1"), (SIGN_IN, True, "127.0.0.1"), (ALLOWED, True, "outer.example"),
+    (ROOT_PATH, False, "outer.example"), (ROOT_PATH, True, "outer.example"),
+], indirect=["site"])
 def test_behind_a_proxy_that_rewrites_the_host_the_page_works_and_another_site_does_not(
-    outer: bool, name: str, arguments: list[str], workspace: Workspace, named_browser: Browser, other_site: int,
+    site: Site, outer: bool, name: str, named_browser: Browser, other_site: int,
 ) -> None:
-    port = free_port()
-    given = [argument.replace("PORT", str(port)) for argument in arguments]
-    with (served(workspace.path, ["--auth", "me:secret", *given]) as app, proxy(app.url, outer, port),
-          named_browser.new_context() as context):
-        url = f"http://{name}:{port}/"
+    with proxy(site.app.url, outer, site.port), named_browser.new_context() as context:
+        url = f"http://{name}:{site.port}/"
         assert look(context.new_page(), url, True) == []
         other = context.new_page()
         attack(other, f"http://evil.example:{other_site}/", url)
         attack(other, f"http://127.0.0.1:{other_site}/", url)
-        unharmed(workspace)
+        unharmed(site.workspace)
