@@ -16,8 +16,9 @@ override WORKSPACE := $(if $(spelled),$(patsubst --workspace=%,%,$(lastword $(sp
 PUBLISHED := chatterbox-tts==0.1.7 indextts2-inference==2.1.1 indextts25-inference==0.2.0
 PYTEST := $(PY) -m pytest
 STAGES := lint types test-quick test-browser
+QUICK := not slow and not long
 
-.PHONY: install gpu run demo check test $(STAGES) test-slow test-all test-hostile test-kills test-rounding \
+.PHONY: install gpu run demo check test $(STAGES) test-long test-slow test-all test-hostile test-kills test-rounding \
 	test-processors doctor reference help
 .DEFAULT_GOAL := help
 
@@ -25,9 +26,10 @@ help:
 	@echo "make install   the packages only; make run does it too"
 	@echo "make run       the app, with the built-in model and the demo dataset in place"
 	@echo "make demo      the whole main job without a browser; ends with $(WORKSPACE)/demo/report.json"
-	@echo "make test      lint, types and every test but the slow ones; or one of its stages:"
+	@echo "make test      lint, types and every test but the long and the slow ones; or one of its stages:"
 	@echo "               $(STAGES)"
-	@echo "make test-all  the slow ones too"
+	@echo "make test-long  whole ways that take half a minute or more of processor time, which CI runs too"
+	@echo "make test-all  the long and the slow ones too"
 	@echo "make test-hostile  every input of the hostile suite, and other sites in a browser"
 	@echo "make test-kills  a training killed at fifty random moments, and the one that was not"
 	@echo "make test-processors  the quick tests as older and other processors compute"
@@ -60,7 +62,7 @@ test: $(INSTALLED_DEV)
 	@$(call RUN_STAGES,$(STAGES))
 
 test-all: $(INSTALLED_DEV)
-	@$(call RUN_STAGES,$(STAGES) test-slow)
+	@$(call RUN_STAGES,$(STAGES) test-long test-slow)
 
 lint: $(INSTALLED_DEV)
 	$(PY) -m ruff check .
@@ -71,12 +73,15 @@ types: $(INSTALLED_DEV)
 # A thread and a process a core: two processes with two threads each slow one another down many times over. Files in
 # their order: by the number of their tests the longest files, which have one test, would come last, one of them alone.
 test-quick: $(INSTALLED_DEV)
-	OMP_NUM_THREADS=1 $(PYTEST) --ignore=tests/browser -m "not slow" -n auto --maxprocesses 4 --dist loadfile \
+	OMP_NUM_THREADS=1 $(PYTEST) --ignore=tests/browser -m "$(QUICK)" -n auto --maxprocesses 4 --dist loadfile \
 		--no-loadscope-reorder
 
 test-browser: $(INSTALLED_DEV)
-	OMP_NUM_THREADS=1 $(PYTEST) tests/browser -m "not slow" -n auto --maxprocesses 2 --dist loadfile \
+	OMP_NUM_THREADS=1 $(PYTEST) tests/browser -m "$(QUICK)" -n auto --maxprocesses 2 --dist loadfile \
 		--no-loadscope-reorder
+
+test-long: $(INSTALLED_DEV)
+	OMP_NUM_THREADS=1 $(PYTEST) -m "long and not slow" -n auto --maxprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(INSTALLED_DEV)
 	$(PYTEST) -m slow

@@ -62,6 +62,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_recordings(tmp_path_factory.mktemp("recordings"))
 
 
+@pytest.mark.long
 def test_a_language_is_added_from_recordings_to_an_export(
     app: App, workspace: Workspace, recordings: Path, open_page: Callable[..., Page], take: Take,
 ) -> None:

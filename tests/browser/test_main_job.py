@@ -19,7 +19,7 @@ from tests.browser.conftest import NARROW, Take, open_tab, wait_until
 from tests.serving import served
 from ui.start import chain_of, usable
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 CHAIN_S = 900.0
 
 

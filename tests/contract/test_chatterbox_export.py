@@ -29,6 +29,7 @@ from tests.trained import RUN, write_checkpoint
 from tests.worlds import Listener, extend_world
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 TEXT = "ሀለመ ሰረቀ"
 

@@ -125,7 +125,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 
 
 @pytest.mark.parametrize(("kills", "steps"), [
-    (3, 120), pytest.param(50, 2000, marks=pytest.mark.slow),
+    pytest.param(3, 120, marks=pytest.mark.long), pytest.param(50, 2000, marks=pytest.mark.slow),
 ])
 def test_a_run_killed_at_random_ends_with_the_losses_of_one_that_was_not(
         world: Workspace, kills: int, steps: int) -> None:

@@ -38,6 +38,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     return extended_world(tmp_path / "workspace")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scope", ["gated", pytest.param("full", marks=pytest.mark.slow)])
 def test_two_processes_give_the_losses_of_one_with_twice_the_batch(world: Workspace, scope: str) -> None:
     one, two = Listener(world.runs / "one"), Listener(world.runs / "two")
@@ -86,6 +87,7 @@ def short_of_memory(rank: int, path: Path, port: int, results: SimpleQueue) -> N
     group.close()
 
 
+@pytest.mark.long
 def test_a_process_that_runs_out_of_memory_makes_all_halve_their_micro_batches(world: Workspace) -> None:
     (_, first, plan, fault, warnings), (_, second, *same) = two_do(short_of_memory, world.path)
     assert [plan, fault, warnings] == same
@@ -142,6 +144,7 @@ def on_a_machine_with_a_gpu(rank: int, path: Path, port: int, results: SimpleQue
     results.put((rank, len(losses([listener]))))
 
 
+@pytest.mark.long
 def test_ranks_of_torchrun_train_on_the_device_of_rank_0(world: Workspace) -> None:
     assert two_do(on_a_machine_with_a_gpu, world.path) == ((0, 1), (1, 0))
 
@@ -196,6 +199,7 @@ def test_a_run_of_one_process_uses_no_collective(world: Workspace, monkeypatch: 
     assert ONE_PROCESS.run_on_rank0(lambda: 3) == 3
 
 
+@pytest.mark.long
 def test_a_shared_run_goes_on_as_if_it_had_not_stopped(world: Workspace) -> None:
     options = train_options(batch_size=3, processes=2, **{**SAME, "adapter_dropout": 0.3})
     whole = Listener(world.runs / "whole")

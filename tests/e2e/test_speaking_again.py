@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from config.schema import CompareOptions, SamplingOptions
 from core.jobs import control
 from core.jobs.job import create_job
@@ -30,6 +32,7 @@ def sounds(state: JobState) -> list[bytes]:
     return [(state.job.directory / clip.path).read_bytes() for clip in state.audio]
 
 
+@pytest.mark.long
 def test_the_second_comparison_loads_nothing_and_sounds_the_same(tmp_path: Path) -> None:
     workspace = trained_world(tmp_path / "workspace")
     server = ModelServerClient(workspace, "cpu")

@@ -157,6 +157,7 @@ def speech_logits(tensors: dict[str, torch.Tensor], given: dict[str, torch.Tenso
     return model.mel_head(model.hidden_states(torch.cat(rows, 1))[:, -given["codes"].shape[1]:])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("language", ["am", "om", "en"])
 def test_the_published_package_loads_an_export_with_the_same_ids_and_logits(
         made: Path, front_end: FrontEnd, tmp_path: Path, language: str) -> None:
