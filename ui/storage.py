@@ -158,7 +158,7 @@ def _build_bin(page: Page, sizes: Measurements) -> None:
 
     def restore_entry(reference: str | None) -> Sequence[object]:
         if not reference:
-            raise UserError("The bin is empty.", "Only what was deleted can be restored.")
+            raise UserError("Nothing in the bin is chosen.", "Choose what to restore; only what was deleted can be.")
         item = storage.restore(page.workspace, reference)
         sizes.renew()
         return [job_views.notice(f"Restored: {item.reference}.", "good")]

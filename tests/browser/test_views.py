@@ -402,6 +402,7 @@ def test_what_is_deleted_comes_back_and_what_a_job_needs_stays(scene: Scene, ope
     delete("Tokenizers", "tiny-am")
     expect(page.locator("#bin")).to_contain_text("tiny-am")
     assert scene.workspace.list_tokenizers() == []
+    expect(page.locator("#bin-entry input")).to_have_value(re.compile("tiny-am"))
     page.locator("#bin-restore").click()
     expect(page.locator("#bin")).to_contain_text("The bin is empty")
     assert scene.workspace.list_tokenizers() == ["tiny-am"]
