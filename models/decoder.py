@@ -66,13 +66,9 @@ class KVCache:
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor):
         """Store (B, heads, T, head size) at positions (B, T); the layer's keys and values over the span."""
         stored_keys, stored_values = self.storage[layer]
-        if self.aligned and keys.shape[2] == 1:  # a copy is faster than a scatter
-            stored_keys[:, :, self.span - 1 : self.span] = keys
-            stored_values[:, :, self.span - 1 : self.span] = values
-        else:
-            index = positions[:, None, :, None].expand_as(keys)
-            stored_keys.scatter_(2, index, keys.to(stored_keys.dtype))
-            stored_values.scatter_(2, index, values.to(stored_values.dtype))
+        index = positions[:, None, :, None].expand_as(keys)
+        stored_keys.scatter_(2, index, keys.to(stored_keys.dtype))
+        stored_values.scatter_(2, index, values.to(stored_values.dtype))
         return stored_keys[:, :, :self.span], stored_values[:, :, :self.span]
 
     def watch(self, layer: int, rows: torch.Tensor) -> torch.Tensor | None:

@@ -101,7 +101,7 @@ class EstimatorAttention(nn.Module):
             linear(frames).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, F, D)
             for linear in (self.to_q, self.to_k, self.to_v)
         )
-        mixed = attend(query, key, value, None)
+        mixed = attend(query, key, value)
         return self.to_out[0](mixed.transpose(1, 2).flatten(2))
 
 

@@ -114,7 +114,7 @@ class Attention(nn.Module):
         rows, length, width = frames.shape
         query, key, value = self.wqkv(frames).view(rows, length, 3, self.heads, -1).unbind(2)
         query, key = rotate(query[:, first:], rotary[first:]), rotate(key, rotary)
-        mixed = attend(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), None)
+        mixed = attend(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
         return self.wo(mixed.transpose(1, 2).reshape(rows, length - first, width))
 
 

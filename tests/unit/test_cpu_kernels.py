@@ -16,8 +16,8 @@ from models.quantize import quantize_
 
 ROWS, CAPACITY, FILLED = 4, 40, 30
 CONFIGS = {
-    "decoder": DecoderConfig(64, 2, 4, 128, rotary_scaling=RotaryScaling()),
-    "gpt2": DecoderConfig(64, 2, 4, 128, rotary_theta=None),
+    "decoder": DecoderConfig(64, 2, 2, 128, rotary_scaling=RotaryScaling()),
+    "gpt2": DecoderConfig(64, 2, 2, 128, rotary_theta=None),
 }
 WRAPPED = {"decoder": ("k_proj", "o_proj", "gate_proj"), "gpt2": ("c_attn", "c_fc")}
 

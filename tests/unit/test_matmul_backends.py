@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +12,8 @@ from torch import nn
 from core.model.adapters import AdapterPlan, Adapters
 from models import matmul_backends
 from models.matmul_backends import Linear
+
+needs_onednn = pytest.mark.skipif(not matmul_backends._HAS_ONEDNN, reason="this torch has no oneDNN")
 
 
 def pair(bias: bool) -> tuple[nn.Linear, Linear]:
@@ -18,15 +23,66 @@ def pair(bias: bool) -> tuple[nn.Linear, Linear]:
     return plain, ours
 
 
+@pytest.fixture
+def by_onednn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """oneDNN multiplies whatever there is to multiply; the number of rows of each of its products."""
+    rows: list[int] = []
+    product = matmul_backends.product
+
+    def count(given: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
+        rows.append(given.numel() // given.shape[-1])
+        return product(given, *others)
+
+    monkeypatch.setattr(matmul_backends, "product", count)
+    monkeypatch.setattr(matmul_backends, "_SMALL", 1)
+    monkeypatch.setattr(matmul_backends, "_torch_is_slow", lambda: True)
+    return rows
+
+
+@needs_onednn
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1, 64), (2, 1, 64), (3, 50, 64), (0, 64)])
 @torch.inference_mode()
-def test_it_is_the_plain_layer_to_rounding(bias: bool, shape: tuple[int, ...]) -> None:
+def test_it_is_the_plain_layer_to_rounding(bias: bool, shape: tuple[int, ...], by_onednn: list[int]) -> None:
     plain, ours = pair(bias)
     rows = torch.randn(shape)
     made, wanted = ours(rows), plain(rows)
+    assert by_onednn == ([math.prod(shape[:-1])] if rows.numel() else [])
     assert made.shape == wanted.shape
     assert torch.allclose(made, wanted, atol=1e-5)
+
+
+@needs_onednn
+@pytest.mark.parametrize("slow", [True, False])
+@torch.inference_mode()
+def test_what_torch_multiplies_as_fast_is_left_to_it(
+    slow: bool, by_onednn: list[int], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, ours = pair(False)
+    monkeypatch.setattr(matmul_backends, "_torch_is_slow", lambda: slow)
+    for rows in (1, 15, 16, 200):
+        ours(torch.randn(rows, 64))
+    assert by_onednn == ([1, 15, 16, 200] if slow else [16, 200])
+    monkeypatch.setattr(matmul_backends, "_SMALL", 64 * 96 * 16 + 1)
+    by_onednn.clear()
+    for rows in (16, 17):
+        ours(torch.randn(rows, 64))
+    assert by_onednn == [17]
+
+
+@needs_onednn
+@pytest.mark.parametrize("slow", [True, False])
+@torch.inference_mode()
+def test_the_slower_of_the_two_is_found(slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them takes longer than it does, by far more than they differ on any processor."""
+    delayed, name = (matmul_backends.F, "linear") if slow else (matmul_backends, "product")
+
+    def late(*given: torch.Tensor) -> torch.Tensor:
+        time.sleep(2e-3)
+        return given[0]
+
+    monkeypatch.setattr(delayed, name, late)
+    assert matmul_backends._torch_is_slow.__wrapped__() is slow
 
 
 def test_it_gives_the_plain_gradient() -> None:
@@ -53,6 +109,7 @@ def test_packed_weights_give_the_same_product_for_any_number_of_rows(rows: int) 
     assert torch.allclose(made, given.float() @ weight.float().T, rtol=1e-2, atol=1e-1)
 
 
+@pytest.mark.usefixtures("by_onednn")
 @torch.inference_mode()
 def test_an_adapter_that_is_off_leaves_its_product_to_the_bit() -> None:
     _, ours = pair(False)

@@ -11,16 +11,12 @@ import torch
 from torch import nn
 
 from core.model.adapters import AdapterPlan, Adapters
-from models.decoder import Decoder, DecoderConfig, KVCache, RotaryScaling
-from models.gpt2 import GPT2
+from models.decoder import Decoder, DecoderConfig, KVCache
+from tests.unit.test_cpu_kernels import CONFIGS, network
 
 pytest.importorskip("triton")
 HALF = torch.float16  # the interpreter's products have no bfloat16
 ROWS, CAPACITY, FILLED = 3, 160, 140
-CONFIGS = {
-    "decoder": DecoderConfig(64, 2, 2, 128, rotary_scaling=RotaryScaling()),
-    "gpt2": DecoderConfig(64, 2, 2, 128, rotary_theta=None),
-}
 NAMES = {"decoder": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "down_proj"), "gpt2": ("c_attn", "c_proj")}
 
 
@@ -31,14 +27,6 @@ def kernels() -> ModuleType:
     if not knobs.runtime.interpret:
         pytest.skip("the kernels are compiled here, and tests/contract/test_cuda.py tries them")
     return importlib.import_module("models.triton_kernels")
-
-
-def network(kind: str) -> nn.Module:
-    torch.manual_seed(0)
-    made = Decoder(CONFIGS[kind]) if kind == "decoder" else GPT2(CONFIGS[kind])
-    for value in made.parameters():
-        nn.init.normal_(value, 1.0 if value.ndim == 1 else 0.0, 0.1)
-    return made.requires_grad_(False).eval()
 
 
 def random_cache(config: DecoderConfig) -> KVCache:
