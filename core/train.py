@@ -51,7 +51,8 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
     device = compute.setup_device(options.device)
     with trackers.open_trackers(reporter, options.tracker, options.model_dump(mode="json")) as reporter:
         with distributed.launch(options.processes, device, ["-m", "core.train", str(workspace.path)]) as group:
-            group.broadcast((reporter.directory.name, options.model_dump(mode="json")))  # to `run_other_rank`
+            values = {**options.model_dump(mode="json"), "device": device.type}  # of rank 0, also where it was `auto`
+            group.broadcast((reporter.directory.name, values))  # to `run_other_rank`
             training_run, _ = prepare_run(options, workspace, reporter, group)
             train_loop(training_run)
         return run_result(training_run.trainer, reporter)

@@ -198,13 +198,15 @@ def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iter
     started, address = list[subprocess.Popen[bytes]](), "env://"
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         started, address = _start_ranks(processes, device, command)
-    init_process_group(address, 0, world_size, device)
-    group = ProcessGroup(0, world_size, started)
+    group = None
     try:
-        with watch_processes(started):
+        with watch_processes(started):  # also while this rank waits for the others to join
+            init_process_group(address, 0, world_size, device)
+            group = ProcessGroup(0, world_size, started)
             yield group
     finally:
-        group.close()
+        if group is not None:
+            group.close()
         for process in started:
             try:
                 process.wait(_EXIT_TIMEOUT_S)
@@ -216,8 +218,8 @@ def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iter
 def init_process_group(address: str, rank: int, world_size: int, device: torch.device | None = None) -> None:
     """Join the other ranks; on CUDA each rank of a machine gets a separate device.
 
-    `device`: in rank 0. The others get its type from there, because torchrun starts them without the options of a
-    resumed run, and all ranks need the same backend.
+    `device` is that of rank 0, None in the other ranks. They get its type through the store of the rendezvous, because
+    all ranks need the same backend, and those that torchrun started do not know the options yet.
     """
     store, _, _ = next(rendezvous(address, rank, world_size, timeout=_WAIT_TIMEOUT))
     store.set_timeout(_WAIT_TIMEOUT)
@@ -225,7 +227,11 @@ def init_process_group(address: str, rank: int, world_size: int, device: torch.d
         store.set(_DEVICE_KEY, device.type)
     on_cuda = store.get(_DEVICE_KEY) == b"cuda"
     if on_cuda:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
+        local_rank = int(os.environ.get("LOCAL_RANK", rank))
+        if local_rank >= torch.cuda.device_count():
+            raise UserError(f"Local rank {local_rank} needs a CUDA device of its own, and {socket.gethostname()} has "
+                            f"{torch.cuda.device_count()}.", "Start fewer processes there, or train on the CPU.")
+        torch.cuda.set_device(local_rank)
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_cuda else "gloo", store=store, rank=rank,
                             world_size=world_size, timeout=_WAIT_TIMEOUT)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from config.errors import UserError
-from core import train
+from core import compute, train
 from core.jobs import checkpoint_names, control, events
 from core.jobs import job as job_files
 from core.jobs.events import Step
@@ -126,27 +127,34 @@ def test_a_loss_that_is_not_finite_on_one_rank_skips_the_batch_on_all(world: Wor
     assert "A batch of step 2 was skipped: speech loss nan" in first[3][0]
 
 
-def on_a_machine_with_a_gpu(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
-    """A rank of two as torchrun starts them, for a training on the CPU; until they meet there seems to be a GPU."""
+def as_torchrun_starts_it(rank: int, path: Path, port: int, results: SimpleQueue, *, device: str) -> None:
+    """A rank of two, with a `device` as rank 0 was given it. A GPU seems to be in the machine of rank 1 until it has
+    chosen its device, and for `cpu` in that of rank 0 too.
+    """
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    available, join = torch.cuda.is_available, distributed.init_process_group
+    available, set_up = torch.cuda.is_available, compute.setup_device
+    seen = available if rank == 0 and device == "auto" else lambda: True
 
-    def meet(*given: object) -> None:
-        join(*given)
-        torch.cuda.is_available = available
+    def choose(chosen: str) -> torch.device:
+        torch.cuda.is_available = seen
+        try:
+            return set_up(chosen)
+        finally:
+            torch.cuda.is_available = available
 
-    torch.cuda.is_available, distributed.init_process_group = lambda: True, meet
+    torch.cuda.is_available, compute.setup_device = seen, choose
     workspace, listener = Workspace.open(path), Listener(path / "runs" / "one")
     if rank == 0:
-        train.run(train_options(**{**SAME, "steps": 1}, device="cpu"), workspace, listener)
+        train.run(train_options(**{**SAME, "steps": 1}, device=device), workspace, listener)
     else:
         train.run_other_rank(workspace)
     results.put((rank, len(losses([listener]))))
 
 
 @pytest.mark.long
-def test_ranks_of_torchrun_train_on_the_device_of_rank_0(world: Workspace) -> None:
-    assert two_do(on_a_machine_with_a_gpu, world.path) == ((0, 1), (1, 0))
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_ranks_of_torchrun_train_on_the_device_of_rank_0(world: Workspace, device: str) -> None:
+    assert two_do(partial(as_torchrun_starts_it, device=device), world.path) == ((0, 1), (1, 0))
 
 
 def agree(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
