@@ -64,7 +64,7 @@ RESUMABLE: tuple[Status, ...] = ("stopped", "failed", "crashed", "skipped")
 POSITION_FILE = "queue_position"
 """File in a job's folder: its position in the queue of its device, if it was moved."""
 _MAX_CACHE_BYTES = 512 << 20
-_RATE_WINDOW_S = 30.0
+_SPEED_WINDOW_S = 30.0
 _NO_LAST_EVENT = "The worker ended without a last event: it was killed, or the machine went down."
 _CRASH_HINT = "Resume it; if it happens again, read the log and check the memory."
 _LISTS: Mapping[type[Event], str] = {
@@ -184,7 +184,7 @@ class JobStateReducer:
                 self._progress(event)
             case Step():
                 self._step(event)
-            case CheckpointSaved():  # a resumed run may report a checkpoint again
+            case CheckpointSaved():  # again when it is the best, and by a resumed run
                 others = (one for one in self._lists["checkpoints"] if one.step != event.step)
                 self._lists["checkpoints"] = [*others, event]
                 self._set(restarts=0)
@@ -227,7 +227,7 @@ class JobStateReducer:
             self._recent.clear()
         self._latest = event
         self._recent.append((event.time, event.done))
-        while event.time - self._recent[0][0] > _RATE_WINDOW_S:
+        while event.time - self._recent[0][0] > _SPEED_WINDOW_S:
             self._recent.popleft()
 
     def _step(self, event: Step) -> None:

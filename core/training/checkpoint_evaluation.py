@@ -46,8 +46,8 @@ _IDEAL = {"similarity": 1.0, "naturalness": 5.0}  # if higher is better: checkpo
 _MAX_RECORDINGS = 40  # over which a speaker's mean vector is computed
 _CUSTOM_SENTENCES = "evaluation_texts.tsv"  # in the run's folder
 _BASE_LANGUAGES = 2  # of which `full` synthesizes a sentence at each checkpoint
-_DRIFT_HINT = ("Use an earlier checkpoint (run:ID@STEP), or train again with lower rates, more replay, distillation, "
-               "or fewer changes to the base (full_trainable, or the scope `gated`, which cannot drift).")
+_DRIFT_HINT = ("Use an earlier checkpoint (run:ID@STEP), or train again with lower learning rates, more replay, "
+               "distillation, or fewer changes to the base (full_trainable, or the scope `gated`, which cannot drift).")
 
 
 @dataclass
@@ -63,7 +63,7 @@ class TrainingRun:
     reporter: Reporter
     drift_clips: Sequence[Utterance] = ()  # of base languages, on which drift is measured
     early_stopping: EarlyStopping = EarlyStopping()
-    base_losses: dict[str, float] = field(default_factory=dict)  # of base languages at step 0, nats a code; in rank 0
+    base_losses: dict[str, float] = field(default_factory=dict)  # of base languages at step 0, nats a code; of rank 0
     custom_sentences: Mapping[str, tuple[HeldOutSentence, ...]] = field(default_factory=dict)  # of `evaluation_texts`
     _validation_samples: dict[str, list[Sample]] = field(default_factory=dict)
     _mean_speakers: dict[str, np.ndarray] = field(default_factory=dict)
@@ -166,11 +166,18 @@ class TrainingRun:
             self.early_stopping = self.early_stopping.after(step, values[step], self.options.min_improvement)
         elif checkpoint_due:
             self.evaluate_checkpoint()
+            group.run_on_rank0(self._report_saved)
         elif self.validation_due():
             if self.early_stopping.step < step:
                 self.validate_losses()
             elif self.early_stopping.best_step == step:  # saved as the best, and killed before it was ranked
                 group.run_on_rank0(lambda: self._rank(self.early_stopping.best))
+
+    def _report_saved(self) -> None:
+        """Report this step's checkpoint again: a run killed between a checkpoint and its event has not reported it."""
+        step = self.trainer.step
+        best = checkpoint.read_ranking(self.directory).best == step
+        self.reporter.emit(CheckpointSaved(step, self._checkpoint_path(), best))
 
     def validation_due(self) -> bool:
         """Whether this step is validated by its losses alone."""
@@ -302,7 +309,10 @@ class TrainingRun:
         return {name: numerator / denominator for name, (numerator, denominator) in sums.items() if denominator}
 
     def _speakers(self) -> dict[str, np.ndarray]:
-        """By voice the mean speaker vector (D,) of the held-out recordings that are most similar to it."""
+        """By voice the mean `similarity_embedding` (D,) of the held-out clips that are nearest to it.
+
+        The nearest are found by the model's own speaker embeddings.
+        """
         if not self._mean_speakers:
             lm, data = self.trainer.tts.lm, self.trainer.data
             of_voices = {name: lm.speaker_embedding(voice.conditioning)
@@ -310,9 +320,9 @@ class TrainingRun:
             recordings: dict[str, list[np.ndarray]] = {}
             pairs = evaluation.spread_evenly(list(zip(data.held_out, data.sentences, strict=True)), _MAX_RECORDINGS)
             for clip, sentence in pairs:
-                vector = lm.speaker_embedding(clip.conditioning)
-                voice = max(sorted(of_voices), key=lambda name: measures.cosine(of_voices[name], vector))
-                with suppress(UserError):  # a silent or very short recording has no speaker vector
+                embedding = lm.speaker_embedding(clip.conditioning)
+                voice = max(sorted(of_voices), key=lambda name: measures.cosine(of_voices[name], embedding))
+                with suppress(UserError):  # a silent or very short recording has no speaker embedding
                     if sentence.original is not None:
                         found = measures.similarity_embedding(*audio.read(sentence.original))
                         recordings.setdefault(voice, []).append(found / np.linalg.norm(found))
