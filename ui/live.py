@@ -42,9 +42,12 @@ _APPLY_IF_UNCHANGED = """(pending, ...current) => {
   const text = (value) => JSON.stringify(value ?? null);
   window.lisanTickSoon && window.lisanTickSoon();  // what depends on these values follows
   return current.map((value, at) =>
-    at in changes && text(changes[at].seen) === text(value) ? changes[at].wanted : value);
+    at in changes && text(changes[at].seen) === text(value) ? changes[at].wanted : undefined);
 }"""
-"""In the browser: put a pending value into its widget only if the widget still has the value that the app saw."""
+"""In the browser: put a pending value into its widget only if the widget still has the value that the app saw.
+
+Gradio leaves the widgets of undefined values alone (6.31); the values given would undo what was typed meanwhile.
+"""
 _LOG = logging.getLogger("lisan.page")
 Found = TypeVar("Found")
 

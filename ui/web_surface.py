@@ -11,6 +11,7 @@ import asyncio
 import datetime
 import ipaddress
 import json
+import logging
 import re
 import shutil
 import socket
@@ -38,6 +39,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from config.errors import UserError
 
+_LOG = logging.getLogger("lisan.page")
 _ASSETS = Path(gradio.__file__).parent / "templates" / "frontend" / "assets"
 _EARLY = b"<script>" + (Path(__file__).parent / "early.js").read_bytes() + b"</script>"
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?)\.?(?::([0-9]{1,5}))?", re.IGNORECASE)
@@ -612,7 +614,7 @@ def faster_core(script: str) -> str | None:
     The search visits all nodes before the one that it is for. Each event calls it about three times for each of the
     page's 200 inputs: half of what the page's scripts took. The replacement remembers where a widget was found.
     """
-    if not (found := _SEARCH.search(script)):
+    if not (found := _SEARCH.search(script)) or _EVENTS_OF_NODE not in script:
         return None
     faster = (Path(__file__).parent / "core.js").read_text("utf-8").replace("findNode", found["find"])
     script = f"{script[:found.start()]}{faster}{script[found.end():]}"
@@ -624,12 +626,16 @@ def _faster_assets() -> list[BaseRoute]:
 
     def route(path: Path, script: str) -> BaseRoute:
         async def answer(_request: Request) -> Response:
-            return Response(script, media_type="text/javascript")
+            return Response(script, media_type="text/javascript", headers={"Cache-Control": "private, max-age=3600"})
 
         return Route(f"/assets/{path.name}", answer)
 
     scripts = {path: faster_core(path.read_text("utf-8")) for path in _ASSETS.glob("core-*.js")}
-    return [route(path, script) for path, script in scripts.items() if script is not None]
+    found = [route(path, script) for path, script in scripts.items() if script is not None]
+    if not found:
+        _LOG.warning("The page needs more of the browser's time: Gradio %s has no search that can be replaced.",
+                     gradio.__version__)
+    return found
 
 
 def remove_old_uploads(folder: Path, age_s: float = UPLOAD_AGE_S) -> None:

@@ -42,7 +42,7 @@ _LONGEST = ("test_main_job", "test_chatterbox")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that take minutes come first, so that none of them runs alone at the end."""
+    """In `make test-long` the two files that take minutes come first, so that neither runs alone at the end."""
     items.sort(key=lambda item: item.path.stem not in _LONGEST)
 
 
@@ -63,51 +63,60 @@ def browser() -> Iterator[Browser]:
         launched.close()
 
 
+def load(browser: Browser, url: str, faults: list[str], size: tuple[int, int] = WIDE, scheme: str = "light") -> Page:
+    """A page at an address in a fresh browser context; errors of its scripts are appended to `faults`."""
+    context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)  # type: ignore[arg-type]
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.goto(url, timeout=PATIENCE_MS)
+    page.wait_for_selector("#tabs [role=tab]")
+    return page
+
+
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     """Open an address in a fresh browser context; errors of its scripts fail the test at the end."""
     faults: list[str] = []
-    contexts = []
+    pages: list[Page] = []
 
     def visit(url: str, size: tuple[int, int] = WIDE, scheme: str = "light") -> Page:
-        context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)  # type: ignore[arg-type]
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE_MS)
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.goto(url, timeout=PATIENCE_MS)
-        page.wait_for_selector("#tabs [role=tab]")
-        return page
+        pages.append(load(browser, url, faults, size, scheme))
+        return pages[-1]
 
     yield visit
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.context.close()
     assert faults == [], f"scripts of the page failed: {faults}"
 
 
 @pytest.fixture(scope="module")
-def shared_page(browser: Browser) -> Iterator[Callable[[str, str], Page]]:
+def shared_pages() -> Iterator[tuple[dict[str, Page], list[str]]]:
+    """By address the page that tests of a file share, and the errors of their scripts since a test began."""
+    pages: dict[str, Page] = {}
+    yield pages, []
+    for page in pages.values():
+        page.context.close()
+
+
+@pytest.fixture
+def shared_page(
+    browser: Browser, shared_pages: tuple[dict[str, Page], list[str]],
+) -> Iterator[Callable[[str, str], Page]]:
     """Open a tab on the one page of an address that tests of a file share: to load a page takes seconds.
 
-    For tests that need no page that was just opened, and leave nothing behind that another test would meet.
+    For tests that need no page that was just opened, in the order of their file. Errors of its scripts fail the test.
     """
-    pages: dict[str, Page] = {}
-    faults: list[str] = []
+    pages, faults = shared_pages
 
     def visit(url: str, tab: str) -> Page:
         if url not in pages:
-            pages[url] = page = browser.new_context(viewport={"width": WIDE[0], "height": WIDE[1]}).new_page()
-            page.set_default_timeout(PATIENCE_MS)
-            page.on("pageerror", lambda error: faults.append(str(error)))
-            page.goto(f"{url}?tab={tab.lower()}", timeout=PATIENCE_MS)
-            page.wait_for_selector("#tabs [role=tab]")
-        assert faults == [], f"scripts of the page failed in a test before this one: {faults}"
+            pages[url] = load(browser, f"{url}?tab={tab.lower()}", faults)
         open_tab(pages[url], tab)
         return pages[url]
 
+    faults.clear()
     yield visit
-    for page in pages.values():
-        page.context.close()
     assert faults == [], f"scripts of the page failed: {faults}"
 
 

@@ -58,7 +58,7 @@ def test_the_trial_and_the_checkpoints_fit(app: tuple[App, Path], open_page: Cal
     take(page, f"before-training-{size[0]}-{scheme}")
 
 
-def test_a_checkpoint_is_kept_and_let_go_by_its_name(app: tuple[App, Path], open_page: Callable[..., Page]) -> None:
+def test_a_checkpoint_is_pinned_and_unpinned_by_name(app: tuple[App, Path], open_page: Callable[..., Page]) -> None:
     url, run = app[0].url, app[1]
     page = open_page(f"{url}?tab=train")
     expand(page)

@@ -88,9 +88,9 @@ def test_own_recordings_are_recognised_on_start(two: Two, shared_page: Visit, tm
 @pytest.mark.parametrize(("tab", "verb", "way"), [
     ("tokenizer", "tokenizer", "dataset"), ("embeddings", "extend", "model")])
 def test_an_empty_workspace_offers_a_way_and_no_names_of_nothing(
-    two: Two, shared_page: Visit, tab: str, verb: str, way: str,
+    two: Two, open_page: Visit, tab: str, verb: str, way: str,
 ) -> None:
-    page = shared_page(two.empty, tab.capitalize())
+    page = open_page(f"{two.empty}?tab={tab}")
     field = page.locator(f"#tab-{tab} #field-model input")
     expect(page.locator(f"#{verb}-needs")).to_contain_text("No base model")
     expect(field).to_have_value("")

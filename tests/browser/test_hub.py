@@ -31,6 +31,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """One hub and app for the tests in their order: the download comes last, because it leaves a model behind."""
     home = tmp_path_factory.mktemp("hub")
     workspace = Workspace.open(home / "workspace")
     with serving() as hub, pytest.MonkeyPatch.context() as patch:

@@ -347,8 +347,8 @@ def test_a_playing_clip_is_not_disturbed_by_news_of_other_clips(scene: Scene, sh
         "audio => audio.same && audio.currentTime > 0 && (!audio.paused || audio.ended)")
 
 
-def test_a_blind_vote_is_kept_and_then_the_names_come_out(scene: Scene, shared_page: Visit) -> None:
-    page = shared_page(scene.app.url, "Listen")
+def test_a_blind_vote_is_kept_and_then_the_names_come_out(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url + "?tab=listen")
     page.locator("#listen-blind input").check()
     expect(page.locator("#clips")).to_contain_text("Sample A")
     expect(page.locator("#clips")).not_to_contain_text("CER")

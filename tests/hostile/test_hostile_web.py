@@ -195,12 +195,15 @@ def test_every_answer_keeps_other_sites_out(client: TestClient) -> None:
 def test_the_script_that_searches_the_page_is_served_with_the_faster_search(client: TestClient) -> None:
     original, = (path for path in web_surface._ASSETS.glob("core-*.js"))
     served, plain = client.get(f"/assets/{original.name}").text, original.read_text("utf-8")
+    found, events = web_surface._SEARCH.search(plain), plain.index(web_surface._EVENTS_OF_NODE)
+    assert events < found.start()
+    assert served.startswith(plain[:events])
     assert "eventsOfNode(e.id,t)" in served
-    assert "function Z(root, id)" in served
-    assert web_surface._SEARCH.search(plain)
+    assert f"function {found['find']}(root, id)" in served
     assert not web_surface._SEARCH.search(served)
-    assert served.startswith(plain[:web_surface._SEARCH.search(plain).start() // 2])
+    assert served.endswith(plain[found.end():])
     assert web_surface.faster_core("export const another = 1") is None
+    assert web_surface.faster_core(plain.replace(web_surface._EVENTS_OF_NODE, "return e")) is None
 
 
 @pytest.fixture(scope="module")
