@@ -28,7 +28,7 @@ help:
 	@echo "make demo      the whole main job without a browser; ends with $(WORKSPACE)/demo/report.json"
 	@echo "make test      lint, types and every test but the long and the slow ones; or one of its stages:"
 	@echo "               $(STAGES)"
-	@echo "make test-long  whole ways that take half a minute or more of processor time, which CI runs too"
+	@echo "make test-long  the long tests (end to end, several processes, exports in the published packages), which CI runs too"
 	@echo "make test-all  the long and the slow ones too"
 	@echo "make test-hostile  every input of the hostile suite, and other sites in a browser"
 	@echo "make test-kills  a training killed at fifty random moments, and the one that was not"
@@ -103,7 +103,7 @@ test-processors: $(INSTALLED_DEV)
 	for as in "ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_ISA=AVX2 MKL_CBWR=AVX2" \
 		"ATEN_CPU_CAPABILITY=default DNNL_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE" \
 		"DNNL_MAX_CPU_ISA=AVX512_CORE_VNNI LD_PRELOAD=$(CURDIR)/$(INTEL)"; do \
-		echo "$$as"; env $$as $(MAKE) --no-print-directory test-quick || failed="$$failed ($$as)"; \
+		echo "$$as"; env $$as $(MAKE) --no-print-directory test-quick QUICK="not slow" || failed="$$failed ($$as)"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "Failed:$$failed" >&2; exit 1; fi
 

@@ -635,10 +635,10 @@ class PushOptions(Options):
     public: bool = Field(False, title="Public", description="Make the repository public; the default is private.")
 
 
-def get_world_size(asked: int) -> int:
-    """As many as torchrun started, where it started this one, else as many as were asked for."""
+def get_world_size(processes: int) -> int:
+    """The number of ranks: torchrun's if it started this process, else `processes`."""
     started = int(os.environ.get("WORLD_SIZE", "1"))
-    return started if started > 1 else asked
+    return started if started > 1 else processes
 
 
 def check_sharding(options: TrainOptions, processes: int, *, in_float16: bool = False) -> None:

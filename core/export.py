@@ -42,7 +42,7 @@ from core.model.loading import (
     write_earlier_trainings,
     write_sums,
 )
-from core.model.prefix import base_tensors, hash_tensors, is_earlier, whole_table
+from core.model.prefix import base_tensors, hash_tensors, is_of_earlier_training, whole_table
 from core.proof import certification
 from core.speech import evaluation
 from core.speech.scoring import load_recogniser_or_warn
@@ -196,7 +196,7 @@ def _record(workspace: Workspace, checkpoint: Path, model: TTSModel, name: str, 
 
 def plain_tensors(model: TTSModel) -> dict[str, torch.Tensor]:
     """The language model under the base's names without adapters; each text table is one table again."""
-    tensors = {name: value for name, value in base_tensors(model.lm.module).items() if not is_earlier(name)}
+    tensors = {name: value for name, value in base_tensors(model.lm.module).items() if not is_of_earlier_training(name)}
     return {**tensors, **{table: whole_table(model.lm.module, table) for table in model.lm.text_tables}}
 
 
@@ -383,7 +383,7 @@ def _earlier_languages(record: ExportRecord) -> list[str]:
     earlier = record.origin.earlier_trainings
     listed = ", ".join(f"{', '.join(one.languages)} (`{one.source}`)" for one in earlier)
     return [f"Earlier trainings added: {listed}. Each has its rows and adapters in `{records.EARLIER_TRAININGS}`, "
-            "which this training could not change; the checks below hold for it as for the base languages."
+            "which this training could not change; the checks below cover these languages like those of the base."
             ] if earlier else []
 
 

@@ -11,7 +11,7 @@ from config.errors import UserError
 from config.schema import CertifyOptions, ExportOptions, PushOptions
 from core.jobs import control
 from core.jobs.events import Result
-from core.jobs.reporter import pluralize
+from core.jobs.reporter import pluralize, size_text
 from core.jobs.state import JobState
 from core.library.catalog import run_checkpoint
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER, read
@@ -332,4 +332,4 @@ def push_result_view(result: Result) -> Html:
     visible_to = "everyone" if result.get("public") else "its owner"
     return join((job_views.notice(join(("Pushed to ", link)), "good"), job_views.facts([
         ("Commit", str(result.get("commit"))[:12]), ("Files", result.get("files")),
-        ("Size", job_views.size_text(float(result.get("bytes") or 0))), ("Visible to", visible_to)])))
+        ("Size", size_text(float(result.get("bytes") or 0))), ("Visible to", visible_to)])))

@@ -18,7 +18,7 @@ from config.schema import ReviseOptions
 from core.dataset import review
 from core.dataset.clip_index import ClipIndex, FindingSummary, IndexedClip, SpeakerSummary
 from core.dataset.review import ReviewDecision, ReviewDecisions
-from core.jobs.reporter import pluralize
+from core.jobs.reporter import duration_text, pluralize
 from ui import charts, job_views, media, verb_form
 from ui.live import View, choice_update
 from ui.markup import NOTHING, Html, div, element, join, paragraph, player, span, table
@@ -287,7 +287,7 @@ def speakers_view(found: SpeakerSummary) -> Html:
     """The speakers with the most speech, and those with a single clip, which have no other as a prompt."""
     if not found.count:
         return NOTHING
-    rows = [(one.name, f"{one.clips:,}", job_views.duration_text(one.seconds)) for one in found.largest]
+    rows = [(one.name, f"{one.clips:,}", duration_text(one.seconds)) for one in found.largest]
     largest = table(("Speaker", "Clips", "Speech"), rows) if rows else NOTHING
     more = found.count - found.alone - len(rows)
     who = "One speaker has" if found.alone == 1 else f"{found.alone:,} speakers have"

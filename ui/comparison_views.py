@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from core.jobs.events import CLIPS_ARCHIVE, AudioGenerated
-from core.jobs.reporter import pluralize
+from core.jobs.reporter import duration_text, pluralize
 from core.jobs.state import JobState
 from core.jobs.verbs import SYNTHESIS_VERBS
 from core.library.certificate import Certificate
@@ -143,7 +143,7 @@ def length_notice(text: str, states: Sequence[JobState]) -> Html:
         spoken = sum(len(sides[first].text) for sides in clips(last).values() if first in sides)
         seconds = sum(clip.seconds for clip in last.audio) / max(1, spoken) * letters
         who = "both models take" if last.verb == "compare" else "one model takes"
-        message += f"; {who} about {job_views.duration_text(seconds)} at the speed of the last job"
+        message += f"; {who} about {duration_text(seconds)} at the speed of the last job"
     longest = max(text.split(), key=len)
     if len(longest) > _LONGEST_WORD:
         message += (f". One word has {len(longest):,} characters ({shortened(longest, 12)}) and may be refused, as "

@@ -9,7 +9,7 @@ import gradio as gr
 
 from config.errors import UserError
 from core.dataset.review import index_of
-from core.jobs.reporter import pluralize
+from core.jobs.reporter import duration_text, pluralize
 from core.jobs.state import JobState
 from core.sources import source_preview
 from core.sources.source_preview import ValidationReport
@@ -102,7 +102,7 @@ def report_view(report: ValidationReport) -> Html:
     """Counts as tiles, then each error and warning with its place."""
     parts = [*(paragraph(line, class_="small") for line in report.notes), job_views.facts([
         ("Found", pluralize(report.found, "clip")), ("Usable", pluralize(report.kept, "clip")),
-        ("Speech", job_views.duration_text(report.duration_s)), ("Characters", len(report.characters)),
+        ("Speech", duration_text(report.duration_s)), ("Characters", len(report.characters)),
     ])]
     if report.dropped:
         removed = ", ".join(f"{character} {count} times" for character, count in report.dropped.items())
@@ -127,7 +127,7 @@ def dataset_list(page: Page, view: View) -> Html:
         return NOTHING
     rows = [
         (one.name, job_views.language_name(one.language), *("–" if count is None else str(count) for count in (
-            one.clips, one.held_out_clips)), job_views.duration_text(one.duration_s),
+            one.clips, one.held_out_clips)), duration_text(one.duration_s),
          one.damage or one.licence or "not given")
         for one in found
     ]

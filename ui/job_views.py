@@ -13,10 +13,7 @@ from config.languages import NAMES
 from config.languages import language_name as language_name
 from core.jobs.events import MAX_TIME, Progress
 from core.jobs.job import NO_DEVICE
-from core.jobs.reporter import duration_text as duration_text
-from core.jobs.reporter import memory_text as memory_text
-from core.jobs.reporter import pluralize
-from core.jobs.reporter import size_text as size_text
+from core.jobs.reporter import duration_text, memory_text, pluralize, size_text
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
 from core.submission.job_subjects import subject
@@ -75,8 +72,8 @@ _RESULT_TITLES: Mapping[str, str] = {
 }
 _WHEN = {"recordings": "original recordings"}
 _SHARES = ("unknown_rate_before", "unknown_rate", "features_alike")
-_UNITS = {"megabytes": "MB", "minutes": "min", "duration_s": "s", "seconds": "s", "seconds_a_step": "s",
-          "train_seconds": "s", "level_db": "dB", "spoken_s": "s"}
+_DURATIONS = {"minutes": 60.0, "duration_s": 1.0, "seconds": 1.0, "train_seconds": 1.0}  # by name the seconds of one
+_UNITS = {"seconds_a_step": "s", "level_db": "dB", "spoken_s": "s"}
 
 
 def percent(share: float | None) -> str:
@@ -254,6 +251,10 @@ def _result_value(name: str, value: object) -> str:
         return f"{value:.1%}"
     if name in ("bytes", "bytes_fetched"):
         return size_text(value)
+    if name == "megabytes":
+        return size_text(value * 1e6)
+    if name in _DURATIONS:
+        return duration_text(value * _DURATIONS[name])
     if name == "memory_bytes":
         return memory_text(value)
     number = f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

@@ -11,6 +11,7 @@ from gradio.themes.utils.colors import Color
 
 from core.jobs import locks
 from core.jobs.gpus import CachedGpus, Gpu
+from core.jobs.reporter import duration_text
 from core.jobs.state import JobBoard
 from core.jobs.unattended import IdleCommand, RestartOffer
 from core.machine import MachineCheck, free_memory, total_memory
@@ -82,7 +83,7 @@ def header_view(view: View, machine: str) -> Html:
     if running is not None:
         share = job_views.progress_share(running)
         text = job_views.job_title(running) + (f", {share:.0%}" if share is not None else "")
-        text += f", {job_views.duration_text(running.eta_s)} left" if running.eta_s is not None else ""
+        text += f", {duration_text(running.eta_s)} left" if running.eta_s is not None else ""
         pill = span("pill busy", span("pulse"), text)
     elif alive:
         pill = span("pill wait", "Job waiting")

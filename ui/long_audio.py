@@ -12,7 +12,7 @@ from config.foreign import cached_by_file
 from config.loading import parse_options
 from config.schema import AlignOptions, ClipOptions, Options, SegmentOptions, TranscribeOptions
 from core.jobs.job import Job
-from core.jobs.reporter import pluralize
+from core.jobs.reporter import duration_text, pluralize
 from core.library.segments import PREFIX, TABLE, SegmentClip, Segments, SegmentsCard, damaged_segments, read_clips
 from core.sources.recognisers import damaged_recognisers
 from ui import job_views
@@ -175,7 +175,7 @@ def segments_view(found: Sequence[Segments]) -> Html:
     if not found:
         return NOTHING
     rows = [(f"{PREFIX}{card.name}", job_views.language_name(card.language),
-             f"{card.clips} of {job_views.duration_text(card.recorded_s)}",
+             f"{card.clips} of {duration_text(card.recorded_s)}",
              (f"{card.texts}, {card.doubtful} flagged" if card.doubtful else str(card.texts)) if card.texts
              else "none yet", card.recogniser or "–")
             for card in (one.card for one in found)]

@@ -10,6 +10,7 @@ from config.schema import DownloadOptions
 from core.jobs import control
 from core.jobs.events import Result
 from core.jobs.job import Job
+from core.jobs.reporter import size_text
 from core.jobs.state import JobState
 from core.library import model_info
 from core.library.catalog import CATALOG, CatalogEntry, ModelVariant, family_of, require_licences, variant
@@ -155,8 +156,8 @@ def result_view(result: Result) -> Html:
     """The result of a download, as tiles."""
     return job_views.facts([
         ("Outcome", result.get("outcome")), ("Name", result.get("model")), ("Files", result.get("files")),
-        ("Size", job_views.size_text(float(result.get("bytes") or 0))),
-        ("Downloaded", job_views.size_text(float(result.get("bytes_fetched") or 0))),
+        ("Size", size_text(float(result.get("bytes") or 0))),
+        ("Downloaded", size_text(float(result.get("bytes_fetched") or 0))),
         ("Commit", str(result.get("revision") or "unknown")[:12]),
     ])
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from core.jobs.events import SampleGenerated, Step
+from core.jobs.reporter import duration_text, memory_text
 from core.jobs.state import JobState
 from core.library.evaluation_report import METRICS
 from ui import job_views, media
@@ -129,12 +130,12 @@ def run_numbers(state: JobState) -> Html:
     tiles: list[tuple[str, object]] = [
         ("Step", f"{last.step} of {last.total_steps}"), ("Speech loss", f"{last.speech_loss:.3f}"),
         ("Text loss", f"{last.text_loss:.3f}"), ("Speed", f"{last.tokens_per_s:,.0f} tokens/s"),
-        ("Training time", job_views.duration_text(last.seconds)),
+        ("Training time", duration_text(last.seconds)),
     ]
     if last.memory_bytes is not None:
-        tiles.append((_MEMORY.get(last.memory_of, "Peak memory"), job_views.memory_text(last.memory_bytes)))
+        tiles.append((_MEMORY.get(last.memory_of, "Peak memory"), memory_text(last.memory_bytes)))
     if state.alive and state.eta_s is not None:
-        tiles.append(("Time left", job_views.duration_text(state.eta_s)))
+        tiles.append(("Time left", duration_text(state.eta_s)))
     best = next((saved for saved in reversed(state.checkpoints) if saved.best), None)
     if best is not None:
         tiles.append(("Best checkpoint", f"step {best.step}"))

@@ -23,7 +23,7 @@ from core.dataset import languages
 from core.jobs import checkpoint_names, control
 from core.jobs.gpus import Gpu
 from core.jobs.job import Job, create_job
-from core.jobs.reporter import pluralize
+from core.jobs.reporter import duration_text, pluralize
 from core.jobs.state import JobState
 from core.library import model_info
 from core.library.catalog import CATALOG, CatalogEntry, family_of, find_entry, resolve
@@ -235,10 +235,10 @@ def data_view(workspace: Workspace, view: View) -> Html:
     if not found.clips or found.duration_s is None:
         return NOTHING
     held_out = found.held_out_clips or 0
-    lines = [f"{job_views.duration_text(found.duration_s)} of speech in {pluralize(found.clips, 'clip')}, {held_out} "
+    lines = [f"{duration_text(found.duration_s)} of speech in {pluralize(found.clips, 'clip')}, {held_out} "
              f"of them held out ({held_out / found.clips:.0%})."]
     if found.duration_s < model_info.MIN_TRAIN_SPEECH_S:
-        lines.append(f"That is little: {job_views.duration_text(model_info.MIN_TRAIN_SPEECH_S)} is the least that has "
+        lines.append(f"That is little: {duration_text(model_info.MIN_TRAIN_SPEECH_S)} is the least that has "
                      "worked, an hour or more is better.")
     if held_out < model_info.FEW_HELD_OUT:
         lines.append("So few held-out clips choose the best checkpoint by next to nothing: add recordings, or prepare "
@@ -539,7 +539,7 @@ def length_title(name: str, options: TrainOptions, step_s: float | None) -> str:
     """Such as `Full: 5 min, about 620 of 800 steps here`; `step_s`: seconds of a step, where they were measured."""
     minutes, steps = options.max_minutes, options.steps
     if not minutes:
-        took = f"about {job_views.duration_text(steps * step_s)} here" if step_s else "timed before the first"
+        took = f"about {duration_text(steps * step_s)} here" if step_s else "timed before the first"
         return f"{name}: {steps:,} steps, {took}"
     if step_s is None:
         held = f"up to {steps:,} steps" if steps < ANY_STEPS else "as many steps as fit"

@@ -11,6 +11,7 @@ import gradio as gr
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import NO_RULES, CompareTokenizersOptions, TokenizerOptions
+from core.jobs.reporter import duration_text
 from core.jobs.state import JobState
 from core.text import pasted_text, text_rules
 from core.text.script_coverage import MIN_OCCURRENCES, CharacterCount, ScriptBlock
@@ -252,7 +253,7 @@ def candidates_view(report: TokenizerComparison) -> Html:
     owner = f" of the tokenizer {report.rules_from}" if report.rules_from else ""
     rules_used = f"with the text rules{name}{owner}" if name or owner else "without text rules"
     return join((element("h4", "Candidates"), table(head, rows),
-                 paragraph(f"{report.texts} texts, {job_views.duration_text(report.seconds)} of audio, {rules_used}. "
+                 paragraph(f"{report.texts} texts, {duration_text(report.seconds)} of audio, {rules_used}. "
                            f"{proven}", class_="small"),
                  element("details", element("summary", f"{len(report.left_out)} skipped"),
                          *map(paragraph, report.left_out)) if report.left_out else NOTHING))

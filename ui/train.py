@@ -16,6 +16,7 @@ from config.schema import TrainOptions
 from core.jobs import checkpoint_names, control
 from core.jobs.events import Step
 from core.jobs.job import load_job
+from core.jobs.reporter import duration_text, memory_text, size_text
 from core.jobs.state import JobState
 from core.library import model_info
 from core.library.model_info import FittedPreset
@@ -255,12 +256,12 @@ def _run_table(states: Sequence[JobState]) -> Html:
     for state in states:
         last = state.steps[-1]
         best = min(state.evaluations, key=lambda one: one.speech_loss, default=None)
-        left = job_views.duration_text(state.eta_s) if state.alive and state.eta_s is not None else "–"
-        memory = (f"{job_views.memory_text(last.memory_bytes)} ({_MEMORY_OF.get(last.memory_of, last.memory_of)})"
+        left = duration_text(state.eta_s) if state.alive and state.eta_s is not None else "–"
+        memory = (f"{memory_text(last.memory_bytes)} ({_MEMORY_OF.get(last.memory_of, last.memory_of)})"
                   if last.memory_bytes is not None else "–")
         rows.append((_run_label(state), job_views.badge(state), f"{last.step} of {last.total_steps}",
                      f"{best.speech_loss:.3f} at step {best.step}" if best else "–", f"{last.tokens_per_s:,.0f}",
-                     memory, job_views.duration_text(last.seconds), left))
+                     memory, duration_text(last.seconds), left))
     return table(("Run", "Status", "Step", "Best held-out loss", "Tokens per second", "Peak memory", "Training time",
                   "Time left"), rows)
 
@@ -489,7 +490,7 @@ def checkpoints_view(state: JobState | None) -> Html:
         why = ["best"] * (step == best) + ["last"] * (step == steps[-1])
         why += ["your choice" if name == checkpoint_names.CHOICE else f"“{name}”"
                 for name, at in names.items() if at == step]
-        rows.append((f"{step:,}", job_views.size_text(size), ", ".join(why)))
+        rows.append((f"{step:,}", size_text(size), ", ".join(why)))
     return join((table(("Step", "Size", "Reason"), rows),
                  element("p", f"Use a pinned checkpoint on Listen and in commands as run:{state.id}@NAME.",
                          class_="hint") if names else NOTHING))

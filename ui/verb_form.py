@@ -315,7 +315,7 @@ def extendable(workspace: Workspace, jobs: Sequence[JobState]) -> list[Extendabl
         if before == stamp:
             return found
     found, spoken = [], dict[str, tuple[str, ...]]()
-    for model in model_info.extendable_models(references):
+    for model in model_info.extendable_finetuned_models(references):
         with suppress(UserError):  # its family is unknown here
             origin = model_info.record_of(model).origin
             if origin.model not in spoken:

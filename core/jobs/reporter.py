@@ -211,15 +211,18 @@ def describe(event: Event) -> str:
 
 
 def describe_progress(event: Progress) -> str:
-    """Such as `3.2/9.0 MB t3.safetensors, 1.4 MB/s, 4 s left` or `120/300 clips`."""
-    scale, unit = (1e6, "MB") if event.unit == "bytes" else (1.0, event.unit)
-    form = "{:.1f}" if scale > 1 else "{:g}"
-    counts = "/".join(form.format(value / scale) for value in (event.done, event.total) if value is not None)
-    parts = [f"{counts} {unit} {event.note}".rstrip()]
+    """Such as `3.2 MB of 9.0 MB t3.safetensors, 1.4 MB/s, 4 s left` or `120/300 clips`."""
+    known = [value for value in (event.done, event.total) if value is not None]
+    if event.unit == "bytes":
+        counts, speed = " of ".join(map(size_text, known)), f"{size_text(event.per_second or 0)}/s"
+    else:
+        counts = f"{'/'.join(f'{value:g}' for value in known)} {event.unit}"
+        speed = f"{event.per_second or 0:g} {event.unit}/s"
+    parts = [f"{counts} {event.note}".rstrip()]
     if event.per_second:
-        parts.append(f"{form.format(event.per_second / scale)} {unit}/s")
+        parts.append(speed)
     if event.seconds_left is not None:
-        parts.append(f"{event.seconds_left:.0f} s left")
+        parts.append(f"{duration_text(event.seconds_left)} left")
     return ", ".join(parts)
 
 

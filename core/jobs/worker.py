@@ -2,8 +2,7 @@
 
 Two processes share the job's lock. The worker waits for its turn in the queue and then runs the verb. The supervisor,
 its parent, only waits for it: if the worker dies without a last event (SIGKILL, a crash in native code, out of memory),
-the supervisor writes one. The verb's module imports torch,
-so it is imported only after the job has its device.
+the supervisor writes one. The verb's module imports torch, so it is imported only after the job has its device.
 Exit codes: 0 finished, 1 failed, 3 already running, 130 stopped.
 """
 

@@ -107,8 +107,8 @@ def stem(workspace: Workspace, model: ModelReference) -> str:
     return "-".join((base_model_of(model), *(code for one in trainings for code in one.languages)))
 
 
-def extendable_models(references: Sequence[ModelReference]) -> list[ModelReference]:
-    """Those of `references` that are no base models and that a next language can be built upon."""
+def extendable_finetuned_models(references: Sequence[ModelReference]) -> list[ModelReference]:
+    """The models of `references` that are not base models and can be extended again."""
     found = []
     for one in references:
         if one.kind != "base":
@@ -134,21 +134,21 @@ def matching_tokenizers(workspace: Workspace, model: str) -> list[str]:
 
     files = {content(path) for pattern in ("*.json", "*.model", "*.tiktoken")
              for path in base.glob(pattern) if path.name != "model.json"} - {None}
-    added = {} if found.kind == "base" else _added_entries(found.folder / records.FRONT_END)
+    earlier = {} if found.kind == "base" else _added_entries(found.folder / records.FRONT_END)
     return [name for name in workspace.list_tokenizers() for kind in SEGMENTERS.values()
             if (path := workspace.tokenizers / name / kind.base_file).is_file() and content(path) in files
-            and _is_made_upon(workspace.tokenizers / name, added)]
+            and _is_made_upon(workspace.tokenizers / name, earlier)]
 
 
 def _is_made_upon(tokenizer: Path, earlier: Mapping[str, object]) -> bool:
-    """Whether a merged tokenizer was made for a model with these `earlier` entries; its report names the added ones."""
+    """Whether a merged tokenizer was made for a model with these `earlier` entries; its report names the new ones."""
     made = _added_entries(tokenizer)
-    added = list(made)[len(earlier):]
+    new = list(made)[len(earlier):]
     try:
         named = str(foreign.read_json(tokenizer / "report.json")["language"]).split(",")
     except (OSError, ValueError, KeyError, TypeError):
-        named = added[:1]
-    return list(made.items())[:len(earlier)] == list(earlier.items()) and added == named != []
+        named = new[:1]
+    return list(made.items())[:len(earlier)] == list(earlier.items()) and new == named != []
 
 
 def _added_entries(folder: Path) -> dict[str, object]:

@@ -24,7 +24,7 @@ from config import foreign
 from config.errors import UserError
 from config.schema import AdapterKind, TrainOptions
 from core.model import tensor_files
-from core.model.prefix import is_earlier
+from core.model.prefix import is_of_earlier_training
 
 if TYPE_CHECKING:
     from peft import AdaLoraModel, LoraConfig
@@ -334,7 +334,8 @@ class RankAllocation:
 
     def _own(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The parameters without those of earlier trainings, which are frozen."""
-        return ((name, value) for name, value in self._tuner.model.named_parameters() if not is_earlier(name))
+        return ((name, value) for name, value in self._tuner.model.named_parameters()
+                if not is_of_earlier_training(name))
 
     def state(self) -> dict[str, torch.Tensor]:
         """What the next call of `follow` depends on besides the adapters."""

@@ -37,7 +37,7 @@ from core.library.records import (
 from core.model import tensor_files
 from core.model.adapters import Adapters
 from core.model.prefix import (
-    EARLIER,
+    EARLIER_PREFIX,
     base_tensors,
     extend_tables,
     hash_tensors,
@@ -326,8 +326,8 @@ def assemble_export(folder: Path, device: torch.device) -> TTSModel:
     base = _with_earlier_trainings(base, record.origin, folder)
     for table in lm.text_tables:
         if not torch.equal(whole_table(lm.module, table), split.earlier[table]):
-            raise UserError(f"The rows in {folder / records.EARLIER_TRAININGS} are not those of its weights.",
-                            EXPORT_AGAIN_HINT)
+            raise UserError(f"The rows in {folder / records.EARLIER_TRAININGS} differ from those in the weights of the "
+                            "export.", EXPORT_AGAIN_HINT)
     return _with_adapters(extend_model(base, front_end, rows), folder, record.scope, folder / EXPORT_RECORD)
 
 
@@ -414,7 +414,7 @@ def _add_earlier_training(base: TTSModel, front_end: FrontEnd, record: EarlierTr
     model, adapters = extend_model(base, front_end, rows, frozen=True), None
     files = {records.ROWS: tensor_files.serialize(rows)}
     if adapter.is_dir():
-        adapters = Adapters.load(model.lm.module, adapter, f"{EARLIER.strip('.')}{record.folder}")
+        adapters = Adapters.load(model.lm.module, adapter, f"{EARLIER_PREFIX.strip('.')}{record.folder}")
         for value in adapters.parameters().values():
             value.requires_grad_(False)
         files |= {f"{records.ADAPTER}/{path.name}": path.read_bytes() for path in sorted(adapter.iterdir())}

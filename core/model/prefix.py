@@ -36,15 +36,15 @@ class PrefixTable(nn.Module):
         self.register_buffer("bias", None if bias is None else bias.detach())
         self.new: nn.Parameter | None = None
         self.new_bias: nn.Parameter | None = None
-        self.earlier_parts = 0  # number of earlier trainings
+        self.earlier_count = 0  # number of earlier trainings
 
     def append(self, rows: torch.Tensor, bias: torch.Tensor | None, *, frozen: bool) -> None:
         """Append the `rows` of a training: as parameters, or `frozen`."""
         assert self.new is None, "the new rows come last"
         if frozen:
-            self.register_buffer(f"earlier_{self.earlier_parts}", rows.detach().clone())
-            self.register_buffer(f"earlier_{self.earlier_parts}_bias", None if bias is None else bias.detach().clone())
-            self.earlier_parts += 1
+            self.register_buffer(f"earlier_{self.earlier_count}", rows.detach().clone())
+            self.register_buffer(f"earlier_{self.earlier_count}_bias", None if bias is None else bias.detach().clone())
+            self.earlier_count += 1
         else:
             self.new = nn.Parameter(rows.clone())
             self.new_bias = None if bias is None else nn.Parameter(bias.clone())
@@ -53,7 +53,7 @@ class PrefixTable(nn.Module):
         """Rows and bias of the base, of each earlier training, and the new ones."""
         found = [(self.weight, self.bias)]
         found += [(self.get_buffer(f"earlier_{index}"), getattr(self, f"earlier_{index}_bias"))
-                  for index in range(self.earlier_parts)]
+                  for index in range(self.earlier_count)]
         return found if self.new is None else [*found, (self.new, self.new_bias)]
 
 
@@ -138,24 +138,24 @@ def new_rows(module: nn.Module, tables: tuple[str, ...]) -> dict[str, nn.Paramet
 def base_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     """Every tensor of an extended or adapted module that came from the base, by its name in the base.
 
-    Rows and adapters of earlier trainings belong to the base; their names contain `EARLIER`.
+    Rows and adapters of earlier trainings belong to the base; their names contain `EARLIER_PREFIX`.
     """
     return {_BASE_LAYERS.sub(".", name): value for name, value in module.state_dict().items() if is_of_base(name)}
 
 
 def is_of_base(name: str) -> bool:
     """Whether a tensor of an extended or adapted module belongs to the base, so not to new rows or adapters."""
-    is_new = name.endswith((".new", ".new_bias")) or (".lora_" in name and not is_earlier(name))
+    is_new = name.endswith((".new", ".new_bias")) or (".lora_" in name and not is_of_earlier_training(name))
     return not is_new and not is_count(name)
 
 
-def is_earlier(name: str) -> bool:
+def is_of_earlier_training(name: str) -> bool:
     """Whether a tensor of an extended or adapted module belongs to an earlier training."""
-    return EARLIER in name
+    return EARLIER_PREFIX in name
 
 
 _BASE_LAYERS = re.compile(r"(\.base_layer)+\.")  # repeated if the adapters of two trainings wrap a layer
-EARLIER = ".earlier_"  # in the names of rows and adapters of earlier trainings
+EARLIER_PREFIX = ".earlier_"  # in the names of rows and adapters of earlier trainings
 
 
 def is_count(name: str) -> bool:

@@ -32,7 +32,7 @@ from core.library import certificate, records
 from core.library.certificate import Certificate, CertificateCheck, CheckOutcome, LanguageCER
 from core.library.records import MODEL_RECORD, CheckpointRecord, ExtensionRecord
 from core.model.loading import TTSModel, load_checkpoint, load_extension, model_before
-from core.model.prefix import base_tensors, hash_tensors, is_earlier, rows_name
+from core.model.prefix import base_tensors, hash_tensors, is_of_earlier_training, rows_name
 from core.sources import recognisers
 from core.speech import evaluation
 from core.speech.evaluation import CorpusScore, EvaluatedSentence, HeldOutSentence, PreparedVoices, SpeechEvaluator
@@ -264,7 +264,7 @@ def _passed(good: bool) -> CheckOutcome:
 def _tensor_checks(inputs: CertificateInputs) -> list[CertificateCheck]:
     base, finetuned = inputs.base, inputs.finetuned
     before, after = base_tensors(base.lm.module), base_tensors(finetuned.lm.module)
-    tables = [*base.lm.text_tables, *(name for name in before if is_earlier(name) and ".lora_" not in name)]
+    tables = [*base.lm.text_tables, *(name for name in before if is_of_earlier_training(name) and ".lora_" not in name)]
     expected = hash_tensors({name: before[name] for name in tables})
     actual = hash_tensors({name: after[name] for name in tables if name in after})
     equal = sum(name in after and torch.equal(before[name], after[name]) for name in before)

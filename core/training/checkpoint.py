@@ -111,7 +111,7 @@ def _restore_replaced(run_dir: Path) -> None:
         shutil.rmtree(replaced) if target.exists() else replaced.rename(target)
 
 
-def find_resume_step(run_dir: Path, warn: Callable[[str], None]) -> int | None:
+def quarantine_damaged_checkpoints(run_dir: Path, warn: Callable[[str], None]) -> int | None:
     """Returns the step of the last intact checkpoint, None without any checkpoint.
 
     Damaged checkpoints after it are renamed, with a warning. If all are damaged, `UserError` is raised and nothing is

@@ -53,7 +53,7 @@ def shard_model(tts: TTSModel, mesh: DeviceMesh, *, guided: bool,
     frozen = {value for value in lm.module.parameters() if not value.requires_grad}
     if keep_whole:
         shared = (*frozen, *lm.module.buffers())
-        # the protocol lets nobody replace a network; this is a copy of the object, and of its own network
+        # `module` is read-only in the protocol; `lm` is our own copy
         lm.module = copy.deepcopy(lm.module, {id(value): value for value in shared})  # type: ignore[misc]
     for block in lm.shardable_layers(guided):
         if any(value.requires_grad for value in block.parameters()):

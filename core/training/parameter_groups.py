@@ -18,7 +18,7 @@ from torch import nn
 from config.schema import TrainOptions
 from core.jobs.reporter import pluralize
 from core.model.loading import TTSModel
-from core.model.prefix import is_earlier, is_of_base, parameter_name, whole_table
+from core.model.prefix import is_of_base, is_of_earlier_training, parameter_name, whole_table
 from models.base import LanguageModel
 
 ROWS, ADAPTERS, MAGNITUDES, EMBEDDINGS, HEADS = "rows", "adapters", "magnitudes", "embeddings", "heads"
@@ -123,7 +123,8 @@ def unfreeze_trainables(tts: TTSModel, options: TrainOptions) -> Trainables:
     rows = {name: module.get_parameter(name) for name in map(parameter_name, tts.lm.text_tables)}
     trained_parts = changed_parts(options)
     base = {name: value for name, value in module.named_parameters()
-            if is_of_base(name) and not is_earlier(name) and tts.lm.parameter_group(name)[0] in trained_parts}
+            if is_of_base(name) and not is_of_earlier_training(name)
+            and tts.lm.parameter_group(name)[0] in trained_parts}
     trainables = Trainables(rows, tts.adapters.parameters() if tts.adapters else {}, base)
     for parameter in trainables.named.values():
         parameter.requires_grad_(True)
@@ -155,17 +156,17 @@ def learning_rates(groups: Sequence[ParameterGroup], optimizer: torch.optim.Opti
     """The learning rates of the last step by group; if those of the layers differ, only the highest and the lowest."""
     now = [(group.name, float(param_group["lr"]))
            for group, param_group in zip(groups, optimizer.param_groups, strict=True)
-           if group.name != MAGNITUDES]  # the same rate as the adapters
+           if group.name != MAGNITUDES]  # the same learning rate as the adapters
     layers = [rate for name, rate in now if name.startswith("layer")]
-    rates = {name: rate for name, rate in now if not name.startswith("layer")}
+    by_group = {name: rate for name, rate in now if not name.startswith("layer")}
     if layers:
-        rates |= {"layers": layers[0]} if min(layers) == max(layers) else {
+        by_group |= {"layers": layers[0]} if min(layers) == max(layers) else {
             "top layer": max(layers), "bottom layer": min(layers)}
-    return {name: float(f"{rate:.4g}") for name, rate in rates.items()}
+    return {name: float(f"{rate:.4g}") for name, rate in by_group.items()}
 
 
 def describe_groups(groups: list[ParameterGroup]) -> tuple[str, ...]:
-    """One line per group; neighbouring layers with the same rate share a line."""
+    """One line per group; neighbouring layers with the same learning rate share a line."""
     lines: list[ParameterGroup] = []
     for group in groups:
         last = lines[-1] if lines else None

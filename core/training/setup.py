@@ -52,7 +52,7 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
 
     # The model: of the last intact checkpoint; else the untrained extension, perhaps with the weights of another run.
     checkpoint.recover_interrupted_save(run_dir)
-    saved = checkpoint.find_resume_step(run_dir, warn)
+    saved = checkpoint.quarantine_damaged_checkpoints(run_dir, warn)
     if saved is None:
         state, tts = None, new_model(options, workspace, device)
         if options.init_from:

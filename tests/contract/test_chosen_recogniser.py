@@ -68,4 +68,4 @@ def test_a_recogniser_that_is_none_ends_the_run_before_it_begins(small_world: Wo
     run = small_world.workspace.runs / "scored-by-nothing"
     with pytest.raises(UserError, match="holds no recogniser"):
         train.run(train_options(steps=2, recogniser=str(tmp_path)), small_world.workspace, Listener(run))
-    assert checkpoint.find_resume_step(run, lambda message: None) is None
+    assert checkpoint.quarantine_damaged_checkpoints(run, lambda message: None) is None

@@ -189,7 +189,7 @@ def test_few_clips_of_a_large_table_cost_few_bytes(tmp_path: Path, hub: Loopback
     hub.sent.clear()
     with fetched(hub, tmp_path, most=4) as there:
         assert texts(there.folder) == all_texts(4)
-    assert not hub.sent
+    assert not hub.sent.total()
 
 
 def test_more_clips_than_were_wanted_first_go_on_from_them(tmp_path: Path, hub: LoopbackHub) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from core.jobs.events import AudioGenerated, Evaluated, Finished, Progress, SampleGenerated, Stage, Step
 from core.jobs.job import Job
+from core.jobs.reporter import duration_text
 from core.jobs.state import JobState
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER
 from core.workspace import Workspace
@@ -56,7 +57,7 @@ def test_cells_carry_the_name_of_their_column() -> None:
     (math.inf, "unknown"),
 ])
 def test_durations_in_words(seconds: float | None, words: str) -> None:
-    assert job_views.duration_text(seconds) == words
+    assert duration_text(seconds) == words
 
 
 def test_what_was_not_measured_is_a_dash() -> None:
@@ -177,7 +178,7 @@ def test_a_failure_is_told_once() -> None:
     ("error_am_base", 0.5, ("CER, Amharic, base", "50.0%")),
     ("error_am_finetuned", 0.25, ("CER, Amharic, finetuned", "25.0%")),
     ("error_am", None, ("CER, Amharic", "not measured")),
-    ("megabytes", 24.13, ("Size", "24.13 MB")), ("held_out", 40, ("Held-out clips", "40")),
+    ("megabytes", 24.13, ("Size", "24.1 MB")), ("held_out", 40, ("Held-out clips", "40")),
     ("old_rows_equal", True, ("Base rows unchanged", "yes")), ("tokens_added", 1081, ("Tokens added", "1,081")),
 ])
 def test_results_have_names_and_units(name: str, value: object, told: tuple[str, str]) -> None:
