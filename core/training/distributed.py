@@ -229,8 +229,9 @@ def init_process_group(address: str, rank: int, world_size: int, device: torch.d
     if on_cuda:
         local_rank = int(os.environ.get("LOCAL_RANK", rank))
         if local_rank >= torch.cuda.device_count():
-            raise UserError(f"Local rank {local_rank} needs a CUDA device of its own, and {socket.gethostname()} has "
-                            f"{torch.cuda.device_count()}.", "Start fewer processes there, or train on the CPU.")
+            raise UserError(f"Each rank needs another CUDA device, and {socket.gethostname()} has "
+                            f"{torch.cuda.device_count()} for local rank {local_rank}.",
+                            "Start fewer processes there, or train on the CPU.")
         torch.cuda.set_device(local_rank)
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_cuda else "gloo", store=store, rank=rank,
                             world_size=world_size, timeout=_WAIT_TIMEOUT)
