@@ -22,7 +22,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from models import cpu_kernels
 from models.matmul_backends import Linear
 
 
@@ -259,9 +258,13 @@ class Decoder(nn.Module):
 
 def step_kernels(hidden: torch.Tensor, decoder: Any) -> ModuleType | None:
     """The module whose kernels compute a step of `decoder` on `hidden` (B, T, width) with a cache, if there is one."""
-    if cpu_kernels.supports(hidden, decoder.norm):
+    if hidden.shape[1] > 1 or torch.is_grad_enabled():
+        return None
+    if hidden.device.type == "cpu" and hidden.dtype == decoder.norm.weight.dtype == torch.float32:
+        from models import cpu_kernels
+
         return cpu_kernels
-    if not hidden.is_cuda or hidden.shape[1] > 1 or not _has_triton(hidden.device):
+    if not hidden.is_cuda or not _has_triton(hidden.device):
         return None
     from models import triton_kernels
 

@@ -27,9 +27,9 @@ _ADAPTERS = "lora_"
 _DECODED_ROWS = 2  # of a step with guidance; a prefill of many takes as long in this layout as in torch's own
 _FEW_ROWS = 24  # up to here torch's int8 product is faster than widening the weights first (measured on an EPYC)
 _SAME_INPUT = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gated", "up_proj": "gated"}
-_MAX_WEIGHT, _ZERO_POINT = 127, 128  # the largest, and the digit zero as an unsigned byte
-_LARGEST = 32_639  # what the largest value of a row becomes: both digits are then from -128 to 127
-_SHIFT = torch.tensor(float(2**23 + 256 * _ZERO_POINT + _ZERO_POINT))  # float32 has no fractions from 2**23 on
+_MAX_WEIGHT, ZERO_POINT = 127, 128  # the largest, and the digit zero as an unsigned byte
+LARGEST = 32_639  # what the largest value of a row becomes: both digits are then from -128 to 127
+_SHIFT = torch.tensor(float(2**23 + 256 * ZERO_POINT + ZERO_POINT))  # float32 has no fractions from 2**23 on
 
 
 class BFloat16Linear(nn.Module):
@@ -68,7 +68,7 @@ class Int8Linear(nn.Module):
         if not self.exact:
             scale = scale.to(torch.bfloat16)  # rounded before the weights are, so that its rounding costs nothing
         rounded = (weight.detach() / scale.float()[:, None]).round().clamp(-_MAX_WEIGHT, _MAX_WEIGHT).to(torch.int8)
-        self.register_buffer("scale", scale * (256 / _LARGEST) if self.exact else scale)
+        self.register_buffer("scale", scale * (256 / LARGEST) if self.exact else scale)
         self.register_buffer("weight", torch.ops.onednn.qlinear_prepack(rounded, None) if self.exact else rounded)
         self.register_buffer("bias", None if bias is None else bias.detach().float())
         self._zero_points = torch.zeros(len(scale), dtype=torch.int64)  # of the weights
@@ -79,15 +79,15 @@ class Int8Linear(nn.Module):
         result = self._exact_product(rows.float()) if self.exact else self._rounded_product(rows.to(torch.bfloat16))
         return result.reshape(*hidden.shape[:-1], -1).to(hidden.dtype)
 
-    def sums(self, digits: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
-        """The product of rows whose largest value is `factor`, as digits (2 N, width), without bias: (N, outputs)."""
-        lower, upper = _int8_product(digits, self.weight, self.scale, self._zero_points, factor).chunk(2)
-        return torch.add(upper, lower, alpha=1 / 256)
+    def products(self, digits: torch.Tensor) -> torch.Tensor:
+        """Of digits (2 N, width), without bias: (2 N, outputs). Those of upper digits count 256 times as much."""
+        return _int8_product(digits, self.weight, self.scale, self._zero_points)
 
     @torch.no_grad()
     def _exact_product(self, rows: torch.Tensor) -> torch.Tensor:
         digits, largest = split_digits(rows)
-        result = self.sums(digits)
+        lower, upper = self.products(digits).chunk(2)
+        result = torch.add(upper, lower, alpha=1 / 256)
         return result.mul_(largest) if self.bias is None else torch.addcmul(self.bias, result, largest)
 
     def _rounded_product(self, rows: torch.Tensor) -> torch.Tensor:
@@ -109,17 +109,17 @@ def has_exact_int8_products() -> bool:
         return False
     width = 64
     weight = torch.ops.onednn.qlinear_prepack(torch.full((16, width), _MAX_WEIGHT, dtype=torch.int8), None)
-    result = _int8_product(torch.full((2, width), _ZERO_POINT + _MAX_WEIGHT, dtype=torch.uint8), weight,
+    result = _int8_product(torch.full((2, width), ZERO_POINT + _MAX_WEIGHT, dtype=torch.uint8), weight,
                            torch.ones(16), torch.zeros(16, dtype=torch.int64))
     return bool((result == width * _MAX_WEIGHT * _MAX_WEIGHT).all())
 
 
 def _int8_product(
-    rows: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, zero_points: torch.Tensor, factor: float = 1.0,
+    rows: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, zero_points: torch.Tensor,
 ) -> torch.Tensor:
-    """Bytes (N, width) with zero point 128, times `factor`, by packed weights of `scale` (outputs,): (N, outputs)."""
+    """Bytes (N, width) with zero point 128 by packed weights of `scale` (outputs,): (N, outputs)."""
     result: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
-        rows, factor, _ZERO_POINT, weight, scale, zero_points, None, 1.0, 0, torch.float32, "none", [], "")
+        rows, 1.0, ZERO_POINT, weight, scale, zero_points, None, 1.0, 0, torch.float32, "none", [], "")
     return result
 
 
@@ -130,7 +130,7 @@ def split_digits(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     The digits of a row of zeros mean nothing.
     """
     largest = rows.abs().amax(1, keepdim=True)
-    shifted = torch.addcdiv(_SHIFT, rows, largest, value=_LARGEST)  # rounded
+    shifted = torch.addcdiv(_SHIFT, rows, largest, value=LARGEST)  # rounded
     digits = shifted.view(torch.uint8).as_strided((2, *rows.shape), (1, 4 * rows.shape[1], 4))
     return digits.reshape(-1, rows.shape[1]), largest
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from core.model.adapters import AdapterPlan, Adapters
 from models import cpu_kernels
-from models.decoder import Decoder, DecoderConfig, KVCache, RotaryScaling
+from models.decoder import Decoder, DecoderConfig, KVCache, RotaryScaling, step_kernels
 from models.gpt2 import GPT2
 from models.quantize import quantize_
 
@@ -44,7 +46,8 @@ def step(module: nn.Module, aligned: bool) -> tuple[torch.Tensor, KVCache]:
 def assert_as_the_modules(module: nn.Module, monkeypatch: pytest.MonkeyPatch, aligned: bool, bound: float) -> None:
     found, cache = step(module, aligned)
     with monkeypatch.context() as patch:
-        patch.setattr(cpu_kernels, "supports", lambda *_: False)
+        for name in ("decoder", "gpt2"):
+            patch.setattr(f"models.{name}.step_kernels", lambda *_: None)
         wanted, true = step(module, aligned)
     assert (found - wanted).norm() < bound * wanted.norm()
     assert (cache.storage - true.storage).norm() < bound * true.storage.norm()
@@ -98,10 +101,34 @@ def test_a_row_of_zeros_stays_one() -> None:
     assert torch.equal(made, torch.zeros(2, 64))
 
 
+@torch.inference_mode()
+def test_large_numbers_are_those_of_torch_and_nan_stays_in_its_row() -> None:
+    gate, up = nn.Linear(4, 64, bias=False), nn.Linear(4, 64, bias=False)
+    rows = torch.tensor([1.0, 30.0, 1e4, 1e12, math.nan, 0.0])[:, None] * torch.randn(1, 4)
+    wanted = F.silu(gate(rows)) * up(rows)
+    mlp = nn.ModuleDict({"gate_proj": gate, "up_proj": up})
+    quantize_(mlp, "int8")
+    found = cpu_kernels.linear(rows, [mlp["gate_proj"], mlp["up_proj"]], activation="swiglu")
+    assert found[4].isnan().all()
+    for row in (0, 1, 2, 3, 5):
+        assert (found[row] - wanted[row]).norm() <= 2e-2 * wanted[row].norm()
+
+
+@torch.inference_mode()
+def test_gelu_is_that_of_torch_at_any_size() -> None:
+    layer = nn.Linear(1, 401)
+    nn.init.constant_(layer.weight, 0.0)
+    layer.bias.copy_(torch.linspace(-20, 20, 401))
+    module = nn.ModuleDict({"c_fc": layer})
+    quantize_(module, "int8")
+    found = cpu_kernels.linear(torch.ones(2, 1), [module["c_fc"]], activation="gelu")
+    assert torch.allclose(found[0], F.gelu(layer.bias, approximate="tanh"), rtol=1e-5, atol=1e-6)
+
+
 def test_training_and_prefills_are_left_to_the_modules() -> None:
-    norm = network("decoder").norm
+    module = network("decoder")
     with torch.inference_mode():
-        assert cpu_kernels.supports(torch.zeros(2, 1, 64), norm)  # type: ignore[arg-type]
-        assert not cpu_kernels.supports(torch.zeros(2, 3, 64), norm)  # type: ignore[arg-type]
-        assert not cpu_kernels.supports(torch.zeros(2, 1, 64, dtype=torch.bfloat16), norm)  # type: ignore[arg-type]
-    assert not cpu_kernels.supports(torch.zeros(2, 1, 64), norm)  # type: ignore[arg-type]
+        assert step_kernels(torch.zeros(2, 1, 64), module) is cpu_kernels
+        assert step_kernels(torch.zeros(2, 3, 64), module) is None
+        assert step_kernels(torch.zeros(2, 1, 64, dtype=torch.bfloat16), module) is None
+    assert step_kernels(torch.zeros(2, 1, 64), module) is None
