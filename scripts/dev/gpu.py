@@ -200,7 +200,7 @@ def _markdown(results: dict[str, dict[str, Any]]) -> str:
             lines += ["", f"## {name}", "", "```json", json.dumps(found, ensure_ascii=False, indent=1), "```"]
         if found.get("rows") or found.get("costs"):
             lines += ["", f"## {name}", "", f"`{one['command']}`", "",
-                      "| | unit | median | lowest | highest | package | times as fast | target |",
+                      "| | unit | median | lowest | highest | package | speed-up | target |",
                       "|---|---|---|---|---|---|---|---|"]
             for row in found["rows"]:
                 package, ratio = row["package"], row["ratio"]

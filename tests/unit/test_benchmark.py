@@ -46,10 +46,10 @@ def test_t3_is_measured_in_each_precision_with_and_without_guidance(bench: Bench
     kinds = list(t3.make(bench))
     assert kinds[0] == "float32"
     assert "int8" in kinds
-    wanted = [f"a code, {kind}, 100 positions, {how} guidance" for how in ("with", "without") for kind in kinds]
+    wanted = [f"one code, {kind}, 100 positions, {how} guidance" for how in ("with", "without") for kind in kinds]
     wanted += [f"prefill, {kind}, 20 text ids, with guidance" for kind in kinds]
     assert names(found) == wanted
-    guided = [row for row in found.rows if row.what.startswith("a code") and "with guidance" in row.what]
+    guided = [row for row in found.rows if row.what.startswith("one code") and "with guidance" in row.what]
     assert [row.package is not None for row in found.rows] == ["without" not in name for name in names(found)]
     assert {row.package.median for row in guided if row.package} == {1000 * 0.5 / QUICK.codes}
     assert [row.times for row in guided] == [t3._TIMES[kind] for kind in kinds]
@@ -60,7 +60,7 @@ def test_t3_is_measured_in_each_precision_with_and_without_guidance(bench: Bench
 def test_the_gpt_of_indextts2_is_measured_in_each_precision_beside_the_package(bench: Bench) -> None:
     found = gpt.measure(bench)
     kinds = list(gpt.make(bench))
-    assert names(found) == [f"a code, {kind}, 60 positions" for kind in kinds]
+    assert names(found) == [f"one code, {kind}, 60 positions" for kind in kinds]
     assert {row.package.median for row in found.rows if row.package} == {1000 * 0.5 / QUICK.codes}
     assert [row.times for row in found.rows] == [None, *(5.0 for _ in kinds[1:])]
     assert [cost.what.split(":")[0] for cost in found.costs] == [kind for kind in kinds[1:] for _ in range(2)]
@@ -172,15 +172,15 @@ def test_a_package_that_fails_or_ends_is_an_error(tmp_path: Path, bench: Bench) 
 
 @pytest.mark.parametrize(("row", "device", "ratio", "status"), [
     (BenchmarkRow("p", "w", "ms", ONE_SECOND, MeasurementStats(5.0, 5.0, 5.0, 5), times=5.0), "cpu", 5.0, "met"),
-    (BenchmarkRow("p", "w", "ms", ONE_SECOND, MeasurementStats(4.9, 4.9, 9.0, 5), times=5.0), "cpu", 4.9, "MISSED"),
+    (BenchmarkRow("p", "w", "ms", ONE_SECOND, MeasurementStats(4.9, 4.9, 9.0, 5), times=5.0), "cpu", 4.9, "missed"),
     (BenchmarkRow("p", "w", "ms", ONE_SECOND, times=5.0), "cpu", None, "not measured"),
     (BenchmarkRow("p", "w", "t/s", ONE_SECOND, MeasurementStats(0.25, 0.2, 0.3, 5), times=3.0, more_is_better=True),
      "cpu", 4.0,
      "met"),
-    (BenchmarkRow("p", "w", "ms", ONE_SECOND, bound=Bound(0.9)), "cuda: NVIDIA H100", None, "MISSED"),
+    (BenchmarkRow("p", "w", "ms", ONE_SECOND, bound=Bound(0.9)), "cuda: NVIDIA H100", None, "missed"),
     (BenchmarkRow("p", "w", "ms", ONE_SECOND, bound=Bound(1.0)), "cuda: NVIDIA H100", None, "met"),
     (BenchmarkRow("p", "w", "codes/s", ONE_SECOND, bound=Bound(2.0), more_is_better=True), "cuda: NVIDIA H100", None,
-     "MISSED"),
+     "missed"),
     (BenchmarkRow("p", "w", "ms", ONE_SECOND, bound=Bound(1.0)), "cuda: NVIDIA L4", None, "not measured"),
     (BenchmarkRow("p", "w", "ms", ONE_SECOND, MeasurementStats(9.0, 9.0, 9.0, 5)), "cpu", 9.0, ""),
 ])

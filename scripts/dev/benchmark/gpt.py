@@ -94,7 +94,7 @@ def _codes(bench: Bench, models: Models, context: int) -> list[BenchmarkRow]:
     if reference is not None:
         reference.ask("done")
     package = found.pop("package", None)
-    return [BenchmarkRow(PART, f"a code, {name}, {context} positions", "ms", spread, package, _TIMES.get(name),
+    return [BenchmarkRow(PART, f"one code, {name}, {context} positions", "ms", spread, package, _TIMES.get(name),
                          _MS_A_CODE if name == "bfloat16" else None) for name, spread in found.items()]
 
 

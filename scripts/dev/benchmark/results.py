@@ -76,7 +76,7 @@ class BenchmarkResults:
 
 
 def _word(met: bool) -> str:
-    return "met" if met else "MISSED"
+    return "met" if met else "missed"
 
 
 def as_json(machine: Machine, settings: Mapping[str, object], found: BenchmarkResults) -> str:
@@ -96,10 +96,10 @@ def as_markdown(machine: Machine, settings: Mapping[str, object], found: Benchma
     for part in dict.fromkeys(row.part for row in found.rows):
         rows = [row for row in found.rows if row.part == part]
         against = next((row.against for row in rows if row.package), "published package")
-        lines += [f"**{part}**", "", f"| | unit | ours | {against} | times as fast | aim | |",
+        lines += [f"**{part}**", "", f"| | unit | ours | {against} | speed-up | target | |",
                   "|---|---|---|---|---|---|---|", *(_line(row, machine.device) for row in rows), ""]
     if found.costs:
-        lines += ["**What the faster ways cost**", "", "| | | | |", "|---|---|---|---|",
+        lines += ["**Accuracy of the faster modes**", "", "| | | | |", "|---|---|---|---|",
                   *(_cost(cost) for cost in found.costs), ""]
     return "\n".join(lines)
 
@@ -107,16 +107,16 @@ def as_markdown(machine: Machine, settings: Mapping[str, object], found: Benchma
 def _line(row: BenchmarkRow, device: str) -> str:
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
     cells = (row.what, row.unit, _spread(row.ours), "" if row.package is None else _spread(row.package), ratio,
-             _aim(row), row.target_status(device))
+             _target(row), row.target_status(device))
     return f"| {' | '.join(cells)} |"
 
 
-def _aim(row: BenchmarkRow) -> str:
-    aims = [] if row.times is None else [f"{row.times:g} times"]
+def _target(row: BenchmarkRow) -> str:
+    targets = [] if row.times is None else [f"{row.times:g} times"]
     if row.bound is not None:
         limit = "at least" if row.more_is_better else "at most"
-        aims.append(f"{row.bound.device}: {limit} {_number(row.bound.value)} {row.unit}")
-    return ", ".join(aims)
+        targets.append(f"{row.bound.device}: {limit} {_number(row.bound.value)} {row.unit}")
+    return ", ".join(targets)
 
 
 def _cost(cost: Cost) -> str:

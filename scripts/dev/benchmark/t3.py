@@ -93,7 +93,7 @@ def _codes(bench: Bench, models: Models, context: int, guided: bool) -> list[Ben
     package = found.pop("package", None)
     how = "with guidance" if guided else "without guidance"
     return [
-        BenchmarkRow(PART, f"a code, {name}, {context} positions, {how}", "ms", spread, package,
+        BenchmarkRow(PART, f"one code, {name}, {context} positions, {how}", "ms", spread, package,
             _TIMES[name] if guided and name in _TIMES else None, _MS_A_CODE if name == "bfloat16" else None)
         for name, spread in found.items()
     ]
