@@ -2,14 +2,14 @@
 
 The functions are those of `models.triton_kernels`. An operation of torch takes one to three microseconds for a few
 rows, a call of a module another one, and a layer has about a hundred of them. Here a layer is its products, its
-attention, and nine loops that Numba compiles at their first use (kept on disk); each takes about as long as one
-operation. Results differ from those of the modules by rounding, except that layers with adapters or other changes are
-called as they are.
+attention, and loops that Numba compiles at their first use and keeps on disk: nine of them in int8, each as long as
+one or two operations. Results differ from those of the modules by rounding. Layers with adapters are called as they
+are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,16 @@ _PLAIN, _GELU, _SWIGLU = 0, 1, 2
 _ACTIVATIONS = {"": _PLAIN, "gelu": _GELU, "swiglu": _SWIGLU}
 _NONE = np.empty(0, np.float32)
 _NO_ROWS = np.empty((0, 0), np.float32)
-# Sums in any order, so that they are vectors; NaN and infinity stay what they are.
-_compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp", "nsz"})
 f32, i32 = np.float32, np.int32
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function by Numba, with sums in any order, so that they are vectors; NaN and infinity stay what they are."""
+    options = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "arcp", "nsz"}}
+    try:
+        return njit(cache=True, **options)(function)
+    except RuntimeError:  # neither the folder of this file nor the user's can be written: each process compiles
+        return njit(**options)(function)
 
 
 def linear(rows: torch.Tensor, layers: Sequence[nn.Module], norm: Any = None,

@@ -174,10 +174,9 @@ class TrainingRun:
                 group.run_on_rank0(lambda: self._rank(self.early_stopping.best))
 
     def _report_saved(self) -> None:
-        """Report this step's checkpoint again: a run killed between a checkpoint and its event has not reported it."""
-        step = self.trainer.step
-        best = checkpoint.read_ranking(self.directory).best == step
-        self.reporter.emit(CheckpointSaved(step, self._checkpoint_path(), best))
+        """Report a checkpoint that is not the best: a run that was killed before its event has not reported it."""
+        if checkpoint.read_ranking(self.directory).best != self.trainer.step:
+            self.reporter.emit(CheckpointSaved(self.trainer.step, self._checkpoint_path()))
 
     def validation_due(self) -> bool:
         """Whether this step is validated by its losses alone."""

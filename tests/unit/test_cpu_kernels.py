@@ -103,6 +103,7 @@ def test_a_row_of_zeros_stays_one() -> None:
 
 @torch.inference_mode()
 def test_large_numbers_are_those_of_torch_and_nan_stays_in_its_row() -> None:
+    torch.manual_seed(0)
     gate, up = nn.Linear(4, 64, bias=False), nn.Linear(4, 64, bias=False)
     rows = torch.tensor([1.0, 30.0, 1e4, 1e12, math.nan, 0.0])[:, None] * torch.randn(1, 4)
     wanted = F.silu(gate(rows)) * up(rows)
@@ -123,6 +124,11 @@ def test_gelu_is_that_of_torch_at_any_size() -> None:
     quantize_(module, "int8")
     found = cpu_kernels.linear(torch.ones(2, 1), [module["c_fc"]], activation="gelu")
     assert torch.allclose(found[0], F.gelu(layer.bias, approximate="tanh"), rtol=1e-5, atol=1e-6)
+
+
+def test_loops_are_compiled_where_no_folder_can_keep_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numba.core.caching.CompileResultCacheImpl._locator_classes", [])
+    assert cpu_kernels._compiled(lambda value: value + 1)(2) == 3
 
 
 def test_training_and_prefills_are_left_to_the_modules() -> None:

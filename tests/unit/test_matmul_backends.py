@@ -85,6 +85,28 @@ def test_the_slower_of_the_two_is_found(slow: bool, monkeypatch: pytest.MonkeyPa
     assert matmul_backends._torch_is_slow.__wrapped__() is slow
 
 
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="torch is built without MKL")
+@pytest.mark.parametrize("shape", [(64,), (1, 64), (1, 1, 64)])
+@torch.inference_mode()
+def test_one_row_is_the_first_of_two_by_torch(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, ours = pair(False)
+    monkeypatch.setattr(matmul_backends, "_torch_is_slow", lambda: False)
+    monkeypatch.setattr(matmul_backends, "_SMALL", 0)
+    row, multiplied, product = torch.randn(shape), list[int](), torch.nn.functional.linear
+
+    def count(rows: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
+        multiplied.append(len(rows))
+        return product(rows, *others)
+
+    monkeypatch.setattr(matmul_backends.F, "linear", count)
+    found = ours(row)
+    assert multiplied == [2]
+    assert torch.equal(found, product(row.reshape(1, -1).expand(2, -1), ours.weight, ours.bias)[0].reshape(found.shape))
+    assert torch.equal(found, matmul_backends.linear(row, ours.weight, ours.bias))
+    assert found.shape == (*shape[:-1], 96)
+    assert torch.allclose(found, plain(row), rtol=1e-5, atol=1e-5)
+
+
 def test_it_gives_the_plain_gradient() -> None:
     plain, ours = pair(True)
     rows = torch.randn(5, 64)

@@ -13,6 +13,7 @@ from config.schema import CertifyOptions
 from core import certify, train
 from core.jobs import checkpoint_names
 from core.jobs.checkpoint_names import checkpoint_steps
+from core.jobs.events import CheckpointSaved, Event
 from core.jobs.reporter import describe, memory_text
 from core.library import certificate
 from core.model.loading import load, load_checkpoint, load_extension
@@ -54,6 +55,28 @@ def test_a_run_keeps_the_best_and_the_last_checkpoint(world: Workspace, monkeypa
     assert (ranked.metric, ranked.best) == ("validation speech loss", 4)
     assert [(event.step, event.best) for event in listener.of("checkpoint")] == [
         (2, False), (2, True), (4, False), (4, True), (6, False), (8, False)]
+
+
+@pytest.mark.parametrize(("second", "best"), [(2.0, [False]), (0.5, [True])])
+def test_a_killed_run_reports_its_checkpoint_when_it_has_resumed(
+        world: Workspace, monkeypatch: pytest.MonkeyPatch, second: float, best: list[bool]) -> None:
+    class Killed(BaseException):
+        """Nothing that the run catches."""
+
+    class Deaf(Listener):
+        def emit(self, event: Event) -> None:
+            if isinstance(event, CheckpointSaved) and event.step == 4:
+                raise Killed
+            super().emit(event)
+
+    measured_as(monkeypatch, iter([1.0, second]))
+    options = train_options(steps=4, checkpoint_every=2, evaluation_sentences=0)
+    with pytest.raises(Killed):
+        train.run(options, world, Deaf(world.runs / "one"))
+    assert checkpoint_steps(world.runs / "one") == [2, 4]
+    resumed = Listener(world.runs / "one")
+    train.run(options, world, resumed)
+    assert [event.best for event in resumed.of("checkpoint") if event.step == 4] == best
 
 
 def test_the_last_ones_and_those_with_a_name_are_kept(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
