@@ -24,7 +24,7 @@ _HAS_MKL = torch.backends.mkl.is_available()
 _HAS_AVX512 = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 _SMALL = 2**20  # multiplications below which the call takes longer than the product
 _FEW_ROWS = 16
-_SLOW = 1.25  # of torch's time over oneDNN's: 1.8 to 3.7 where MKL leaves AVX-512 unused, 0.7 to 1.0 elsewhere
+_SLOW = 1.3  # of torch's time over oneDNN's: 1.79 to 1.86 where MKL leaves AVX-512 unused, 0.26 to 0.97 elsewhere
 
 
 class Linear(nn.Linear):
@@ -65,15 +65,22 @@ def _prefers_onednn(rows: torch.Tensor, weight: torch.Tensor) -> bool:
 
 @lru_cache(maxsize=1)
 def _torch_is_slow() -> bool:
-    """Whether torch's product of two rows takes much longer here than oneDNN's, by a measurement of 5 to 20 ms."""
+    """Whether torch's product of two rows takes much longer here than oneDNN's, by a measurement of 5 to 20 ms.
+
+    On one thread: on two they waited for each other beside other programs, and with AVX2 the ratio was 1.22 to 1.29.
+    """
     rows, weight = torch.ones(2, 1024), torch.ones(1024, 1024)
     products: tuple[Callable[..., torch.Tensor], ...] = (F.linear, product)
-    best = [math.inf, math.inf]
-    for _ in range(10):
-        for index, multiply in enumerate(products):
-            started = time.perf_counter()
-            multiply(rows, weight)
-            best[index] = min(best[index], time.perf_counter() - started)
+    best, threads = [math.inf, math.inf], torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for _ in range(10):
+            for index, multiply in enumerate(products):
+                started = time.perf_counter()
+                multiply(rows, weight)
+                best[index] = min(best[index], time.perf_counter() - started)
+    finally:
+        torch.set_num_threads(threads)
     return best[0] > _SLOW * best[1]
 
 
