@@ -423,7 +423,7 @@ def _batches(own: dict[str, Any], about: Mapping[str, Any], clip_tokens: float, 
     if tokens is None:
         return own
     clip = max(1.0, clip_tokens)
-    batch = min(_MAX_CLIPS, max(1, math.floor(tokens / clip)))
+    batch = min(_MAX_CLIPS, max(1, int(tokens // clip)))  # the quotient itself would be rounded
     wanted = max(1, round(about["step_tokens"] / clip))  # clips in a step
     batch = min(batch, max(1, math.ceil(wanted / processes)))
     accumulation = min(256, max(1, round(wanted / (batch * processes))))
