@@ -200,7 +200,8 @@ def describe(event: Event) -> str:
         case WarningRaised():
             return f"Warning: {event.message}"
         case Finished():
-            return "Finished: " + ", ".join(f"{name} {value}" for name, value in event.result.items())
+            return "Finished: " + ", ".join(
+                f"{name} {'none' if value == '' else value}" for name, value in event.result.items())
         case Failed():
             return "\n".join(part for part in (f"Failed: {event.message}", event.hint) if part)
         case Skipped():

@@ -179,6 +179,7 @@ def test_a_failure_is_told_once() -> None:
     ("error_am_finetuned", 0.25, ("CER, Amharic, finetuned", "25.0%")),
     ("error_am", None, ("CER, Amharic", "not measured")),
     ("megabytes", 24.13, ("Size", "24.1 MB")), ("held_out", 40, ("Held-out clips", "40")),
+    ("overridden", "", ("Overridden", "none")),
     ("old_rows_equal", True, ("Base rows unchanged", "yes")), ("tokens_added", 1081, ("Tokens added", "1,081")),
 ])
 def test_results_have_names_and_units(name: str, value: object, told: tuple[str, str]) -> None:
