@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -33,6 +34,7 @@ WEIGHTS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
 PEFT_PREFIX = "base_model.model."  # where PeftModel has the wrapped module
 _NAME = "default"
 _MARK = ".lora_"
+_NUMBERS = 1 << 16  # that a number of a dropout mask can be
 _INITIAL_RANK_RATIO = 1.5  # AdaLoRA: rank at the start over the average rank at the end
 _FOREIGN_HINT = "Take a checkpoint that Lisan made, or merge these adapters into their base where they were made."
 _SETTABLE = frozenset((
@@ -90,6 +92,9 @@ class Adapters:
         self.allocation = RankAllocation(tuner) if adaptive and name == _NAME else None
         self._layers = [layer for layer in module.modules() if isinstance(layer, LoraLayer) and name in layer.scaling]
         self._masks: dict[int, torch.Tensor] = {}  # by their length; a CUDA graph reads them where they are
+        for layer in self._layers:
+            if isinstance(dropout := layer.lora_dropout[name], nn.Dropout):  # at probability 0 peft has an identity
+                layer.lora_dropout[name] = FastCpuDropout(dropout.p)
         if getattr(config, "use_dora", False):
             for layer in self._layers:
                 layer.lora_variant[name] = CachedNormDora()
@@ -355,6 +360,27 @@ class RankAllocation:
                 mine = self._allocator.exp_avg_ipt if part == _IMPORTANCE else self._allocator.exp_avg_unc
                 mine[name] = value.to(named[name].device)
                 self._allocator.ipt[name] = torch.zeros_like(mine[name])
+
+
+class FastCpuDropout(nn.Dropout):
+    """Dropout whose masks are drawn faster than torch's on a CPU; elsewhere it is torch's own.
+
+    Each element has a 16-bit number of numpy's SFC64, whose seed torch's generator draws. So a checkpoint of torch's
+    generator is enough to resume, and activation checkpointing recomputes the same mask. The probability is rounded to
+    1/65536, and the kept elements are scaled by the rounded one.
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Any shape to the same."""
+        dropped = round(self.p * _NUMBERS)
+        if (not self.training or not 0 < dropped < _NUMBERS or type(x) is not torch.Tensor or x.device.type != "cpu"
+                or torch.compiler.is_compiling()):
+            return super().forward(x)
+        seed = int(torch.empty((), dtype=torch.int64).random_())
+        words = np.random.SFC64(seed).random_raw(-(-x.numel() // 4))
+        numbers = torch.from_numpy(words.view(np.int16)[:x.numel()]).view(x.shape)
+        kept = torch.ge(numbers, dropped - _NUMBERS // 2, out=torch.empty_like(x))
+        return x * kept.mul_(_NUMBERS / (_NUMBERS - dropped))
 
 
 class CachedNormDora:
