@@ -251,20 +251,21 @@ def _voices(workspace: Workspace, view: View) -> list[tuple[str, str]]:
 def _voice_choices(workspace: Workspace, view: View) -> object:
     """All voices; a person's choice stays, else the preselected one."""
     offered = _voices(workspace, view)
-    return gr.update(choices=offered, value=_chosen_voice(workspace, view, [value for _, value in offered]))
+    values = [value for _, value in offered]
+    return gr.update(choices=offered, value=_persons_voice(view, values) or _default_voice(workspace, view, values))
 
 
-def _chosen_voice(workspace: Workspace, view: View, offered: Sequence[str]) -> str | None:
+def _persons_voice(view: View, offered: Sequence[str]) -> str:
+    """The voice that a person chose or uploaded, also where the page would choose the same; empty if none."""
     current = view.values["voice"]
-    return current if current in offered and current != view.values["voice.preselected"] \
-        else _default_voice(workspace, view, offered)
+    return current if current in offered and current != view.values["voice.preselected"] else ""
 
 
 def _preselected_voice(workspace: Workspace, view: View) -> str:
-    """What the page chooses where a person did not: the voice in the list now, or the one it chose before."""
+    """The voice that the page chose last."""
     offered = [value for _, value in _voices(workspace, view)]
-    default = _default_voice(workspace, view, offered) or ""
-    return default if _chosen_voice(workspace, view, offered) == default else view.values["voice.preselected"]
+    return view.values["voice.preselected"] if _persons_voice(view, offered) \
+        else _default_voice(workspace, view, offered) or ""
 
 
 def _default_voice(workspace: Workspace, view: View, offered: Sequence[str]) -> str | None:
