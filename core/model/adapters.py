@@ -34,7 +34,7 @@ WEIGHTS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
 PEFT_PREFIX = "base_model.model."  # where PeftModel has the wrapped module
 _NAME = "default"
 _MARK = ".lora_"
-_NUMBERS = 1 << 16  # that a number of a dropout mask can be
+_RANDOM_VALUES = 1 << 16  # of the number that decides whether an element is dropped
 _INITIAL_RANK_RATIO = 1.5  # AdaLoRA: rank at the start over the average rank at the end
 _FOREIGN_HINT = "Take a checkpoint that Lisan made, or merge these adapters into their base where they were made."
 _SETTABLE = frozenset((
@@ -363,7 +363,7 @@ class RankAllocation:
 
 
 class FastCpuDropout(nn.Dropout):
-    """Dropout whose masks are drawn faster than torch's on a CPU; elsewhere it is torch's own.
+    """Dropout whose masks are drawn faster than torch's on a CPU; torch's own on a GPU and under torch.compile.
 
     Each element has a 16-bit number of numpy's SFC64, whose seed torch's generator draws. So a checkpoint of torch's
     generator is enough to resume, and activation checkpointing recomputes the same mask. The probability is rounded to
@@ -372,15 +372,15 @@ class FastCpuDropout(nn.Dropout):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Any shape to the same."""
-        dropped = round(self.p * _NUMBERS)
-        if (not self.training or not 0 < dropped < _NUMBERS or type(x) is not torch.Tensor or x.device.type != "cpu"
-                or torch.compiler.is_compiling()):
+        dropped = round(self.p * _RANDOM_VALUES)
+        plain = type(x) is torch.Tensor and x.device.type == "cpu" and not torch.compiler.is_compiling()
+        if not (plain and self.training and 0 < dropped < _RANDOM_VALUES):
             return super().forward(x)
         seed = int(torch.empty((), dtype=torch.int64).random_())
         words = np.random.SFC64(seed).random_raw(-(-x.numel() // 4))
         numbers = torch.from_numpy(words.view(np.int16)[:x.numel()]).view(x.shape)
-        kept = torch.ge(numbers, dropped - _NUMBERS // 2, out=torch.empty_like(x))
-        return x * kept.mul_(_NUMBERS / (_NUMBERS - dropped))
+        kept = torch.ge(numbers, dropped - _RANDOM_VALUES // 2, out=torch.empty_like(x))
+        return x * kept.mul_(_RANDOM_VALUES / (_RANDOM_VALUES - dropped))
 
 
 class CachedNormDora:

@@ -10,7 +10,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
-from core.model.adapters import FastCpuDropout
+from config.schema import AdapterKind
+from core.model.adapters import AdapterPlan, Adapters, FastCpuDropout
 
 ROUNDED = 1 / (1 << 17)  # the largest rounding of a probability to 16 bits
 
@@ -93,3 +94,11 @@ def test_where_it_cannot_run_it_is_torchs() -> None:
     assert FastCpuDropout(0.3)(torch.ones(5, 3, device="meta")).shape == (5, 3)
     with FakeTensorMode() as mode:
         assert FastCpuDropout(0.3)(mode.from_tensor(torch.ones(5, 3))).shape == (5, 3)
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora", "adalora"])
+def test_every_adapter_has_it_with_the_given_probability(kind: AdapterKind) -> None:
+    module = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4))
+    Adapters.fresh(module, AdapterPlan(kind, {"0": 2, "1": 2}, dropout=0.3, steps=10), seed=0)
+    found = [one for one in module.modules() if isinstance(one, nn.Dropout)]
+    assert [(type(one), one.p, one.training) for one in found] == [(FastCpuDropout, 0.3, True)] * 2
