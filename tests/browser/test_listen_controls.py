@@ -41,7 +41,7 @@ def test_the_controls_of_the_family_reach_the_job(app: tuple[App, Workspace], op
     expect(fields.locator("#field-sound-exaggeration")).to_have_count(0)
     page.locator("#listen-upload input[type=file]").set_input_files(folder / "me.wav")
     expect(page.locator("#listen-voice input")).to_have_value("me (recording)")
-    page.wait_for_timeout(2 * 1000 * IDLE_S)  # the page may have seen it as the only voice that it could choose
+    page.wait_for_timeout(2 * 1000 * IDLE_S)  # ticks see the uploaded voice
     page.locator("#listen-emotion").get_by_role("button", name="Emotion").first.click()
     page.locator("#listen-emotion-upload input[type=file]").set_input_files(folder / "other.wav")
     expect(page.locator("#listen-emotion-notice")).to_contain_text("selected as the emotion clip")
@@ -59,6 +59,7 @@ def test_the_controls_of_the_family_reach_the_job(app: tuple[App, Workspace], op
     page.locator("#speak").click()
     board = JobBoard(workspace)
     wait_until(lambda: any(state.ended for state in board.states()), page)
+    assert board.states()[0].job.settings["voice"] == str(workspace.voices / "me.wav")
     sound = board.states()[0].job.settings["sound"]
     assert isinstance(sound, dict)
     assert (sound["duration_s"], sound["flow_steps"], sound["position_scheme"]) == (1.5, None, "aligned")
