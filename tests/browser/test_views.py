@@ -410,6 +410,7 @@ def test_what_is_deleted_comes_back_and_what_a_job_needs_stays(scene: Scene, ope
 
 def test_a_run_is_named_on_the_page(scene: Scene, open_page: Visit) -> None:
     page = open_page(scene.app.url + "?tab=jobs")
+    expect(page.locator("#job-choice input")).to_have_value(re.compile("Train"))  # it follows the tab
     page.locator("#job-rename .label-wrap").click()
     page.locator("#job-title input, #job-title textarea").fill("studio voice")
     page.locator("#job-rename-button").click()
