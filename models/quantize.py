@@ -5,16 +5,13 @@ head, to bfloat16, or to int8 with one scale per row. Activations between them s
 norms and the cache. `python -m scripts.dev.benchmark` measures the loss of accuracy. The conversion is permanent: load
 the model again to train it or to prove anything about it.
 
-Where the processor multiplies int8 (VNNI), an activation is split into two digits of base 256 and the products are
-exact sums of integers: only the weights are rounded. The weights are what takes the time: four rows of digits take as
-long as one. Two rows by 4096 x 1024 on two cores of an EPYC take 0.14 ms, and 0.21 ms by torch's int8 kernel, which
-serves elsewhere and rounds activations to bfloat16.
+Rows are multiplied with int8 weights by `models.cpu_loops`, as 16-bit integers whose products are summed exactly: only
+the weights are rounded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -25,11 +22,7 @@ from models.matmul_backends import Linear, can_pack, pack, product
 
 _ADAPTERS = "lora_"
 _DECODED_ROWS = 2  # of a step with guidance; a prefill of many takes as long in this layout as in torch's own
-_FEW_ROWS = 24  # up to here torch's int8 product is faster than widening the weights first (measured on an EPYC)
 _SAME_INPUT = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gated", "up_proj": "gated"}
-_MAX_WEIGHT, ZERO_POINT = 127, 128  # the largest, and the digit zero as an unsigned byte
-LARGEST = 32_639  # what the largest value of a row becomes: both digits are then from -128 to 127
-_SHIFT = torch.tensor(float(2**23 + 256 * ZERO_POINT + ZERO_POINT))  # float32 has no fractions from 2**23 on
 
 
 class BFloat16Linear(nn.Module):
@@ -54,7 +47,10 @@ class BFloat16Linear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """A linear layer with int8 weights; the result of a row does not depend on the other rows."""
+    """A linear layer with int8 weights on a CPU; the result of a row does not depend on the other rows.
+
+    The weights (outputs, padded width) have one scale for each output.
+    """
 
     weight: torch.Tensor
     scale: torch.Tensor
@@ -62,77 +58,22 @@ class Int8Linear(nn.Module):
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         super().__init__()
-        self.exact = has_exact_int8_products() and weight.device.type == "cpu"
-        largest = weight.detach().abs().amax(1).clamp(min=1e-12)
-        scale = largest / _MAX_WEIGHT
-        if not self.exact:
-            scale = scale.to(torch.bfloat16)  # rounded before the weights are, so that its rounding costs nothing
-        rounded = (weight.detach() / scale.float()[:, None]).round().clamp(-_MAX_WEIGHT, _MAX_WEIGHT).to(torch.int8)
-        self.register_buffer("scale", scale * (256 / LARGEST) if self.exact else scale)
-        self.register_buffer("weight", torch.ops.onednn.qlinear_prepack(rounded, None) if self.exact else rounded)
+        from models.cpu_loops import MAX_WEIGHT, WIDTH_UNIT  # Numba takes half a second
+
+        scale = weight.detach().abs().amax(1).clamp(min=1e-12).float() / MAX_WEIGHT
+        rounded = (weight.detach() / scale[:, None]).round().clamp(-MAX_WEIGHT, MAX_WEIGHT).to(torch.int8)
+        self.register_buffer("scale", scale)
+        self.register_buffer("weight", F.pad(rounded, (0, -weight.shape[1] % WIDTH_UNIT)))
         self.register_buffer("bias", None if bias is None else bias.detach().float())
-        self._zero_points = torch.zeros(len(scale), dtype=torch.int64)  # of the weights
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """(..., width) to (..., outputs), in the type of the input."""
-        rows = hidden.reshape(-1, hidden.shape[-1])
-        result = self._exact_product(rows.float()) if self.exact else self._rounded_product(rows.to(torch.bfloat16))
-        return result.reshape(*hidden.shape[:-1], -1).to(hidden.dtype)
-
-    def products(self, digits: torch.Tensor) -> torch.Tensor:
-        """Of digits (2 N, width), without bias: (2 N, outputs). Those of upper digits count 256 times as much."""
-        return _int8_product(digits, self.weight, self.scale, self._zero_points)
 
     @torch.no_grad()
-    def _exact_product(self, rows: torch.Tensor) -> torch.Tensor:
-        digits, largest = split_digits(rows)
-        lower, upper = self.products(digits).chunk(2)
-        result = torch.add(upper, lower, alpha=1 / 256)
-        return result.mul_(largest) if self.bias is None else torch.addcmul(self.bias, result, largest)
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(..., width) to (..., outputs), in the type of the input."""
+        from models.cpu_loops import multiply
 
-    def _rounded_product(self, rows: torch.Tensor) -> torch.Tensor:
-        if len(rows) <= _FEW_ROWS:
-            result = torch._weight_int8pack_mm(rows, self.weight, self.scale)
-        else:
-            result = F.linear(rows, self.weight.to(torch.bfloat16)) * self.scale
-        return result if self.bias is None else result + self.bias
-
-
-@lru_cache(maxsize=1)
-def has_exact_int8_products() -> bool:
-    """Whether oneDNN's int8 products are exact here, found by a product of the largest values.
-
-    Without VNNI, oneDNN adds two products in 16 bits, which saturate. The processor's flags do not tell which
-    instructions oneDNN chose (DNNL_MAX_CPU_ISA limits them).
-    """
-    if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")):
-        return False
-    width = 64
-    weight = torch.ops.onednn.qlinear_prepack(torch.full((16, width), _MAX_WEIGHT, dtype=torch.int8), None)
-    result = _int8_product(torch.full((2, width), ZERO_POINT + _MAX_WEIGHT, dtype=torch.uint8), weight,
-                           torch.ones(16), torch.zeros(16, dtype=torch.int64))
-    return bool((result == width * _MAX_WEIGHT * _MAX_WEIGHT).all())
-
-
-def _int8_product(
-    rows: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, zero_points: torch.Tensor,
-) -> torch.Tensor:
-    """Bytes (N, width) with zero point 128 by packed weights of `scale` (outputs,): (N, outputs)."""
-    result: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
-        rows, 1.0, ZERO_POINT, weight, scale, zero_points, None, 1.0, 0, torch.float32, "none", [], "")
-    return result
-
-
-def split_digits(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows (N, width) in float32 as bytes (2 N, width), lower digits before upper ones, and largest values (N, 1).
-
-    A row is `largest * (256 * upper + lower) / 32639` to one part in 65,000 of `largest`; digits are stored plus 128.
-    The digits of a row of zeros mean nothing.
-    """
-    largest = rows.abs().amax(1, keepdim=True)
-    shifted = torch.addcdiv(_SHIFT, rows, largest, value=LARGEST)  # rounded
-    digits = shifted.view(torch.uint8).as_strided((2, *rows.shape), (1, 4 * rows.shape[1], 4))
-    return digits.reshape(-1, rows.shape[1]), largest
+        rows = hidden.reshape(-1, hidden.shape[-1]).float().contiguous()
+        result = multiply(rows, [self.weight], [self.bias], [self.scale])
+        return result.view(*hidden.shape[:-1], -1).to(hidden.dtype)
 
 
 KINDS: dict[str, type[nn.Module]] = {"bfloat16": BFloat16Linear, "int8": Int8Linear}

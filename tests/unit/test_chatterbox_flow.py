@@ -153,7 +153,6 @@ def test_our_products_are_those_of_torch(dtype: torch.dtype, bound: float, avx51
                                          monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(matmul_backends, "_HAS_AVX512", avx512)
     monkeypatch.setattr(matmul_backends, "_SMALL", 0)
-    monkeypatch.setattr(matmul_backends, "_torch_is_slow", lambda: True)
     query, key, value = torch.randn(3, 2, 4, 9, 8, generator=seeded(0))
     found = attend(query.to(dtype), key.to(dtype), value.to(dtype))
     wanted = torch.nn.functional.scaled_dot_product_attention(query, key, value)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from core.model.adapters import AdapterPlan, Adapters
-from models import cpu_kernels
+from models import cpu_kernels, matmul_backends
 from models.decoder import Decoder, DecoderConfig, KVCache, RotaryScaling, step_kernels
 from models.gpt2 import GPT2
 from models.quantize import quantize_
@@ -93,6 +93,34 @@ def test_layers_with_adapters_are_called_as_they_are(
     assert changed.tolist() == (rows or [True, True]) * (ROWS // 2)
 
 
+@pytest.mark.parametrize("size", ["as it is", "large enough for the loops"])
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+@pytest.mark.parametrize(("kind", "adapter"), [("decoder", "lora"), ("decoder", "dora"), ("gpt2", "lora")])
+def test_rows_without_adapters_are_bit_identical_with_the_model_that_has_none(
+    kind: str, adapter: str, weights: str, size: str, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if size != "as it is":
+        monkeypatch.setattr(matmul_backends, "_SMALL", 0)
+    module, adapted = network(kind), network(kind)
+    adapters = Adapters.fresh(adapted, AdapterPlan(adapter, dict.fromkeys(WRAPPED[kind], 4)), seed=0)  # type: ignore[arg-type]
+    for value in adapters.parameters().values():
+        value.data.add_(0.2)
+    adapted.eval()
+    with adapters.enabled(True):
+        step(adapted, True)  # DoRA's norms, which need the weights as they were
+    if weights != "float32":
+        for each in (module, adapted):
+            quantize_(each, weights, "layers" if kind == "decoder" else "h")
+    wanted, stored = step(module, True)
+    for rows in ([False] * ROWS, [True, False, False, True]):
+        with adapters.enabled_for_rows(rows):
+            found, cache = step(adapted, True)
+        same = ~torch.tensor(rows)
+        assert torch.equal(found[same], wanted[same])
+        assert torch.equal(cache.storage[:, :, same], stored.storage[:, :, same])
+        assert not any(torch.equal(found[row], wanted[row]) for row in range(ROWS) if rows[row])
+
+
 @torch.inference_mode()
 def test_a_row_of_zeros_stays_one() -> None:
     module = network("decoder")
@@ -124,11 +152,6 @@ def test_gelu_is_that_of_torch_at_any_size() -> None:
     quantize_(module, "int8")
     found = cpu_kernels.linear(torch.ones(2, 1), [module["c_fc"]], activation="gelu")
     assert torch.allclose(found[0], F.gelu(layer.bias, approximate="tanh"), rtol=1e-5, atol=1e-6)
-
-
-def test_loops_are_compiled_where_no_folder_can_keep_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numba.core.caching.CompileResultCacheImpl._locator_classes", [])
-    assert cpu_kernels._compiled(lambda value: value + 1)(2) == 3
 
 
 def test_training_and_prefills_are_left_to_the_modules() -> None:

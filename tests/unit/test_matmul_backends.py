@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 
 import pytest
 import torch
 from torch import nn
 
 from core.model.adapters import AdapterPlan, Adapters
-from models import matmul_backends
+from models import cpu_loops, matmul_backends
 from models.matmul_backends import Linear
 
 needs_onednn = pytest.mark.skipif(not matmul_backends._HAS_ONEDNN, reason="this torch has no oneDNN")
@@ -24,87 +23,54 @@ def pair(bias: bool) -> tuple[nn.Linear, Linear]:
 
 
 @pytest.fixture
-def by_onednn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """oneDNN multiplies whatever there is to multiply; the number of rows of each of its products."""
-    rows: list[int] = []
-    product = matmul_backends.product
+def backends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """No product is too small; the backend of each, and the number of its rows."""
+    found: list[tuple[str, int]] = []
 
-    def count(given: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
-        rows.append(given.numel() // given.shape[-1])
-        return product(given, *others)
+    def count(name: str, plain):
+        def counted(given: torch.Tensor, *others):
+            found.append((name, given.numel() // given.shape[-1]))
+            return plain(given, *others)
 
-    monkeypatch.setattr(matmul_backends, "product", count)
+        return counted
+
+    monkeypatch.setattr(matmul_backends, "product", count("oneDNN", matmul_backends.product))
+    monkeypatch.setattr(cpu_loops, "multiply", count("loops", cpu_loops.multiply))
     monkeypatch.setattr(matmul_backends, "_SMALL", 1)
-    monkeypatch.setattr(matmul_backends, "_torch_is_slow", lambda: True)
-    return rows
+    return found
 
 
 @needs_onednn
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(1, 64), (2, 1, 64), (3, 50, 64), (0, 64)])
+@pytest.mark.parametrize("shape", [(64,), (1, 64), (2, 1, 64), (15, 64), (16, 64), (3, 50, 64), (0, 64)])
 @torch.inference_mode()
-def test_it_is_the_plain_layer_to_rounding(bias: bool, shape: tuple[int, ...], by_onednn: list[int]) -> None:
+def test_it_is_the_plain_layer_to_rounding(bias: bool, shape: tuple[int, ...], backends: list[tuple[str, int]]) -> None:
     plain, ours = pair(bias)
     rows = torch.randn(shape)
     made, wanted = ours(rows), plain(rows)
-    assert by_onednn == ([math.prod(shape[:-1])] if rows.numel() else [])
+    count = math.prod(shape[:-1])
+    assert backends == ([("loops" if count < 16 else "oneDNN", count)] if count else [])
     assert made.shape == wanted.shape
     assert torch.allclose(made, wanted, atol=1e-5)
+    assert torch.equal(made, matmul_backends.linear(rows, ours.weight, ours.bias))
 
 
-@needs_onednn
-@pytest.mark.parametrize("slow", [True, False])
+@pytest.mark.parametrize("rows", [(2, 64), (64, 2)])
 @torch.inference_mode()
-def test_what_torch_multiplies_as_fast_is_left_to_it(
-    slow: bool, by_onednn: list[int], monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_the_loops_cannot_read_is_left_to_torch(rows: tuple[int, int], backends: list[tuple[str, int]]) -> None:
+    weight = torch.randn(64, 96).t() if rows[1] == 64 else torch.randn(96, 2)
+    given = torch.randn(rows)[:15]
+    assert torch.equal(matmul_backends.linear(given, weight), torch.nn.functional.linear(given, weight))
+    assert not backends
+
+
+@torch.inference_mode()
+def test_small_products_are_left_to_torch(backends: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     _, ours = pair(False)
-    monkeypatch.setattr(matmul_backends, "_torch_is_slow", lambda: slow)
-    for rows in (1, 15, 16, 200):
+    monkeypatch.setattr(matmul_backends, "_SMALL", 64 * 96 * 2 + 1)
+    for rows in (1, 2, 3):
         ours(torch.randn(rows, 64))
-    assert by_onednn == ([1, 15, 16, 200] if slow else [16, 200])
-    monkeypatch.setattr(matmul_backends, "_SMALL", 64 * 96 * 16 + 1)
-    by_onednn.clear()
-    for rows in (16, 17):
-        ours(torch.randn(rows, 64))
-    assert by_onednn == [17]
-
-
-@needs_onednn
-@pytest.mark.parametrize("slow", [True, False])
-@torch.inference_mode()
-def test_the_slower_of_the_two_is_found(slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of them takes longer than it does, by far more than they differ on any processor."""
-    delayed, name = (matmul_backends.F, "linear") if slow else (matmul_backends, "product")
-
-    def late(*given: torch.Tensor) -> torch.Tensor:
-        time.sleep(2e-3)
-        return given[0]
-
-    monkeypatch.setattr(delayed, name, late)
-    assert matmul_backends._torch_is_slow.__wrapped__() is slow
-
-
-@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="torch is built without MKL")
-@pytest.mark.parametrize("shape", [(64,), (1, 64), (1, 1, 64)])
-@torch.inference_mode()
-def test_one_row_is_the_first_of_two_by_torch(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, ours = pair(False)
-    monkeypatch.setattr(matmul_backends, "_torch_is_slow", lambda: False)
-    monkeypatch.setattr(matmul_backends, "_SMALL", 0)
-    row, multiplied, product = torch.randn(shape), list[int](), torch.nn.functional.linear
-
-    def count(rows: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
-        multiplied.append(len(rows))
-        return product(rows, *others)
-
-    monkeypatch.setattr(matmul_backends.F, "linear", count)
-    found = ours(row)
-    assert multiplied == [2]
-    assert torch.equal(found, product(row.reshape(1, -1).expand(2, -1), ours.weight, ours.bias)[0].reshape(found.shape))
-    assert torch.equal(found, matmul_backends.linear(row, ours.weight, ours.bias))
-    assert found.shape == (*shape[:-1], 96)
-    assert torch.allclose(found, plain(row), rtol=1e-5, atol=1e-5)
+    assert backends == [("loops", 3)]
 
 
 def test_it_gives_the_plain_gradient() -> None:
@@ -131,7 +97,7 @@ def test_packed_weights_give_the_same_product_for_any_number_of_rows(rows: int) 
     assert torch.allclose(made, given.float() @ weight.float().T, rtol=1e-2, atol=1e-1)
 
 
-@pytest.mark.usefixtures("by_onednn")
+@pytest.mark.usefixtures("backends")
 @torch.inference_mode()
 def test_an_adapter_that_is_off_leaves_its_product_to_the_bit() -> None:
     _, ours = pair(False)

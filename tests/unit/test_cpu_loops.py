@@ -1,0 +1,211 @@
+"""Compiled products and attention of a few rows, against torch and against sums of whole numbers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import njit
+
+from models import cpu_loops
+from models.cpu_loops import GELU, MAX_WEIGHT, PLAIN, SWIGLU, attend, multiply
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def noise(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights as int8 and their scales."""
+    scale = weight.abs().amax(1) / MAX_WEIGHT
+    return (weight / scale[:, None]).round().to(torch.int8), scale
+
+
+@settings(deadline=None)  # the loops are compiled in the first
+@given(rows=st.integers(1, 40), units=st.integers(1, 5), outputs=st.integers(1, 90), matrices=st.integers(1, 3),
+       integers=st.booleans(), activation=st.sampled_from([PLAIN, GELU, SWIGLU]), biased=st.booleans(),
+       norm=st.sampled_from(["", "layer", "root"]), added=st.booleans(), joined=st.booleans(), seed=st.integers(0, 99))
+def test_products_are_those_of_torch(rows: int, units: int, outputs: int, matrices: int, integers: bool,
+                                     activation: int, biased: bool, norm: str, added: bool, joined: bool,
+                                     seed: int) -> None:
+    width = units * 64
+    if activation == SWIGLU:
+        matrices = 2
+    plain = noise(rows, width, seed=seed)
+    weights = [noise(outputs, width, seed=seed + 1 + index) / width ** 0.5 for index in range(matrices)]
+    biases = [noise(outputs, seed=seed + 4) if biased else None for _ in weights]
+    residual = noise(rows, outputs * (1 if activation == SWIGLU else matrices), seed=seed + 5) if added else None
+    scale, shift = noise(width, seed=seed + 6), noise(width, seed=seed + 7)
+    parameters = {"": None, "layer": (scale, shift, 1e-5), "root": (scale, None, 1e-5)}[norm]
+    scales: list[torch.Tensor] = []
+    stored = weights
+    if integers:
+        stored, scales = (list(part) for part in zip(*map(quantized, weights), strict=True))
+        weights = [weight.float() * each[:, None] for weight, each in zip(stored, scales, strict=True)]
+    if activation == SWIGLU and joined:
+        found = multiply(plain, [torch.cat(stored)], [torch.cat(biases) if biased else None],
+                         [torch.cat(scales)] if integers else [], parameters, residual, activation)
+    else:
+        found = multiply(plain, stored, biases, scales, parameters, residual, activation)
+
+    if norm == "layer":
+        plain = F.layer_norm(plain, (width,), scale, shift, 1e-5)
+    elif norm == "root":
+        plain = F.rms_norm(plain, (width,), scale, 1e-5)
+    parts = [F.linear(plain.double(), weight.double(), None if bias is None else bias.double())
+             for weight, bias in zip(weights, biases, strict=True)]
+    wanted = F.silu(parts[0]) * parts[1] if activation == SWIGLU else torch.cat(parts, 1)
+    if activation == GELU:
+        wanted = F.gelu(wanted, approximate="tanh")
+    if residual is not None:
+        wanted = wanted + residual
+    assert found.shape == wanted.shape
+    assert (found - wanted).norm() <= (3e-4 if integers else 3e-6) * (wanted.norm() + wanted.numel() ** 0.5)
+
+
+@pytest.mark.parametrize("width", [64, 1024, 4096, 5120, 8192])
+@pytest.mark.parametrize("rows", [1, 2, 8])
+def test_sums_of_the_largest_integers_do_not_overflow(width: int, rows: int) -> None:
+    """All weights and all numbers of a row at their largest, where 32 bits would overflow first."""
+    weight = torch.full((2, width), MAX_WEIGHT, dtype=torch.int8)
+    given_rows = torch.ones(rows, width)
+    found = multiply(given_rows, [weight], [None], [torch.ones(2)])
+    assert (found - width * MAX_WEIGHT).abs().max() <= 1e-6 * width * MAX_WEIGHT
+
+
+def test_integers_of_16_bits_are_multiplied_exactly() -> None:
+    """Rows that are whole numbers up to the limit of their width keep every digit, below what float32 can hold."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randint(-300, 301, (5, 64), generator=generator).float()
+    rows[:, 0] = 32_767  # the largest, so that the scale is one
+    weight = torch.randint(-MAX_WEIGHT, MAX_WEIGHT + 1, (33, 64), generator=generator, dtype=torch.int8)
+    found = multiply(rows, [weight], [None], [torch.ones(33)])
+    assert torch.equal(found.double(), rows.double() @ weight.double().t())
+
+
+@pytest.mark.parametrize("integers", [True, False])
+def test_a_row_is_the_same_bits_among_any_others_and_with_any_threads(integers: bool, threads: None,
+                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, weight = noise(19, 1024), noise(300, 1024, seed=1)
+    stored, scale = quantized(weight)
+    arguments = ([stored], [None], [scale]) if integers else ([weight], [None])
+    whole = multiply(rows, *arguments)
+    for count in (1, 2, 3, 4, 7, 8, 16):
+        torch.set_num_threads(count % 3 + 1)
+        assert torch.equal(multiply(rows[:count].contiguous(), *arguments), whole[:count])
+    monkeypatch.setattr(cpu_loops, "_OPENMP", 0)
+    assert torch.equal(multiply(rows, *arguments), whole)
+
+
+@pytest.mark.parametrize("integers", [True, False])
+@pytest.mark.parametrize("activation", [PLAIN, GELU, SWIGLU])
+@pytest.mark.parametrize("outputs", [1, 7, 64, 129, 300])
+def test_steps_one_by_one_give_the_same_bits_as_all_in_one(outputs: int, activation: int, integers: bool) -> None:
+    """As layers with adapters need them."""
+    width, norm = 192, (noise(192, seed=1), noise(192, seed=2), 1e-5)
+    rows, weights = noise(3, width), [noise(outputs, width, seed=seed) for seed in (3, 4)]
+    biases = [noise(outputs, seed=5), None]
+    residual = noise(3, outputs if activation == SWIGLU else 2 * outputs, seed=6)
+    scales: list[torch.Tensor] = []
+    if integers:
+        weights, scales = (list(part) for part in zip(*map(quantized, weights), strict=True))
+    for parameters in (norm, (norm[0], None, 1e-5)):
+        normal = cpu_loops.normalize(rows, parameters)
+        parts = [multiply(normal, [weight], [bias], [scale] if integers else [])
+                 for weight, bias, scale in zip(weights, biases, scales or weights, strict=True)]
+        found = cpu_loops.finish(parts, activation, residual)
+        assert torch.equal(found, multiply(rows, weights, biases, scales, parameters, residual, activation))
+
+
+def test_nothing_is_made_of_no_rows() -> None:
+    assert multiply(torch.empty(0, 64), [noise(3, 64)], [None]).shape == (0, 3)
+
+
+@pytest.mark.parametrize("size", [16, 64, 80])
+@pytest.mark.parametrize("rotated", [True, False])
+def test_attention_is_that_of_torch(size: int, rotated: bool) -> None:
+    rows, heads, capacity = 3, 2, 900
+    storage = noise(2, rows + 1, heads, capacity, size)[:, :rows]  # of more rows, as in a larger cache
+    before = storage.clone()
+    joined, positions = noise(rows, 3 * heads * size, seed=1), torch.tensor([0, 6, 899])
+    cosines, sines = noise(rows, size, seed=2), noise(rows, size, seed=3)
+    mixed, queries = attend(joined, heads, (cosines, sines) if rotated else None, storage, positions)
+    for row, position in enumerate(positions.tolist()):
+        query, key, value = joined[row].view(3, heads, size)
+        if rotated:
+            query, key = (part * cosines[row] + part.roll(size // 2, -1) * sines[row] for part in (query, key))
+        keys, values = before[:, row, :, :position + 1].clone()
+        keys[:, position], values[:, position] = key, value
+        wanted = F.scaled_dot_product_attention(query[:, None], keys, values)[:, 0].flatten()
+        assert torch.allclose(mixed[row], wanted, rtol=1e-5, atol=2e-6)
+        assert torch.allclose(queries[row, :, 0], query, rtol=1e-6, atol=1e-6)
+        assert torch.allclose(storage[0, row, :, position], key, rtol=1e-6, atol=1e-6)
+        assert torch.equal(storage[1, row, :, position], value)
+        assert torch.equal(storage[:, row, :, :position], before[:, row, :, :position])
+        assert torch.equal(storage[:, row, :, position + 1:], before[:, row, :, position + 1:])
+
+
+def test_loops_are_compiled_where_no_folder_can_keep_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numba.core.caching.CompileResultCacheImpl._locator_classes", [])
+    assert cpu_loops._compiled(lambda value: value + 1)(2) == 3
+    assert cpu_loops._thread_function(lambda address: None).address
+
+
+def test_processors_other_than_x86_multiply_pairs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_loops, "_is_x86", lambda builder: False)
+    loop = cpu_loops._products_of_rows(True, 2, 1)
+    made = np.zeros(2, np.float32)
+    rows = np.arange(-128, 128, dtype=np.int16).reshape(2, 128) * 99
+    weights = np.arange(-64, 64, dtype=np.int8)
+
+    @njit
+    def call(rows: int, weights: int, made: int) -> None:
+        loop(rows, 256, weights, 128, 128, made, 4)
+
+    call(rows.ctypes.data, weights.ctypes.data, made.ctypes.data)
+    assert made.tolist() == (rows.astype(np.int64) @ weights.astype(np.int64)).tolist()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux" or os.uname().machine != "x86_64", reason="code of x86 processors")
+@pytest.mark.parametrize(("processor", "instruction", "register"), [
+    ("nehalem", "pmaddwd", "xmm"), ("haswell", "vpmaddwd", "ymm"), ("skylake-avx512", "vpmaddwd", "zmm"),
+    ("cascadelake", "vpdpwssd", "zmm"), ("znver4", "vpdpwssd", "zmm")])
+def test_every_processor_gets_its_widest_products(processor: str, instruction: str, register: str,
+                                                  tmp_path: Path) -> None:
+    """Compiled for it, and run where this processor has the instructions: the other tests then pass as they are."""
+    from llvmlite import binding
+
+    here = binding.get_host_cpu_features()
+    needed = {"nehalem": "sse4.2", "haswell": "avx2", "skylake-avx512": "avx512bw"}.get(processor, "avx512vnni")
+    program = ("import re; from models import cpu_loops; "
+               "print(re.findall(r'\\b(v?p(?:maddwd|dpwssd))\\b.*?%([xyz]mm)', "
+               "cpu_loops._multiply_parts._library.get_asm_str()))")
+    settings = {**os.environ, "NUMBA_CPU_NAME": processor, "NUMBA_CACHE_DIR": str(tmp_path)}
+    features = {"nehalem": "+sse4.2", "haswell": "+avx2,+fma", "skylake-avx512": "+avx2,+fma,+avx512f,+avx512bw"}
+    settings["NUMBA_CPU_FEATURES"] = features.get(
+        processor, "+avx2,+fma,+avx512f,+avx512bw,+avx512vl,+avx512vnni")
+    made = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=settings, capture_output=True, text=True,
+                          check=True)
+    assert repr((instruction, register)) in made.stdout
+    if here.get(needed):
+        subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not processor",
+                        "tests/unit/test_cpu_loops.py"], cwd=ROOT, env=settings, check=True)
