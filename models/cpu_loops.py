@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -54,12 +54,16 @@ def _compiled_strictly(function: Callable[..., Any]) -> Callable[..., Any]:
     return _compiled(function, fastmath=False)
 
 
-def _thread_function(function: Callable[..., Any]) -> Any:
-    """A compiled function of the address of a job, which threads enter. Compiled at the import, or read from disk."""
-    try:
-        return cfunc("void(int64)", cache=True, **_OPTIONS)(function)
-    except RuntimeError:
-        return cfunc("void(int64)", **_OPTIONS)(function)
+def _thread_function(function: Callable[..., Any]) -> Callable[[], Any]:
+    """A function that compiles, at its first call, a function of the address of a job, which threads enter."""
+    @lru_cache(maxsize=1)
+    def compiled() -> Any:
+        try:
+            return cfunc("void(int64)", cache=True, **_OPTIONS)(function)
+        except RuntimeError:
+            return cfunc("void(int64)", **_OPTIONS)(function)
+
+    return compiled
 
 
 def _openmp() -> int:
@@ -270,7 +274,7 @@ def multiply(rows: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequen
                     size == 1, outputs, _address(residual), result.data_ptr(), activation, matrices, part,
                     *(value for each in addresses for value in each), *_PADDING[matrices]), np.int64)
     if count:
-        _multiply(job, epsilon, _OPENMP, _prepare_rows.address, _multiply_parts.address, torch.get_num_threads())
+        _multiply(job, epsilon, _OPENMP, _prepare_rows().address, _multiply_parts().address, torch.get_num_threads())
     return result
 
 
@@ -283,7 +287,7 @@ def normalize(rows: torch.Tensor, norm: tuple[torch.Tensor, torch.Tensor | None,
     job[_INPUT:_EPSILON] = rows.data_ptr(), rows.shape[1], weight.data_ptr(), _address(bias)
     job[_EPSILON] = np.float32(epsilon).view(np.int32)
     job[_ROWS:_WIDTH + 1] = result.data_ptr(), len(rows), rows.shape[1]
-    _start(job, 0, _prepare_rows.address, 1)
+    _start(job, 0, _prepare_rows().address, 1)
     return result
 
 
@@ -521,7 +525,7 @@ def attend(joined: torch.Tensor, heads: int, rotation: tuple[torch.Tensor, torch
     job = np.array((0, joined.data_ptr(), _address(cosines), _address(sines), positions.data_ptr(), queries.data_ptr(),
                     keys.data_ptr(), values.data_ptr(), 4 * keys.stride(0), 4 * keys.stride(1), mixed.data_ptr(), rows,
                     heads, size), np.int64)
-    _start(job, _OPENMP, _attend_heads.address, torch.get_num_threads())
+    _start(job, _OPENMP, _attend_heads().address, torch.get_num_threads())
     return mixed, queries
 
 
