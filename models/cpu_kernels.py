@@ -33,8 +33,8 @@ def linear(rows: torch.Tensor, layers: Sequence[nn.Module], norm: Any = None,
     residual = None if residual is None else residual.contiguous()
     if isinstance(whole, Int8Linear):
         return cpu_loops.multiply(rows, [whole.weight], [whole.bias], [whole.scale], parameters, residual, kind)
-    plain = [layer for layer in layers if isinstance(layer, nn.Linear) and type(layer) in (Linear, nn.Linear)]
-    if len(plain) == len(layers) and all(uses_loops(rows, layer.weight) for layer in plain):
+    plain = [layer for layer in layers if isinstance(layer, Linear) and type(layer) is Linear]
+    if len(plain) == len(layers) and all(uses_loops(rows, layer.weight, layer.bias) for layer in plain):
         return cpu_loops.multiply(rows, [layer.weight for layer in plain], [layer.bias for layer in plain], (),
                                   parameters, residual, kind)
     if parameters is not None:
@@ -71,4 +71,7 @@ def _parameters(norm: Any) -> tuple[torch.Tensor, torch.Tensor | None, float] | 
     """Weights and biases (width,) and the epsilon of a norm; a root-mean-square norm has no biases."""
     if norm is None:
         return None
-    return (norm.weight, norm.bias, norm.eps) if isinstance(norm, nn.LayerNorm) else (norm.weight, None, norm.epsilon)
+    if isinstance(norm, nn.LayerNorm):
+        assert norm.bias is not None
+        return norm.weight, norm.bias, norm.eps
+    return norm.weight, None, norm.epsilon

@@ -5,12 +5,13 @@ ahead, and what else the layer asks for is done beside it. Two rows by 4096 x 10
 AVX-512: 0.6 ms in float32, where MKL takes 1.5 to 2.3 and oneDNN 0.9 to 1.3; 0.15 to 0.2 ms in int8, where torch's own
 kernel takes 0.4.
 
-Rows are multiplied with int8 weights as 16-bit integers with one scale a row, and the sums of integers are exact: what
-is rounded are the weights, and rows to one part in 32,767 of their largest value or finer than that of float32's own
-sums. The result of a row does not depend on the other rows.
+With int8 weights, rows are multiplied as 16-bit integers with one scale a row. Their sums are exact: only the weights
+and the rows are rounded, the rows to one part in 32,767 of their largest value (26,421 at a width of 5120). The result
+of a row does not depend on the other rows.
 
-Threads are those of torch's OpenMP, which a compiled loop enters like torch's own; each takes the next part that is
-left. Without OpenMP the loops run on one thread. Compiled code is kept on disk beside this file or in the user's cache.
+Threads are those of torch's OpenMP, as many as torch uses; each takes the next part that is left. Without it (macOS,
+Windows) the loops run on one thread. Threads get the address of a *job*: an array of integers, counts and addresses of
+tensors. Compiled code is kept on disk beside this file or in the user's cache.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from numba.extending import intrinsic
 
 PLAIN, GELU, SWIGLU = 0, 1, 2  # activations
 MAX_WEIGHT = 127
-WIDTH_UNIT = 64  # int8 weights have a multiple of it as their width, float32 weights half of it
+WIDTH_UNIT = 64  # of int8 weights: their width is a multiple of it; that of float32 weights of half of it
 _AHEAD = 2048  # bytes
 _PART = 2**16  # bytes of weights that a thread takes at a time
 _NONE = np.empty(0, np.float32)
@@ -55,7 +56,7 @@ def _compiled_strictly(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _thread_function(function: Callable[..., Any]) -> Callable[[], Any]:
-    """A function that compiles, at its first call, a function of the address of a job, which threads enter."""
+    """A function that compiles `function` at its first call; threads of OpenMP call it with the address of a job."""
     @lru_cache(maxsize=1)
     def compiled() -> Any:
         try:
@@ -80,8 +81,8 @@ _OPENMP = _openmp()
 @intrinsic
 def _enter(_context, _start, _function, _job, _threads):
     """Let threads of OpenMP call the function at an address with the address of a job; one thread without OpenMP."""
-    def generate(_c, builder, _s, given):
-        start, function, job, threads = given
+    def generate(_c, builder, _s, arguments):
+        start, function, job, threads = arguments
         with builder.if_else(builder.icmp_signed("==", start, ir.Constant(_I64, 0))) as (alone, together):
             with alone:
                 plain = ir.FunctionType(ir.VoidType(), [_I64])
@@ -98,8 +99,8 @@ def _enter(_context, _start, _function, _job, _threads):
 @intrinsic
 def _take_next(_context, _address):
     """The integer at an address, which counts up by one for all threads."""
-    def generate(_c, builder, _s, given):
-        counter = builder.inttoptr(given[0], _I64.as_pointer())
+    def generate(_c, builder, _s, arguments):
+        counter = builder.inttoptr(arguments[0], _I64.as_pointer())
         return builder.atomic_rmw("add", counter, ir.Constant(_I64, 1), "monotonic")
 
     return types.int64(types.int64), generate
@@ -107,19 +108,19 @@ def _take_next(_context, _address):
 
 @intrinsic
 def _pointer(_context, _address):
-    return types.voidptr(types.int64), lambda _c, builder, _s, given: builder.inttoptr(given[0], _I8.as_pointer())
+    return types.voidptr(types.int64), lambda _c, builder, _s, argument: builder.inttoptr(*argument, _I8.as_pointer())
 
 
 @intrinsic
 def _float_of_bits(_context, _bits):
     """The float32 with the bits of an int32."""
-    return types.float32(types.int32), lambda _c, builder, _s, given: builder.bitcast(given[0], _F32)
+    return types.float32(types.int32), lambda _c, builder, _s, argument: builder.bitcast(*argument, _F32)
 
 
 @intrinsic
 def _bits_of_float(_context, _value):
     """The bits of a float32 as an int32."""
-    return types.int32(types.float32), lambda _c, builder, _s, given: builder.bitcast(given[0], _I32)
+    return types.int32(types.float32), lambda _c, builder, _s, argument: builder.bitcast(*argument, _I32)
 
 
 def _vector_bytes(context: Any) -> int:
@@ -138,13 +139,13 @@ def _products_of_rows(integers: bool, count: int, columns: int) -> Any:
 
     @intrinsic
     def loop(_context, _rows, _row_stride, _weights, _weight_stride, _width, _products, _product_stride):
-        def generate(context, builder, _s, given):
-            rows, row_stride, weights, weight_stride, width, products, product_stride = given
+        def generate(context, builder, _s, arguments):
+            rows, row_stride, weights, weight_stride, width, products, product_stride = arguments
             vector = _vector_bytes(context)
             size = vector // (2 if integers else 4)  # numbers in a vector
             sums = ir.VectorType(_I32, size // 2) if integers else ir.VectorType(_F32, size)
             # Two vectors in turn, so that one addition does not wait for the other, if there are registers for them.
-            halves = range(2 if columns == 1 or vector == 64 else 1)
+            halves = range(1 if columns > 1 and vector == 32 else 2)
             before, after = builder.block, builder.append_basic_block("products")
             body = builder.append_basic_block("weights")
             builder.branch(body)
@@ -161,7 +162,7 @@ def _products_of_rows(integers: bool, count: int, columns: int) -> Any:
                 value.align = bytes_each
                 return address, value
 
-            found = [[[None] * len(halves) for _ in columns_at] for _ in rows_at]
+            sums_after = [[[None] * len(halves) for _ in columns_at] for _ in rows_at]
             for half in halves:
                 matrix = []
                 for column in columns_at:
@@ -174,11 +175,11 @@ def _products_of_rows(integers: bool, count: int, columns: int) -> Any:
                     for column in columns_at:
                         total = totals[row][column][half]
                         if integers:
-                            made = builder.add(total, _add_pairs(context, builder, value, matrix[column], size))
-                        else:
-                            fused = _llvm(builder, f"llvm.fma.v{size}f32", sums, [sums] * 3)
-                            made = builder.call(fused, [value, matrix[column], total])
-                        found[row][column][half] = made
+                            total = builder.add(total, _add_pairs(context, builder, value, matrix[column], size))
+                        else:  # fused where the processor can
+                            multiply_add = _llvm(builder, f"llvm.fmuladd.v{size}f32", sums, [sums] * 3)
+                            total = builder.call(multiply_add, [value, matrix[column], total])
+                        sums_after[row][column][half] = total
             following = builder.add(at, ir.Constant(_I64, len(halves) * size))
             at.add_incoming(following, body)
             zeros = ir.Constant(sums, None)
@@ -186,19 +187,24 @@ def _products_of_rows(integers: bool, count: int, columns: int) -> Any:
                 for column in columns_at:
                     for half in halves:
                         totals[row][column][half].add_incoming(zeros, before)
-                        totals[row][column][half].add_incoming(found[row][column][half], body)
+                        totals[row][column][half].add_incoming(sums_after[row][column][half], body)
             builder.cbranch(builder.icmp_signed("<", following, width), body, after)
             builder.position_at_end(after)
-            floats = ir.VectorType(_F32, size // 2 if integers else size)
-            add_all = _llvm(builder, f"llvm.vector.reduce.fadd.v{floats.count}f32", _F32, [_F32, floats])
+            # Integers are added as float64, without rounding, so that the sum does not depend on the vectors.
+            number, mark = (ir.DoubleType(), "f64") if integers else (_F32, "f32")
+            numbers = ir.VectorType(number, size // 2 if integers else size)
+            add_all = _llvm(builder, f"llvm.vector.reduce.fadd.v{numbers.count}{mark}", number, [number, numbers])
             for row in rows_at:
                 for column in columns_at:
-                    parts = [builder.sitofp(part, floats) if integers else part for part in found[row][column]]
+                    parts = sums_after[row][column]
+                    if integers:
+                        parts = [builder.sitofp(part, numbers) for part in parts]
                     both = reduce(builder.fadd, parts)
-                    total = builder.call(add_all, [ir.Constant(_F32, 0.0), both], fastmath=("reassoc",))
+                    total = builder.call(add_all, [ir.Constant(number, 0.0), both], fastmath=("reassoc",))
                     address = builder.add(products, builder.mul(product_stride, ir.Constant(_I64, row)))
                     address = builder.add(address, ir.Constant(_I64, 4 * column))
-                    builder.store(total, builder.inttoptr(address, _F32.as_pointer()))
+                    builder.store(builder.fptrunc(total, _F32) if integers else total,
+                                  builder.inttoptr(address, _F32.as_pointer()))
             return ir.Constant(_I64, 0)
 
         return types.int64(*[types.int64] * 7), generate
@@ -239,10 +245,10 @@ _float_1, _float_2, _float_4 = (_products_of_rows(False, count, 1) for count in 
 _integer_1, _integer_2, _integer_4 = (_products_of_rows(True, count, 1) for count in (1, 2, 4))
 _integer_block = _products_of_rows(True, 4, 2)
 
-# The fields of a job, all of them integers: counts, and addresses, 0 where there is nothing. Some have three of a kind.
-(_NEXT, _INPUT, _INPUT_WIDTH, _NORM_WEIGHT, _NORM_BIAS, _EPSILON, _ROWS, _COUNT, _WIDTH, _LARGEST, _INTEGERS, _OUTPUTS,
- _RESIDUAL, _RESULT, _ACTIVATION, _MATRICES, _PART_ROWS) = range(17)
-_WEIGHTS, _SCALES, _BIASES, _FIELDS = 17, 18, 19, 26  # three fields for each matrix
+# The fields of a job of products; an address is 0 where there is nothing.
+(_NEXT, _INPUT, _INPUT_WIDTH, _NORM_WEIGHT, _NORM_BIAS, _EPSILON, _ROWS, _COUNT, _WIDTH, _LARGEST, _INTEGERS, _LIMIT,
+ _OUTPUTS, _RESIDUAL, _RESULT, _ACTIVATION, _MATRICES, _PART_ROWS) = range(18)
+_WEIGHTS, _SCALES, _BIASES, _FIELDS = 18, 19, 20, 27  # three fields for each matrix
 _PADDING = {count: (0,) * (9 - 3 * count) for count in (1, 2, 3)}
 _TILE = 8  # rows that are multiplied with a part of the weights before the next rows are
 
@@ -257,11 +263,13 @@ def multiply(rows: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequen
     weight, bias and epsilon of a layer normalisation, or of a root-mean-square normalisation without a bias. `residual`
     is added to the result. Width: see `WIDTH_UNIT`; rows may be narrower than int8 weights, whose padding is zero.
     """
-    assert all(given is None or given.is_contiguous() for given in (rows, residual))
-    count, (outputs, width), matrices = len(rows), weights[0].shape, len(weights)
-    size = 1 if scales else 4  # bytes of a weight
+    count, (outputs, width), matrices, integers = len(rows), weights[0].shape, len(weights), bool(scales)
+    size = 1 if integers else 4  # bytes of a weight
+    assert 0 <= width - rows.shape[1] < (WIDTH_UNIT if integers else 1)
+    assert not width % (WIDTH_UNIT if integers else WIDTH_UNIT // 2)
     addresses: list[tuple[int, ...]] = [
-        (matrix.data_ptr(), _address(scales[index]) if scales else 0, _address(biases[index]))
+        (_address(matrix, outputs * width, torch.int8 if integers else torch.float32),
+         _address(scales[index], outputs) if integers else 0, _address(biases[index], outputs))
         for index, matrix in enumerate(weights)]
     if activation == SWIGLU and matrices == 1:
         outputs, matrices = outputs // 2, 2
@@ -270,8 +278,11 @@ def multiply(rows: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequen
     result = torch.empty(count, outputs if activation == SWIGLU else outputs * matrices)
     weight, bias, epsilon = (None, None, 0.0) if norm is None else norm
     part = max(2, _PART // (width * size) // 2 * 2)
-    job = np.array((0, rows.data_ptr(), rows.shape[1], _address(weight), _address(bias), 0, 0, count, width, 0,
-                    size == 1, outputs, _address(residual), result.data_ptr(), activation, matrices, part,
+    # Every vector of a loop has eight sums or more, so that a sum is of an eighth of the products, in 32 bits.
+    limit = min(32_767, (2**31 - 1) // (MAX_WEIGHT * (width // 8)))
+    job = np.array((0, _address(rows, rows.numel()), rows.shape[1], _address(weight, rows.shape[1]),
+                    _address(bias, rows.shape[1]), 0, 0, count, width, 0, integers, limit, outputs,
+                    _address(residual, result.numel()), result.data_ptr(), activation, matrices, part,
                     *(value for each in addresses for value in each), *_PADDING[matrices]), np.int64)
     if count:
         _multiply(job, epsilon, _OPENMP, _prepare_rows().address, _multiply_parts().address, torch.get_num_threads())
@@ -279,14 +290,13 @@ def multiply(rows: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequen
 
 
 def normalize(rows: torch.Tensor, norm: tuple[torch.Tensor, torch.Tensor | None, float]) -> torch.Tensor:
-    """Rows (B, width) by the norm of `multiply`, and with the same bits."""
-    assert rows.is_contiguous()
+    """Rows (B, width) by the norm of `multiply`, and with the same bits: both call the same compiled function."""
     weight, bias, epsilon = norm
-    result = torch.empty_like(rows)
+    (count, width), result = rows.shape, torch.empty_like(rows)
     job = np.zeros(_FIELDS, np.int64)
-    job[_INPUT:_EPSILON] = rows.data_ptr(), rows.shape[1], weight.data_ptr(), _address(bias)
+    job[_INPUT:_EPSILON] = _address(rows, rows.numel()), width, _address(weight, width), _address(bias, width)
     job[_EPSILON] = np.float32(epsilon).view(np.int32)
-    job[_ROWS:_WIDTH + 1] = result.data_ptr(), len(rows), rows.shape[1]
+    job[_ROWS:_WIDTH + 1] = result.data_ptr(), count, width
     _start(job, 0, _prepare_rows().address, 1)
     return result
 
@@ -300,16 +310,20 @@ def finish(products: Sequence[torch.Tensor], activation: int, residual: torch.Te
     return result
 
 
-def _address(tensor: torch.Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
+def _address(tensor: torch.Tensor | None, count: int, dtype: torch.dtype = torch.float32) -> int:
+    """The address of `count` numbers in their order on the CPU; 0 for None."""
+    if tensor is None:
+        return 0
+    assert (tensor.numel(), tensor.dtype, tensor.device.type, tensor.is_contiguous()) == (count, dtype, "cpu", True)
+    return tensor.data_ptr()
 
 
 @_compiled
-def _normalize_row(row, weight, bias, epsilon, made):
+def _normalize_row(row, weight, bias, epsilon, output):
     """One row (width,): layer normalisation if there is a bias, else root-mean-square; a copy without weights."""
     mean, squares = f32(0), f32(0)
     if len(weight) == 0:
-        made[:] = row
+        output[:] = row
         return
     if len(bias):
         for at in range(len(row)):
@@ -320,23 +334,23 @@ def _normalize_row(row, weight, bias, epsilon, made):
     factor = f32(1) / np.sqrt(squares / f32(len(row)) + f32(epsilon))
     if len(bias):
         for at in range(len(row)):
-            made[at] = (row[at] - mean) * factor * weight[at] + bias[at]
+            output[at] = (row[at] - mean) * factor * weight[at] + bias[at]
     else:
         for at in range(len(row)):
-            made[at] = row[at] * factor * weight[at]
+            output[at] = row[at] * factor * weight[at]
 
 
 @_compiled
-def _round_row(row, limit, made):
-    """A row (width,) as integers of at most `limit`; returns its largest value."""
+def _round_row(row, limit, rounded):
+    """A row (width,) as integers of at most `limit`, and zeros behind them; returns its largest magnitude."""
     bits = i32(0)  # those of positive numbers are in the order of the numbers, and of NaN above them
     for at in range(len(row)):
         bits = max(bits, _bits_of_float(abs(row[at])))
     largest = _float_of_bits(bits)
     factor = f32(limit) / largest if bits else f32(0)
     for at in range(len(row)):
-        made[at] = np.int16(i32(np.floor(row[at] * factor + f32(0.5))))
-    made[len(row):] = 0
+        rounded[at] = np.int16(i32(np.floor(row[at] * factor + f32(0.5))))
+    rounded[len(row):] = 0
     return largest
 
 
@@ -355,67 +369,70 @@ def _start(job, start, function, threads):
 def _multiply(job, epsilon, start, prepare, multiply, threads):
     address, count, width = job.ctypes.data, job[_COUNT], job[_WIDTH]
     job[_EPSILON] = _bits_of_float(f32(epsilon))
-    whole, rounded, largest = _NONE, _NO_INTEGERS, _NONE
+    normalized, rounded, largest = _NONE, _NO_INTEGERS, _NONE
     if job[_INTEGERS]:
         rounded, largest = np.empty(count * width, np.int16), np.empty(count, f32)
         job[_ROWS], job[_LARGEST] = rounded.ctypes.data, largest.ctypes.data
     elif job[_NORM_WEIGHT]:
-        whole = np.empty(count * width, f32)
-        job[_ROWS] = whole.ctypes.data
+        normalized = np.empty(count * width, f32)
+        job[_ROWS] = normalized.ctypes.data
     else:
         job[_ROWS] = job[_INPUT]
     if job[_ROWS] != job[_INPUT]:
         _enter(start if count >= _TILE else 0, prepare, address, threads)
     job[_NEXT] = 0
     _enter(start, multiply, address, threads)
-    return len(whole) + len(rounded) + len(largest)  # so that they are kept until here
+    return len(normalized) + len(rounded) + len(largest)  # so that they are kept until here
 
 
 @_compiled
-def _multiply_part(job, matrix, first, size, row, rows, products):
+def _multiply_part(job, matrix, first, size, row, count, products):
     """Products of up to `_TILE` rows with rows of a matrix, scaled and with its bias."""
     integers, width = job[_INTEGERS], job[_WIDTH]
     row_stride, weight_stride = width * (2 if integers else 4), width * (1 if integers else 4)
-    stride = products.strides[0]
-    given = job[_ROWS] + row * row_stride
-    weights, made = job[_WEIGHTS + 3 * matrix] + first * weight_stride, products.ctypes.data
+    rows, weights = job[_ROWS] + row * row_stride, job[_WEIGHTS + 3 * matrix] + first * weight_stride
+    results, stride = products.ctypes.data, products.strides[0]
     column, done = 0, 0
-    if integers and rows == _TILE:
+    if integers and count == _TILE:
         while column + 2 <= size:
             for half in range(0, _TILE, 4):
-                _integer_block(given + half * row_stride, row_stride, weights + column * weight_stride, weight_stride,
-                               width, made + half * stride + 4 * column, stride)
+                _integer_block(rows + half * row_stride, row_stride, weights + column * weight_stride, weight_stride,
+                               width, results + half * stride + 4 * column, stride)
             column += 2
-    while done < rows:
-        left = rows - done
-        at, target = given + done * row_stride, made + done * stride
+    while done < count:
+        left, at = count - done, rows + done * row_stride
         for output in range(column, size):
-            matrix_row, place = weights + output * weight_stride, target + 4 * output
+            weight, result = weights + output * weight_stride, results + done * stride + 4 * output
             if integers:
                 if left >= 4:
-                    _integer_4(at, row_stride, matrix_row, weight_stride, width, place, stride)
+                    _integer_4(at, row_stride, weight, weight_stride, width, result, stride)
                 elif left >= 2:
-                    _integer_2(at, row_stride, matrix_row, weight_stride, width, place, stride)
+                    _integer_2(at, row_stride, weight, weight_stride, width, result, stride)
                 else:
-                    _integer_1(at, row_stride, matrix_row, weight_stride, width, place, stride)
+                    _integer_1(at, row_stride, weight, weight_stride, width, result, stride)
             elif left >= 4:
-                _float_4(at, row_stride, matrix_row, weight_stride, width, place, stride)
+                _float_4(at, row_stride, weight, weight_stride, width, result, stride)
             elif left >= 2:
-                _float_2(at, row_stride, matrix_row, weight_stride, width, place, stride)
+                _float_2(at, row_stride, weight, weight_stride, width, result, stride)
             else:
-                _float_1(at, row_stride, matrix_row, weight_stride, width, place, stride)
+                _float_1(at, row_stride, weight, weight_stride, width, result, stride)
         done += 4 if left >= 4 else 2 if left >= 2 else 1
     bias = _floats(job[_BIASES + 3 * matrix] + 4 * first if job[_BIASES + 3 * matrix] else 0, size)
     scale = _floats(job[_SCALES + 3 * matrix] + 4 * first if integers else 0, size)
     largest = _floats(job[_LARGEST], job[_COUNT])
-    for at in range(rows):
-        made_row = products[at]
-        if integers:
-            for output in range(size):
-                made_row[output] *= scale[output] * largest[row + at]
-        if len(bias):
-            for output in range(size):
-                made_row[output] += bias[output]
+    for at in range(count):
+        _scale(products[at, :size], scale, largest[row + at] if integers else f32(1), bias)
+
+
+@_compiled_strictly
+def _scale(products, scale, largest, bias):
+    """Products (N,) by the scales of weights (N,) and row, plus bias (N,), in place; without where these are empty."""
+    if len(scale):
+        for at in range(len(products)):
+            products[at] *= scale[at] * largest
+    if len(bias):
+        for at in range(len(products)):
+            products[at] += bias[at]
 
 
 @_compiled_strictly
@@ -424,13 +441,13 @@ def _power_of_two(power):
     power = min(max(power, f32(-126)), f32(126))
     whole = np.floor(power)
     part = power - whole  # the minimax polynomial on [0, 1), fitted by Lawson's iteration
-    made = f32(1.87757666e-3)
-    made = made * part + f32(8.98934013e-3)
-    made = made * part + f32(5.5826318e-2)
-    made = made * part + f32(2.40153617e-1)
-    made = made * part + f32(6.93153073e-1)
-    made = made * part + f32(9.99999925e-1)
-    return made * _float_of_bits((i32(whole) + i32(127)) << i32(23))
+    result = f32(1.87757666e-3)
+    result = result * part + f32(8.98934013e-3)
+    result = result * part + f32(5.5826318e-2)
+    result = result * part + f32(2.40153617e-1)
+    result = result * part + f32(6.93153073e-1)
+    result = result * part + f32(9.99999925e-1)
+    return result * _float_of_bits((i32(whole) + i32(127)) << i32(23))
 
 
 @_compiled_strictly
@@ -460,21 +477,20 @@ def _finish(products, gates, activation, residual, result):
 def _prepare_rows(address):
     """Normalise rows, and round them for integers, until none is left."""
     job = carray(_pointer(address), _FIELDS, np.int64)
-    given, width = job[_INPUT_WIDTH], job[_WIDTH]
-    weight, bias = _floats(job[_NORM_WEIGHT], given), _floats(job[_NORM_BIAS], given)
-    buffer, largest = np.empty(given, f32), _floats(job[_LARGEST], job[_COUNT])
-    # A lane of the narrowest vectors sums an eighth of the products, in 32 bits.
-    limit = min(32_767, (2**31 - 1) // (MAX_WEIGHT * (width // 8)))
+    input_width, width = job[_INPUT_WIDTH], job[_WIDTH]
+    weight, bias = _floats(job[_NORM_WEIGHT], input_width), _floats(job[_NORM_BIAS], input_width)
+    buffer, largest = np.empty(input_width, f32), _floats(job[_LARGEST], job[_COUNT])
     while True:
         index = _take_next(address)
         if index >= job[_COUNT]:
             return
-        row = _floats(job[_INPUT] + 4 * given * index, given)
-        normal = _floats(buffer.ctypes.data if job[_INTEGERS] else job[_ROWS] + 4 * given * index, given)
-        _normalize_row(row, weight, bias, _float_of_bits(i32(job[_EPSILON])), normal)
+        row = _floats(job[_INPUT] + 4 * input_width * index, input_width)
+        address_of_row = buffer.ctypes.data if job[_INTEGERS] else job[_ROWS] + 4 * width * index
+        normalized = _floats(address_of_row, input_width)
+        _normalize_row(row, weight, bias, _float_of_bits(i32(job[_EPSILON])), normalized)
         if job[_INTEGERS]:
             rounded = carray(_pointer(job[_ROWS] + 2 * width * index), width, np.int16)
-            largest[index] = _round_row(normal, limit, rounded) / f32(limit)
+            largest[index] = _round_row(normalized, job[_LIMIT], rounded) / f32(job[_LIMIT])
 
 
 @_thread_function
@@ -494,17 +510,18 @@ def _multiply_parts(address):
             return
         size = min(part, outputs - first)
         for row in range(0, count, _TILE):
-            rows = min(_TILE, count - row)
-            _multiply_part(job, matrix, first, size, row, rows, products[0])
+            tile = min(_TILE, count - row)
+            _multiply_part(job, matrix, first, size, row, tile, products[0])
             if swiglu:
-                _multiply_part(job, 1, first, size, row, rows, products[1])
-            for at in range(rows):
+                _multiply_part(job, 1, first, size, row, tile, products[1])
+            for at in range(tile):
                 start = 4 * ((row + at) * result_width + matrix * outputs + first)
                 residual = _floats(job[_RESIDUAL] + start if job[_RESIDUAL] else 0, size)
                 _finish(products[0, at, :size], products[1, at, :size], job[_ACTIVATION], residual,
                         _floats(job[_RESULT] + start, size))
 
 
+# The fields of a job of attention; the first one counts the parts that are taken, as in all jobs.
 (_JOINED, _COSINES, _SINES, _POSITIONS, _QUERIES, _KEYS, _VALUES, _ROW_STRIDE, _HEAD_STRIDE, _MIXED, _ROW_COUNT, _HEADS,
  _SIZE) = range(1, 14)
 
@@ -514,31 +531,43 @@ def attend(joined: torch.Tensor, heads: int, rotation: tuple[torch.Tensor, torch
     """Store keys and values of one position, and attend to it and what is before it: results (B, width), and queries.
 
     `joined` (B, 3 * width) are queries, keys and values, `rotation` cosines and signed sines (B, head size), `storage`
-    (2, B, heads, capacity, head size) those of keys and values, `positions` (B,) integers. Queries (B, heads, 1, head
-    size) are rotated.
+    (2, B, heads, capacity, head size) those of keys and values, `positions` (B,) int64. All are float32 else, and
+    contiguous; rows and heads of the storage may lie apart. Queries (B, heads, 1, head size) are rotated.
     """
-    assert all(given.is_contiguous() for given in (joined, positions, storage[0, 0, 0]))
-    rows, size = len(joined), storage.shape[-1]
+    rows, capacity, size = len(joined), storage.shape[-2], storage.shape[-1]
     queries, mixed = torch.empty(rows, heads, 1, size), torch.empty(rows, heads * size)
     cosines, sines = rotation or (None, None)
+    assert (storage.dtype, storage.shape[1:3], storage.stride()[-2:]) == (torch.float32, (rows, heads), (size, 1))
     keys, values = storage
-    job = np.array((0, joined.data_ptr(), _address(cosines), _address(sines), positions.data_ptr(), queries.data_ptr(),
+    job = np.array((0, _address(joined, 3 * mixed.numel()), _address(cosines, rows * size),
+                    _address(sines, rows * size), _address(positions, rows, torch.int64), queries.data_ptr(),
                     keys.data_ptr(), values.data_ptr(), 4 * keys.stride(0), 4 * keys.stride(1), mixed.data_ptr(), rows,
                     heads, size), np.int64)
-    _start(job, _OPENMP, _attend_heads().address, torch.get_num_threads())
+    if rows:
+        inside = _attend(job, capacity, _OPENMP, _attend_heads().address, torch.get_num_threads())
+        assert inside, f"A position is not below the {capacity} of the cache."
     return mixed, queries
 
 
 @_compiled
-def _rotate(vector, cosine, sine, made):
+def _attend(job, capacity, start, attend, threads):
+    positions = carray(_pointer(job[_POSITIONS]), job[_ROW_COUNT], np.int64)
+    inside = positions.min() >= 0 and positions.max() < capacity
+    if inside:
+        _enter(start, attend, job.ctypes.data, threads)
+    return inside
+
+
+@_compiled
+def _rotate(vector, cosine, sine, rotated):
     """A vector (size,) by the rotation of its position, or as it is."""
     half = len(vector) // 2
     if len(cosine) == 0:
-        made[:] = vector
+        rotated[:] = vector
         return
     for at in range(half):
-        made[at] = vector[at] * cosine[at] + vector[half + at] * sine[at]
-        made[half + at] = vector[half + at] * cosine[half + at] + vector[at] * sine[half + at]
+        rotated[at] = vector[at] * cosine[at] + vector[half + at] * sine[at]
+        rotated[half + at] = vector[half + at] * cosine[half + at] + vector[at] * sine[half + at]
 
 
 @_compiled
@@ -598,15 +627,15 @@ def _attend_heads(address):
         row, head = index // heads, index % heads
         if row >= job[_ROW_COUNT]:
             return
-        given = job[_JOINED] + 4 * size * (3 * heads * row + head)
+        joined = job[_JOINED] + 4 * size * (3 * heads * row + head)
         cosine = _floats(job[_COSINES] + 4 * size * row if job[_COSINES] else 0, size)
         sine = _floats(job[_SINES] + 4 * size * row if job[_SINES] else 0, size)
         query = _floats(job[_QUERIES] + 4 * size * index, size)
         place = row * job[_ROW_STRIDE] + head * job[_HEAD_STRIDE]
         count = positions[row] + 1
         keys, values = _floats(job[_KEYS] + place, count * size), _floats(job[_VALUES] + place, count * size)
-        _rotate(_floats(given, size), cosine, sine, query)
-        _rotate(_floats(given + 4 * size * heads, size), cosine, sine, keys[(count - 1) * size:])
-        values[(count - 1) * size:] = _floats(given + 8 * size * heads, size)
+        _rotate(_floats(joined, size), cosine, sine, query)
+        _rotate(_floats(joined + 4 * size * heads, size), cosine, sine, keys[(count - 1) * size:])
+        values[(count - 1) * size:] = _floats(joined + 8 * size * heads, size)
         _attend_head(query, keys.reshape(count, size), values.reshape(count, size), scale, weights,
                      _floats(job[_MIXED] + 4 * size * index, size))

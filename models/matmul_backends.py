@@ -20,7 +20,7 @@ _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn,
 _HAS_AVX512 = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 _SMALL = 2**20  # multiplications below which the call takes longer than the product
 _FEW_ROWS = 16
-_LOOP_WIDTH = 32  # the compiled loops read as many weights at a time
+_LOOP_WIDTH = 32  # half of `models.cpu_loops.WIDTH_UNIT`
 
 
 class Linear(nn.Linear):
@@ -36,26 +36,30 @@ def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None =
 
     On a CPU, in float32 and without gradients, by the compiled loops if the rows are few, else by oneDNN.
     """
-    if uses_loops(rows, weight):
+    if uses_loops(rows, weight, bias):
         from models.cpu_loops import multiply  # Numba takes half a second
 
-        made = multiply(rows.reshape(-1, rows.shape[-1]).contiguous(), [weight], [bias])
-        return made.view(*rows.shape[:-1], -1)
+        result = multiply(rows.reshape(-1, rows.shape[-1]).contiguous(), [weight], [bias])
+        return result.view(*rows.shape[:-1], len(weight))
     if (_HAS_ONEDNN and _is_plain(rows, weight) and rows.numel() * len(weight) >= _SMALL
             and (rows.numel() >= _FEW_ROWS * rows.shape[-1] or torch.compiler.is_compiling())):
         return product(rows, weight, bias)
     return F.linear(rows, weight, bias)
 
 
-def uses_loops(rows: torch.Tensor, weight: torch.Tensor) -> bool:
+def uses_loops(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
     """Whether `linear` multiplies rows (..., width) by weights (N, width) with `models.cpu_loops`."""
     few = rows.numel() < _FEW_ROWS * rows.shape[-1] and rows.numel() * len(weight) >= _SMALL
-    real = type(rows) is torch.Tensor and not torch.compiler.is_compiling()  # neither fake nor traced
-    return few and real and _is_plain(rows, weight) and weight.is_contiguous() and not weight.shape[1] % _LOOP_WIDTH
+    if not few or type(rows) is not torch.Tensor or torch.compiler.is_compiling() or not _is_plain(rows, weight):
+        return False  # many, fake, traced, or of another type
+    fits = rows.shape[-1] == weight.shape[1] and not weight.shape[1] % _LOOP_WIDTH and weight.is_contiguous()
+    return fits and (bias is None or (bias.shape == weight.shape[:1] and bias.dtype == weight.dtype
+                                      and bias.is_contiguous()))
 
 
 def _is_plain(rows: torch.Tensor, weight: torch.Tensor) -> bool:
-    return (rows.device.type == "cpu" and rows.dtype == weight.dtype == torch.float32 and not torch.is_grad_enabled())
+    types = (rows.device.type, weight.device.type, rows.dtype, weight.dtype)
+    return types == ("cpu", "cpu", torch.float32, torch.float32) and not torch.is_grad_enabled()
 
 
 def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -84,7 +88,7 @@ def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch
     return mixed
 
 
-def can_pack(dtype: torch.dtype = torch.float32) -> bool:
+def can_pack(dtype: torch.dtype) -> bool:
     """Whether weights of `dtype` can be packed for oneDNN once, instead of at each product.
 
     In bfloat16 oneDNN needs AVX-512 (or AVX-NE-CONVERT); elsewhere the call raises an error.

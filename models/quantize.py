@@ -5,8 +5,8 @@ head, to bfloat16, or to int8 with one scale per row. Activations between them s
 norms and the cache. `python -m scripts.dev.benchmark` measures the loss of accuracy. The conversion is permanent: load
 the model again to train it or to prove anything about it.
 
-Rows are multiplied with int8 weights by `models.cpu_loops`, as 16-bit integers whose products are summed exactly: only
-the weights are rounded.
+Rows are multiplied with int8 weights by `models.cpu_loops`, as 16-bit integers whose products are summed exactly: what
+is lost is the rounding of the weights.
 """
 
 from __future__ import annotations
@@ -65,15 +65,17 @@ class Int8Linear(nn.Module):
         self.register_buffer("scale", scale)
         self.register_buffer("weight", F.pad(rounded, (0, -weight.shape[1] % WIDTH_UNIT)))
         self.register_buffer("bias", None if bias is None else bias.detach().float())
+        self.width = weight.shape[1]
 
     @torch.no_grad()
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """(..., width) to (..., outputs), in the type of the input."""
         from models.cpu_loops import multiply
 
-        rows = hidden.reshape(-1, hidden.shape[-1]).float().contiguous()
+        assert hidden.shape[-1] == self.width
+        rows = hidden.reshape(-1, self.width).float().contiguous()
         result = multiply(rows, [self.weight], [self.bias], [self.scale])
-        return result.view(*hidden.shape[:-1], -1).to(hidden.dtype)
+        return result.view(*hidden.shape[:-1], len(self.weight)).to(hidden.dtype)
 
 
 KINDS: dict[str, type[nn.Module]] = {"bfloat16": BFloat16Linear, "int8": Int8Linear}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from numba import njit
 
 from models import cpu_loops
 from models.cpu_loops import GELU, MAX_WEIGHT, PLAIN, SWIGLU, attend, multiply
+from models.quantize import Int8Linear
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,9 +103,10 @@ def test_integers_of_16_bits_are_multiplied_exactly() -> None:
 
 
 @pytest.mark.parametrize("integers", [True, False])
-def test_a_row_is_the_same_bits_among_any_others_and_with_any_threads(integers: bool, threads: None,
+@pytest.mark.parametrize("width", [64, 1024, 4096])
+def test_a_row_is_the_same_bits_among_any_others_and_with_any_threads(width: int, integers: bool, threads: None,
                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, weight = noise(19, 1024), noise(300, 1024, seed=1)
+    rows, weight = noise(19, width) + 1, noise(300, width, seed=1) + 1  # sums beyond 2^24, which float32 would round
     stored, scale = quantized(weight)
     arguments = ([stored], [None], [scale]) if integers else ([weight], [None])
     whole = multiply(rows, *arguments)
@@ -118,9 +120,11 @@ def test_a_row_is_the_same_bits_among_any_others_and_with_any_threads(integers: 
 @pytest.mark.parametrize("integers", [True, False])
 @pytest.mark.parametrize("activation", [PLAIN, GELU, SWIGLU])
 @pytest.mark.parametrize("outputs", [1, 7, 64, 129, 300])
-def test_steps_one_by_one_give_the_same_bits_as_all_in_one(outputs: int, activation: int, integers: bool) -> None:
-    """As layers with adapters need them."""
-    width, norm = 192, (noise(192, seed=1), noise(192, seed=2), 1e-5)
+@pytest.mark.parametrize("width", [192, 320])
+def test_steps_one_by_one_give_the_same_bits_as_all_in_one(width: int, outputs: int, activation: int,
+                                                           integers: bool) -> None:
+    """As layers with adapters need them; parts of the weights end at other outputs."""
+    norm = (noise(width, seed=1), noise(width, seed=2), 1e-5)
     rows, weights = noise(3, width), [noise(outputs, width, seed=seed) for seed in (3, 4)]
     biases = [noise(outputs, seed=5), None]
     residual = noise(3, outputs if activation == SWIGLU else 2 * outputs, seed=6)
@@ -133,10 +137,38 @@ def test_steps_one_by_one_give_the_same_bits_as_all_in_one(outputs: int, activat
                  for weight, bias, scale in zip(weights, biases, scales or weights, strict=True)]
         found = cpu_loops.finish(parts, activation, residual)
         assert torch.equal(found, multiply(rows, weights, biases, scales, parameters, residual, activation))
+        if activation == SWIGLU:
+            bias = torch.cat([biases[0], torch.zeros(outputs)])
+            joined = multiply(rows, [torch.cat(weights)], [bias], [torch.cat(scales)] if integers else [], parameters,
+                              residual, activation)
+            assert torch.equal(found, joined)
 
 
 def test_nothing_is_made_of_no_rows() -> None:
     assert multiply(torch.empty(0, 64), [noise(3, 64)], [None]).shape == (0, 3)
+    assert Int8Linear(noise(3, 64))(torch.empty(2, 0, 64)).shape == (2, 0, 3)
+    mixed, queries = attend(torch.empty(0, 96), 2, None, noise(2, 0, 2, 5, 16), torch.empty(0, dtype=torch.int64))
+    assert mixed.shape == (0, 32)
+    assert queries.shape == (0, 2, 1, 16)
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda: multiply(noise(2, 96), [noise(3, 64)], [None]),
+    lambda: multiply(noise(2, 64), [noise(3, 64).double()], [None]),
+    lambda: multiply(noise(64, 2).t(), [noise(3, 64)], [None]),
+    lambda: multiply(noise(2, 48), [noise(3, 48)], [None]),
+    lambda: multiply(noise(2, 64), [noise(3, 64)], [noise(1)]),
+    lambda: multiply(noise(2, 64), [noise(3, 64).to("meta")], [None]),
+    lambda: multiply(noise(2, 64), [noise(3, 64)], [None], residual=noise(2, 3).double()),
+    lambda: Int8Linear(noise(3, 64))(noise(2, 65)),
+    lambda: Int8Linear(noise(3, 64)).to(torch.bfloat16)(noise(2, 64)),
+    lambda: attend(noise(2, 96), 2, None, noise(2, 2, 2, 5, 16).bfloat16(), torch.tensor([0, 1])),
+    lambda: attend(noise(2, 96), 2, None, noise(2, 2, 2, 5, 16), torch.tensor([0, 1], dtype=torch.int32)),
+    lambda: attend(noise(2, 96), 2, None, noise(2, 2, 2, 5, 16), torch.tensor([0, 5])),
+    lambda: attend(noise(2, 96), 2, None, noise(2, 2, 2, 5, 16), torch.tensor([-1, 0]))])
+def test_tensors_that_the_loops_would_misread_are_refused(wrong: Callable[[], object]) -> None:
+    with pytest.raises(AssertionError):
+        wrong()
 
 
 @pytest.mark.parametrize("size", [16, 64, 80])

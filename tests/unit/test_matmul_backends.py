@@ -62,6 +62,8 @@ def test_what_the_loops_cannot_read_is_left_to_torch(rows: tuple[int, int], back
     given = torch.randn(rows)[:15]
     assert torch.equal(matmul_backends.linear(given, weight), torch.nn.functional.linear(given, weight))
     assert not backends
+    with pytest.raises(RuntimeError):  # torch says what is wrong with the shapes
+        matmul_backends.linear(torch.randn(2, 32), torch.randn(96, 64))
 
 
 @torch.inference_mode()
