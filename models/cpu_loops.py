@@ -17,8 +17,10 @@ tensors. Compiled code is kept on disk beside this file or in the user's cache.
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Callable, Sequence
 from functools import lru_cache, reduce
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -55,16 +57,21 @@ def _compiled_strictly(function: Callable[..., Any]) -> Callable[..., Any]:
     return _compiled(function, fastmath=False)
 
 
-def _thread_function(function: Callable[..., Any]) -> Callable[[], Any]:
-    """A function that compiles `function` at its first call; threads of OpenMP call it with the address of a job."""
-    @lru_cache(maxsize=1)
-    def compiled() -> Any:
-        try:
-            return cfunc("void(int64)", cache=True, **_OPTIONS)(function)
-        except RuntimeError:
-            return cfunc("void(int64)", **_OPTIONS)(function)
+_kept: list[Any] = []  # compiled functions live as long as the process
 
-    return compiled
+
+def _thread_function(function: Callable[..., Any]) -> Callable[[], int]:
+    """Compiles `function` at the first call; returns its address. Threads call it with the address of a job."""
+    @lru_cache(maxsize=1)
+    def address() -> int:
+        try:
+            compiled = cfunc("void(int64)", cache=True, **_OPTIONS)(function)
+        except RuntimeError:
+            compiled = cfunc("void(int64)", **_OPTIONS)(function)
+        _kept.append(compiled)
+        return int(compiled.address)
+
+    return address
 
 
 def _openmp() -> int:
@@ -263,9 +270,10 @@ def multiply(rows: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequen
     weight, bias and epsilon of a layer normalisation, or of a root-mean-square normalisation without a bias. `residual`
     is added to the result. Width: see `WIDTH_UNIT`; rows may be narrower than int8 weights, whose padding is zero.
     """
-    count, (outputs, width), matrices, integers = len(rows), weights[0].shape, len(weights), bool(scales)
+    (count, input_width), (outputs, width) = rows.shape, weights[0].shape
+    matrices, integers = len(weights), bool(scales)
     size = 1 if integers else 4  # bytes of a weight
-    assert 0 <= width - rows.shape[1] < (WIDTH_UNIT if integers else 1)
+    assert 0 <= width - input_width < (WIDTH_UNIT if integers else 1)
     assert not width % (WIDTH_UNIT if integers else WIDTH_UNIT // 2)
     addresses: list[tuple[int, ...]] = [
         (_address(matrix, outputs * width, torch.int8 if integers else torch.float32),
@@ -280,12 +288,12 @@ def multiply(rows: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequen
     part = max(2, _PART // (width * size) // 2 * 2)
     # Every vector of a loop has eight sums or more, so that a sum is of an eighth of the products, in 32 bits.
     limit = min(32_767, (2**31 - 1) // (MAX_WEIGHT * (width // 8)))
-    job = np.array((0, _address(rows, rows.numel()), rows.shape[1], _address(weight, rows.shape[1]),
-                    _address(bias, rows.shape[1]), 0, 0, count, width, 0, integers, limit, outputs,
-                    _address(residual, result.numel()), result.data_ptr(), activation, matrices, part,
-                    *(value for each in addresses for value in each), *_PADDING[matrices]), np.int64)
+    job = array("q", (0, _address(rows, count * input_width), input_width, _address(weight, input_width),
+                      _address(bias, input_width), 0, 0, count, width, 0, integers, limit, outputs,
+                      _address(residual, result.numel()), result.data_ptr(), activation, matrices, part,
+                      *chain.from_iterable(addresses), *_PADDING[matrices]))
     if count:
-        _multiply(job, epsilon, _OPENMP, _prepare_rows().address, _multiply_parts().address, torch.get_num_threads())
+        _multiply(job.buffer_info()[0], epsilon, _OPENMP, _prepare_rows(), _multiply_parts(), torch.get_num_threads())
     return result
 
 
@@ -293,11 +301,9 @@ def normalize(rows: torch.Tensor, norm: tuple[torch.Tensor, torch.Tensor | None,
     """Rows (B, width) by the norm of `multiply`, and with the same bits: both call the same compiled function."""
     weight, bias, epsilon = norm
     (count, width), result = rows.shape, torch.empty_like(rows)
-    job = np.zeros(_FIELDS, np.int64)
-    job[_INPUT:_EPSILON] = _address(rows, rows.numel()), width, _address(weight, width), _address(bias, width)
-    job[_EPSILON] = np.float32(epsilon).view(np.int32)
-    job[_ROWS:_WIDTH + 1] = result.data_ptr(), count, width
-    _start(job, 0, _prepare_rows().address, 1)
+    job = array("q", (0, _address(rows, count * width), width, _address(weight, width), _address(bias, width), 0,
+                      result.data_ptr(), count, width, *(0,) * (_FIELDS - _LARGEST)))
+    _normalize(job.buffer_info()[0], epsilon, _prepare_rows())
     return result
 
 
@@ -314,8 +320,12 @@ def _address(tensor: torch.Tensor | None, count: int, dtype: torch.dtype = torch
     """The address of `count` numbers in their order on the CPU; 0 for None."""
     if tensor is None:
         return 0
-    assert (tensor.numel(), tensor.dtype, tensor.device.type, tensor.is_contiguous()) == (count, dtype, "cpu", True)
+    assert _is_valid(tensor, count, dtype), (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
     return tensor.data_ptr()
+
+
+def _is_valid(tensor: torch.Tensor, count: int, dtype: torch.dtype) -> bool:
+    return tensor.numel() == count and tensor.dtype is dtype and tensor.is_cpu and tensor.is_contiguous()
 
 
 @_compiled
@@ -361,13 +371,15 @@ def _floats(address, count):
 
 
 @_compiled
-def _start(job, start, function, threads):
-    _enter(start, function, job.ctypes.data, threads)
+def _normalize(address, epsilon, prepare):
+    carray(_pointer(address), _FIELDS, np.int64)[_EPSILON] = _bits_of_float(f32(epsilon))
+    _enter(0, prepare, address, 1)
 
 
 @_compiled
-def _multiply(job, epsilon, start, prepare, multiply, threads):
-    address, count, width = job.ctypes.data, job[_COUNT], job[_WIDTH]
+def _multiply(address, epsilon, start, prepare, multiply, threads):
+    job = carray(_pointer(address), _FIELDS, np.int64)
+    count, width = job[_COUNT], job[_WIDTH]
     job[_EPSILON] = _bits_of_float(f32(epsilon))
     normalized, rounded, largest = _NONE, _NO_INTEGERS, _NONE
     if job[_INTEGERS]:
@@ -539,22 +551,23 @@ def attend(joined: torch.Tensor, heads: int, rotation: tuple[torch.Tensor, torch
     cosines, sines = rotation or (None, None)
     assert (storage.dtype, storage.shape[1:3], storage.stride()[-2:]) == (torch.float32, (rows, heads), (size, 1))
     keys, values = storage
-    job = np.array((0, _address(joined, 3 * mixed.numel()), _address(cosines, rows * size),
-                    _address(sines, rows * size), _address(positions, rows, torch.int64), queries.data_ptr(),
-                    keys.data_ptr(), values.data_ptr(), 4 * keys.stride(0), 4 * keys.stride(1), mixed.data_ptr(), rows,
-                    heads, size), np.int64)
+    job = array("q", (0, _address(joined, 3 * mixed.numel()), _address(cosines, rows * size),
+                      _address(sines, rows * size), _address(positions, rows, torch.int64), queries.data_ptr(),
+                      keys.data_ptr(), values.data_ptr(), 4 * keys.stride(0), 4 * keys.stride(1), mixed.data_ptr(),
+                      rows, heads, size))
     if rows:
-        inside = _attend(job, capacity, _OPENMP, _attend_heads().address, torch.get_num_threads())
+        inside = _attend(job.buffer_info()[0], capacity, _OPENMP, _attend_heads(), torch.get_num_threads())
         assert inside, f"A position is not below the {capacity} of the cache."
     return mixed, queries
 
 
 @_compiled
-def _attend(job, capacity, start, attend, threads):
+def _attend(address, capacity, start, attend, threads):
+    job = carray(_pointer(address), _SIZE + 1, np.int64)
     positions = carray(_pointer(job[_POSITIONS]), job[_ROW_COUNT], np.int64)
     inside = positions.min() >= 0 and positions.max() < capacity
     if inside:
-        _enter(start, attend, job.ctypes.data, threads)
+        _enter(start, attend, address, threads)
     return inside
 
 
