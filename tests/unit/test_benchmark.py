@@ -152,6 +152,19 @@ def test_the_command_writes_both_files(tmp_path: Path, capsys: pytest.CaptureFix
     assert (tmp_path / "benchmark.md").read_text("utf-8") in capsys.readouterr().out
 
 
+def test_narrow_models_have_no_ratio_to_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(command, "PublishedPackage", lambda *given: PublishedPackage(*given, FAKE))
+    assert command.main(["--quick", "--only", "S3Gen", "--device", "cpu", "--against-reference", "--out",
+                         str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "benchmark.json").read_text("utf-8"))["rows"]
+    assert rows
+    assert all(row["package"] is not None and row["ratio"] is None and row["target"] == "" for row in rows)
+    table = capsys.readouterr().out
+    assert "no ratio" in table
+    assert "times" not in table
+
+
 def test_an_unknown_part_and_a_missing_package_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                          capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

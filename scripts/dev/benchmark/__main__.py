@@ -23,7 +23,7 @@ from scripts.command import USAGE_ERROR, exit_with
 from scripts.dev.benchmark import extraction, gpt, machine, options, results, s2mel, s3gen, t3, training
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.reference import PublishedPackage
-from scripts.dev.benchmark.results import BenchmarkResults
+from scripts.dev.benchmark.results import PUBLISHED, BenchmarkResults
 from scripts.dev.benchmark.sizes import FULL, QUICK
 
 PARTS: dict[str, Callable[[Bench], BenchmarkResults]] = {
@@ -60,8 +60,11 @@ def run(args: argparse.Namespace, command: Sequence[str]) -> int:
             reference = stack.enter_context(opened)
         bench = Bench(sizes, device, reference, lambda text: print(text, file=sys.stderr, flush=True))
         for name in args.only:
-            made = PARTS[name](bench)
-            found = BenchmarkResults(found.rows + made.rows, found.costs + made.costs)
+            part = PARTS[name](bench)
+            if args.quick:  # the package's models are not narrow
+                part = replace(part, rows=tuple(
+                    replace(row, equal_sizes=row.package is None or row.against != PUBLISHED) for row in part.rows))
+            found = BenchmarkResults(found.rows + part.rows, found.costs + part.costs)
             bench.tidy()
             for file, text in (("benchmark.json", results.as_json(where, settings, found)),
                                ("benchmark.md", results.as_markdown(where, settings, found))):
@@ -80,7 +83,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", type=_parts, default=tuple(PARTS), metavar="PART,...",
                         help=f"of {', '.join(PARTS)} (default: all)")
     parser.add_argument("--repeats", type=int, help="measurements of each speed, training apart (default: 5)")
-    parser.add_argument("--quick", action="store_true", help="narrow models, few repeats: tries the benchmark itself")
+    parser.add_argument("--quick", action="store_true",
+                        help="narrow models, few repeats: tries the benchmark itself, without ratios to the package")
     parser.add_argument("--against-reference", action="store_true",
                         help="also measure the published package, in the environment of `make reference`")
     return parser

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from scripts.dev.benchmark.machine import Machine
 from scripts.dev.benchmark.timing import MeasurementStats
 
+PUBLISHED = "published package"
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -34,18 +36,21 @@ class BenchmarkRow:
     times: float | None = None
     bound: Bound | None = None
     more_is_better: bool = False
-    against: str = "published package"  # what `package` stands for, if it is a variant of ours
+    against: str = PUBLISHED  # what `package` stands for, if it is a variant of ours
+    equal_sizes: bool = True  # of the models of both; otherwise there is neither a ratio nor a target
 
     @property
     def ratio(self) -> float | None:
         """Speed relative to the package, by the medians."""
-        if self.package is None:
+        if self.package is None or not self.equal_sizes:
             return None
         ratio = self.package.median / self.ours.median
         return 1 / ratio if self.more_is_better else ratio
 
     def target_status(self, device: str) -> str:
         """Whether the target was met on this device; empty without a target."""
+        if not self.equal_sizes:
+            return ""
         if "cuda" not in device.lower() and self.times is not None:
             return "not measured" if self.ratio is None else _word(self.ratio >= self.times)
         if self.bound is None:
@@ -95,7 +100,9 @@ def as_markdown(machine: Machine, settings: Mapping[str, object], found: Benchma
              f"{machine.load}; {'; '.join(f'{name} {value}' for name, value in settings.items())}.", ""]
     for part in dict.fromkeys(row.part for row in found.rows):
         rows = [row for row in found.rows if row.part == part]
-        against = next((row.against for row in rows if row.package), "published package")
+        against = next((row.against for row in rows if row.package), PUBLISHED)
+        if not all(row.equal_sizes for row in rows):
+            lines += [f"Ours are narrow models, those of the {PUBLISHED} are not: there is no ratio.", ""]
         lines += [f"**{part}**", "", f"| | unit | ours | {against} | speed-up | target | |",
                   "|---|---|---|---|---|---|---|", *(_line(row, machine.device) for row in rows), ""]
     if found.costs:
@@ -112,6 +119,8 @@ def _line(row: BenchmarkRow, device: str) -> str:
 
 
 def _target(row: BenchmarkRow) -> str:
+    if not row.equal_sizes:
+        return ""
     targets = [] if row.times is None else [f"{row.times:g} times"]
     if row.bound is not None:
         limit = "at least" if row.more_is_better else "at most"
