@@ -425,35 +425,38 @@ def _score_speech(inputs: CertificateInputs, model: TTSModel, sentences: Mapping
     work.plan(decoded=-unreadable, generated=-unreadable)
     weights = cache.weights_hash(model)
     found: dict[str, list[SentenceScore]] = {code: [] for code in sentences}
-    for batch in evaluation.in_batches(items):
-        batch_key = _hash([cache.key, weights, model.front_end.fingerprint, model.scope, batch])
-        keys = [f"{batch_key}-{number}" for number in range(len(batch))]
-        if all(cache.find(key) for key in keys):
-            generated = list[Generated]()
-            work.plan(generated=-len(batch))
-        else:
-            generated = cache.read_batch(batch_key)
-            note = f"({language_name(batch[0].language)} sentences generated)"
-            with work.measure("generated", len(batch), note, cached=bool(generated)):
-                if not generated:
-                    generated = evaluator.generate(model, batch, inputs.finetuned.sampling, prepared)
-                    cache.write_batch(batch_key, generated)
-        for number, (key, item) in enumerate(zip(keys, batch, strict=True)):
-            codes, score = "", cache.find(key)
-            if score is None:
-                one = generated[number]
-                states = b"" if one.hidden_states is None else one.hidden_states.float().cpu().numpy().tobytes()
-                codes = _hash([cache.key, item, model.front_end.verbalize(item.text, item.language),
-                               hashlib.sha256(one.codes.tobytes() + states).hexdigest()])
-                score = cache.find(codes)
-            with work.measure("decoded", 1, f"({language_name(item.language)} sentences spoken)", cached=bool(score)):
+    try:
+        for batch in evaluation.in_batches(items):
+            batch_key = _hash([cache.key, weights, model.front_end.fingerprint, model.scope, batch])
+            keys = [f"{batch_key}-{number}" for number in range(len(batch))]
+            if all(cache.find(key) for key in keys):
+                generated = list[Generated]()
+                work.plan(generated=-len(batch))
+            else:
+                generated = cache.read_batch(batch_key)
+                note = f"({language_name(batch[0].language)} sentences generated)"
+                with work.measure("generated", len(batch), note, cached=bool(generated)):
+                    if not generated:
+                        generated = evaluator.generate(model, batch, inputs.finetuned.sampling, prepared)
+                        cache.write_batch(batch_key, generated)
+            for number, (key, item) in enumerate(zip(keys, batch, strict=True)):
+                codes, score = "", cache.find(key)
                 if score is None:
-                    score = SentenceScore.of(evaluator.decode(model, item, one))
-                if codes:
-                    cache.add(score, key, codes)
-            found[item.language].append(score)
-        cache.remove_batch(batch_key)
-    model.lm.free_buffers()
+                    one = generated[number]
+                    states = b"" if one.hidden_states is None else one.hidden_states.float().cpu().numpy().tobytes()
+                    codes = _hash([cache.key, item, model.front_end.verbalize(item.text, item.language),
+                                   hashlib.sha256(one.codes.tobytes() + states).hexdigest()])
+                    score = cache.find(codes)
+                note = f"({language_name(item.language)} sentences spoken)"
+                with work.measure("decoded", 1, note, cached=bool(score)):
+                    if score is None:
+                        score = SentenceScore.of(evaluator.decode(model, item, one))
+                    if codes:
+                        cache.add(score, key, codes)
+                found[item.language].append(score)
+            cache.remove_batch(batch_key)
+    finally:
+        model.lm.free_buffers()
     return found
 
 

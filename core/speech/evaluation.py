@@ -149,12 +149,14 @@ class SpeechEvaluator:
         languages = list(dict.fromkeys(language for language, _ in texts))
         unit = f"{language_name(languages[0])} sentences" if len(languages) == 1 else "sentences"
         sentences: list[EvaluatedSentence] = []
-        for batch in in_batches(items):
-            progress(Progress(len(sentences), len(items), unit, "evaluated"))
-            for item, one in zip(batch, self.generate(model, batch, sampling, prepared), strict=True):
-                sentences.append(self.decode(model, item, one))
+        try:
+            for batch in in_batches(items):
                 progress(Progress(len(sentences), len(items), unit, "evaluated"))
-        model.lm.free_buffers()  # a training or another model needs the memory
+                for item, one in zip(batch, self.generate(model, batch, sampling, prepared), strict=True):
+                    sentences.append(self.decode(model, item, one))
+                    progress(Progress(len(sentences), len(items), unit, "evaluated"))
+        finally:
+            model.lm.free_buffers()  # a training or another model needs the memory
         return sentences
 
 

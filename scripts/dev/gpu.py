@@ -46,8 +46,12 @@ class GpuStage:
     environment: dict[str, str] = field(default_factory=dict)
 
 
+# Every file of tests that emulate CUDA where there is no GPU.
+CUDA_TESTS = ("tests/contract/test_cuda.py", "tests/unit/test_cuda_graph_decode.py",
+              "tests/unit/test_alignment_guard.py", "tests/unit/test_precision.py", "tests/unit/test_benchmark.py")
+
 STAGES: dict[str, GpuStage] = {
-    "tests": GpuStage("the tests of CUDA, on the GPU", ("tests/contract/test_cuda.py", *_PARALLEL, "load")),
+    "tests": GpuStage("the tests of CUDA, on the GPU", (*CUDA_TESTS, *_PARALLEL, "load")),
     "contract": GpuStage("the contract suite of all families, trained on the GPU",
                       ("tests/contract", "--ignore=tests/contract/test_cuda.py", *_PARALLEL, "load"),
                       environment={"LISAN_TEST_DEVICE": "cuda"}),
@@ -58,6 +62,8 @@ STAGES: dict[str, GpuStage] = {
     **{part: GpuStage(f"benchmark: {part}", parts=part) for part in _BENCHMARKS},
     "reference": GpuStage("benchmark beside chatterbox-tts", parts="T3,S3Gen", against_reference=True),
     "reference-indextts2": GpuStage("benchmark beside indextts2-inference", parts="GPT,S2Mel", against_reference=True),
+    "reference-training": GpuStage("extraction and training beside both packages", parts="extraction,training",
+                                   against_reference=True),
 }
 
 

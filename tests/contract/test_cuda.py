@@ -84,11 +84,12 @@ def test_a_text_of_each_language_is_spoken_as_on_the_cpu(world: World, voice: Vo
 @pytest.mark.parametrize("kind", KINDS)
 def test_graphs_compute_the_plain_step_in_half_precision(world: World, voice: Voice, kind: str, dtype: torch.dtype,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a text with adapters, and of one with them beside one without."""
     with emulated_cuda():
         tts = model(world, CUDA, kind, dtype)
-        captured = speak(tts, voice, languages=("am",))
+        captured = [speak(tts, voice, languages=languages) for languages in (("am",), ("am", "en"))]
         monkeypatch.setattr(type(tts.lm), "_stepper_for", lambda *_: None)
-        assert speak(tts, voice, languages=("am",)) == captured
+        assert [speak(tts, voice, languages=languages) for languages in (("am",), ("am", "en"))] == captured
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -108,6 +109,19 @@ def test_a_graph_sees_trained_parameters_and_other_options(world: World, voice: 
     wanted = story(model(world, CPU, kind))
     with emulated_cuda():
         assert story(model(world, CUDA, kind)) == wanted
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora"])
+def test_graphs_of_longer_spans_have_the_adapters_and_the_guard(world: World, voice: Voice, kind: str) -> None:
+    """More codes than the first span of 128 positions holds; the guard watches where the model has aligned heads."""
+    def long(device: torch.device) -> list[list[int]]:
+        tts = model(world, device, kind)
+        tts.lm.base_code_limit = 130  # type: ignore[attr-defined]
+        return speak(tts, voice, replace(SAMPLING, alignment_guard=True))
+
+    wanted = long(CPU)
+    with emulated_cuda():
+        assert long(CUDA) == wanted
 
 
 def test_like_requests_capture_nothing_new(world: World, voice: Voice) -> None:
@@ -193,6 +207,16 @@ def test_the_caches_have_the_size_that_was_told_and_are_freed_after_an_evaluatio
         gc.collect()
         assert kept() is None
         assert not REAL or torch.cuda.memory_allocated() <= before + 2**20
+
+
+def test_the_caches_are_freed_by_an_evaluation_that_fails(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    tts, freed = model(world, CPU), list[int]()
+    monkeypatch.setattr(tts.lm, "free_buffers", lambda: freed.append(1))
+    evaluator = SpeechEvaluator(CodesAsSound(), world.voices(tts), None)
+    monkeypatch.setattr(evaluator, "generate", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        evaluator.speak(tts, [("en", ENGLISH[0])], SAMPLING)
+    assert freed == [1]
 
 
 def assert_near(found: torch.Tensor, wanted: torch.Tensor) -> None:

@@ -165,6 +165,24 @@ def test_narrow_models_have_no_ratio_to_the_package(tmp_path: Path, monkeypatch:
     assert "times" not in table
 
 
+def test_rows_are_written_before_their_part_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(bench: Bench) -> BenchmarkResults:
+        bench.keep([BenchmarkRow("T3", "a code", "ms", ONE_SECOND)])
+        bench.keep([BenchmarkRow("T3", "another", "ms", ONE_SECOND)])
+        raise KeyboardInterrupt
+
+    def whole(bench: Bench) -> BenchmarkResults:
+        row = BenchmarkRow("GPT", "a code", "ms", ONE_SECOND)
+        bench.keep([row])
+        return BenchmarkResults((row,))
+
+    monkeypatch.setattr(command, "PARTS", {"GPT": whole, "T3": stopped})
+    with pytest.raises(KeyboardInterrupt):
+        command.main(["--only", "GPT,T3", "--device", "cpu", "--out", str(tmp_path)])
+    rows = json.loads((tmp_path / "benchmark.json").read_text("utf-8"))["rows"]
+    assert [(row["part"], row["what"]) for row in rows] == [("GPT", "a code"), ("T3", "a code"), ("T3", "another")]
+
+
 def test_an_unknown_part_and_a_missing_package_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                          capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

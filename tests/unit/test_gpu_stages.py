@@ -21,6 +21,13 @@ def test_two(): pass
 """
 
 
+def test_every_file_that_emulates_cuda_is_run_on_a_gpu() -> None:
+    folder = Path(__file__).parents[1]
+    users = {path.relative_to(folder.parent).as_posix() for path in folder.rglob("test_*.py")
+             if "emulated_cuda(" in path.read_text("utf-8") and path != Path(__file__)}
+    assert set(gpu.CUDA_TESTS) == users
+
+
 def result(stage: GpuStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_s: float = 60.0) -> StageResult:
     monkeypatch.setitem(STAGES, "mine", stage)
     return run("mine", CPU, tmp_path / "scratch", quick=True, limit_s=limit_s)

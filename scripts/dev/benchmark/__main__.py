@@ -23,7 +23,7 @@ from scripts.command import USAGE_ERROR, exit_with
 from scripts.dev.benchmark import extraction, gpt, machine, options, results, s2mel, s3gen, t3, training
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.reference import PublishedPackage
-from scripts.dev.benchmark.results import PUBLISHED, BenchmarkResults
+from scripts.dev.benchmark.results import PUBLISHED, BenchmarkResults, BenchmarkRow
 from scripts.dev.benchmark.sizes import FULL, QUICK
 
 PARTS: dict[str, Callable[[Bench], BenchmarkResults]] = {
@@ -52,24 +52,33 @@ def run(args: argparse.Namespace, command: Sequence[str]) -> int:
         sizes = replace(sizes, repeats=args.repeats)
     settings = {"command": " ".join(command), "date": datetime.now().date().isoformat(),
                 "sizes": "quick" if args.quick else "full"}
-    found = BenchmarkResults()
+    found, kept = BenchmarkResults(), list[BenchmarkRow]()
+
+    def write(results_now: BenchmarkResults) -> None:
+        if args.quick:  # the package's models are not narrow
+            results_now = replace(results_now, rows=tuple(
+                replace(row, equal_sizes=row.package is None or row.against != PUBLISHED) for row in results_now.rows))
+        for file, text in (("benchmark.json", results.as_json(where, settings, results_now)),
+                           ("benchmark.md", results.as_markdown(where, settings, results_now))):
+            (folder / file).write_text(text, encoding="utf-8")
+
+    def keep(rows: Sequence[BenchmarkRow]) -> None:
+        kept.extend(rows)
+        write(replace(found, rows=(*found.rows, *kept)))
+
     with ExitStack() as stack:
         reference = None
         if args.against_reference:
             opened = PublishedPackage(torch.get_num_threads(), device.type, folder / "reference.log")
             reference = stack.enter_context(opened)
-        bench = Bench(sizes, device, reference, lambda text: print(text, file=sys.stderr, flush=True))
+        bench = Bench(sizes, device, reference, lambda text: print(text, file=sys.stderr, flush=True), keep)
         for name in args.only:
             part = PARTS[name](bench)
-            if args.quick:  # the package's models are not narrow
-                part = replace(part, rows=tuple(
-                    replace(row, equal_sizes=row.package is None or row.against != PUBLISHED) for row in part.rows))
             found = BenchmarkResults(found.rows + part.rows, found.costs + part.costs)
+            kept.clear()
             bench.tidy()
-            for file, text in (("benchmark.json", results.as_json(where, settings, found)),
-                               ("benchmark.md", results.as_markdown(where, settings, found))):
-                (folder / file).write_text(text, encoding="utf-8")  # after each part, in case the next one fails
-    print(results.as_markdown(where, settings, found))
+            write(found)
+    print((folder / "benchmark.md").read_text("utf-8"))
     print(f"Written: {folder / 'benchmark.json'} and {folder / 'benchmark.md'}")
     return 0
 

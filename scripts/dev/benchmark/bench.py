@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -14,17 +14,19 @@ import torch
 from config.errors import UserError
 from core.model import precision
 from scripts.dev.benchmark.reference import PublishedPackage
+from scripts.dev.benchmark.results import BenchmarkRow
 from scripts.dev.benchmark.sizes import BenchmarkSizes
 
 
 @dataclass(frozen=True)
 class Bench:
-    """`say` prints progress; `reference` is None without a comparison."""
+    """`say` prints progress, `keep` writes rows before their part ends; `reference` is None without a comparison."""
 
     sizes: BenchmarkSizes
     device: torch.device
     reference: PublishedPackage | None
     say: Callable[[str], None]
+    keep: Callable[[Sequence[BenchmarkRow]], None] = lambda rows: None
 
     def half(self) -> torch.dtype | None:
         """The half precision of the hardware, or None."""

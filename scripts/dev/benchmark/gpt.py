@@ -42,7 +42,9 @@ def measure(bench: Bench) -> BenchmarkResults:
     rows: list[BenchmarkRow] = []
     for context in bench.sizes.gpt_contexts:
         bench.say(f"GPT at {context} positions")
-        rows += _codes(bench, models, context)
+        found = _codes(bench, models, context)
+        bench.keep(found)
+        rows += found
     bench.say("GPT: errors")
     costs = _costs(bench, models)
     if bench.device.type == "cuda":

@@ -58,4 +58,5 @@ def decode_rows(bench: Bench, part: str, models: Mapping[str, Any], adapt: Calla
                                              1000 * texts / spread.least, spread.count)
                     rows.append(BenchmarkRow(part, what, "codes/s", speed, more_is_better=True,
                                              bound=codes_a_second if wanted and texts == TEXTS[-1] else None))
+            bench.keep(rows[-len(found):])
     return rows

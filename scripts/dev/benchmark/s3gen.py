@@ -46,7 +46,8 @@ def measure(bench: Bench) -> BenchmarkResults:
     models, voice = make(bench), _voice(max(bench.sizes.prompts_s))
     codes = np.random.default_rng(2).integers(0, 6561, bench.sizes.sound_codes)
     length_s = len(codes) / s3gen.CODE_RATE  # ours then leaves out the last code's sound, after computing it
-    *plain, best = models
+    best = str(bench.half() or torch.float32).removeprefix("torch.")
+    plain = [name for name in models if name != best]
     variants = [SynthesisVariant(name, bench.sizes.steps[0], bench.sizes.prompts_s[0]) for name in plain]
     variants += [SynthesisVariant(best, steps, prompt_s)
                  for steps in bench.sizes.steps for prompt_s in bench.sizes.prompts_s]
@@ -64,16 +65,15 @@ def measure(bench: Bench) -> BenchmarkResults:
 
 
 def make(bench: Bench) -> dict[str, S3Gen]:
-    """The same random weights in float32, and in half precision where the device has it."""
+    """The same random weights in float32, and in each half precision that the device has."""
     whole = S3Gen(bench.sizes.sound)
     fill_randomly(whole)
     whole.mel2wav.fold_weight_norm()
     whole.requires_grad_(False).eval().to(bench.device)
     models = {"float32": whole}
-    if (half := bench.half()) is not None:
-        name = str(half).removeprefix("torch.")
+    for name in bench.halves():
         models[name] = copy.deepcopy(whole)
-        models[name].flow.cast_(half)
+        models[name].flow.cast_(getattr(torch, name))
     return models
 
 

@@ -71,12 +71,16 @@ def measure(bench: Bench) -> BenchmarkResults:
     beside: list[BenchmarkRow] = []
     if bench.reference is not None:
         for name in _PACKAGES:
-            beside += beside_package(bench, name)
+            found = beside_package(bench, name)
+            bench.keep(found)
+            beside += found
             bench.tidy()
     rows: list[BenchmarkRow] = []
     for scope in SCOPES:
         bench.say(f"Training: {scope}")
-        rows += _scope(bench, scope)
+        found = _scope(bench, scope)
+        bench.keep(found)
+        rows += found
         release_memory()
     return BenchmarkResults((*rows, *beside))
 
