@@ -29,6 +29,7 @@ from tests.worlds import ENGLISH, RATE, CodesAsSound, tone, train_options
 
 pytestmark = pytest.mark.covering
 
+WITHOUT_FLOW = ("tiny",)  # families whose vocoder has no steps
 KINDS = ("none", "lora", "dora", "adalora")
 SAMPLING = Sampling(temperature=1.0, guidance=0.5, repetition_penalty=1.2)
 
@@ -90,6 +91,21 @@ def test_graphs_compute_the_plain_step_in_half_precision(world: World, voice: Vo
         captured = [speak(tts, voice, languages=languages) for languages in (("am",), ("am", "en"))]
         monkeypatch.setattr(type(tts.lm), "_stepper_for", lambda *_: None)
         assert [speak(tts, voice, languages=languages) for languages in (("am",), ("am", "en"))] == captured
+
+
+@pytest.mark.skipif(REAL, reason="a GPU does not count what the host reads")
+def test_the_host_waits_for_the_gpu_once_in_eight_codes(world: World, voice: Voice) -> None:
+    """Beside what any text costs."""
+    def codes_and_reads(limit: int) -> tuple[int, int]:
+        with emulated_cuda() as state:
+            tts = model(world, CUDA)
+            tts.lm.base_code_limit = limit  # type: ignore[attr-defined]
+            codes = max(map(len, speak(tts, voice)))
+        return codes, state.host_reads
+
+    (few, reads_of_few), (many, reads_of_many) = codes_and_reads(14), codes_and_reads(110)
+    assert many >= few + 40
+    assert reads_of_many - reads_of_few <= (many - few) // 8 + 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -268,8 +284,9 @@ def test_codes_are_decoded_as_on_the_cpu(world: World, voice: Voice, dtype: torc
         return vocoder.decode(spoken, voice, VocoderOptions(flow_steps=5, watermark=False))
 
     wanted = sound(CPU)
-    with emulated_cuda():
+    with emulated_cuda() as state:
         found = sound(CUDA)
+        assert REAL or bool(state.captures) == (world.case.name not in WITHOUT_FLOW)  # a flow's steps are one graph
     if dtype is torch.float32:
         assert_near(found, wanted)
     assert found.device == CPU
