@@ -60,9 +60,10 @@ def test_t3_is_measured_in_each_precision_with_and_without_guidance(bench: Bench
 def test_the_gpt_of_indextts2_is_measured_in_each_precision_beside_the_package(bench: Bench) -> None:
     found = gpt.measure(bench)
     kinds = list(gpt.make(bench))
-    assert names(found) == [f"one code, {kind}, 60 positions" for kind in kinds]
+    assert names(found) == [f"{what}, {kind}, {how}" for what, how in (
+        ("one code", "60 positions"), ("prefill", "20 text ids")) for kind in kinds]
     assert {row.package.median for row in found.rows if row.package} == {1000 * 0.5 / QUICK.codes}
-    assert [row.times for row in found.rows] == [None, *(5.0 for _ in kinds[1:])]
+    assert [row.times for row in found.rows] == [None, *(5.0 for _ in kinds[1:]), *(None for _ in kinds)]
     assert [cost.what.split(":")[0] for cost in found.costs] == [kind for kind in kinds[1:] for _ in range(2)]
     assert all(0 < cost.value < 5 for cost in found.costs if "error" in cost.what)
 
@@ -84,8 +85,10 @@ def test_on_a_gpu_codes_are_counted_together_with_graphs_and_adapters() -> None:
             assert [cost.what.split(":")[0] for cost in found.costs[::2]] == ["float32", "bfloat16", "float16"]
             assert found.costs[0].value < 0.01
             assert all(0 < cost.value < 5 for cost in found.costs[2::2])
+        kinds = ("float32", "bfloat16", "float16")
         assert [cost.what for cost in s3gen.measure(bench).costs] == [
-            f"{name}: {what}" for name in ("float32", "bfloat16") for what in ("mel", "waveform")]
+            f"{kind}: {what}" for kind in kinds for what in ("mel", "waveform")]
+        assert [cost.what for cost in s2mel.measure(bench).costs][:3] == [f"{kind}: mel" for kind in kinds]
 
 
 def test_s3gen_is_measured_at_each_number_of_steps_and_prompt(bench: Bench) -> None:
@@ -104,7 +107,7 @@ def test_training_is_measured_in_each_scope_and_beside_the_package(bench: Bench)
     found = training.measure(bench)
     both = [f"{name}, {what}" for name in ("chatterbox", "indextts2")
             for what in ("rows", "the package's full finetune")]
-    assert [name.split(",")[0] for name in names(found)[:6]] == ["rows", "rows", "gated", "gated", "full", "full"]
+    assert [name.split(", ")[1] for name in names(found)[:6]] == ["rows", "rows", "gated", "gated", "full", "full"]
     assert [", ".join(name.split(", ")[:2]) for name in names(found)[6:]] == both
     for beside in found.rows[6::2]:
         assert beside.package == MeasurementStats(200.0, 200.0, 200.0, 1)  # 100 tokens in half a second

@@ -45,7 +45,10 @@ def measure(bench: Bench) -> BenchmarkResults:
         found = _codes(bench, models, context)
         bench.keep(found)
         rows += found
-    bench.say("GPT: errors")
+    bench.say("GPT: prefill and errors")
+    found = _prefills(bench, models)
+    bench.keep(found)
+    rows += found
     costs = _costs(bench, models)
     if bench.device.type == "cuda":
         rows += decode_rows(bench, PART, models, _adapt, lambda model, texts, kind: _decoding(
@@ -115,6 +118,29 @@ def _decoding(bench: Bench, model: UnifiedVoice, text: int, texts: int = 1, kind
             stepper.advance()
 
     return lambda: 1000 * seconds(decode, device) / sizes.codes
+
+
+def _prefills(bench: Bench, models: Models) -> list[BenchmarkRow]:
+    """Milliseconds from a text's ids to its first code; the voice is prepared once and not counted."""
+    rows = []
+    for text in bench.sizes.prefills:
+        measures = {name: _prefill(bench, model, text) for name, model in models.items()}
+        rows += [BenchmarkRow(PART, f"prefill, {name}, {text} text ids", "ms", spread)
+                 for name, spread in measure_interleaved(measures, bench.sizes.repeats).items()]
+    return rows
+
+
+def _prefill(bench: Bench, model: UnifiedVoice, text: int) -> Measure:
+    device = bench.device
+    stepper = Stepper(model, 1, text + model.config.conditioning_length + 3, 1, device)
+    ids = torch.from_numpy(_text(np.random.default_rng(0), text, model.config)).to(device)
+    voice, sampling = prepare_voice(model, Voice(conditioning(model.config)), device), Sampling(guidance=0.0)
+
+    @torch.inference_mode()
+    def work() -> None:
+        stepper.prefill([ids], [voice], sampling)
+
+    return lambda: 1000 * seconds(work, device)
 
 
 @torch.inference_mode()

@@ -38,10 +38,14 @@ def describe(device: torch.device) -> Machine:
 
 
 def _processor() -> str:
-    """Its model and its relevant instruction sets."""
+    """Its name, its generation by numbers where Linux tells them, and its relevant instruction sets."""
     found = compute.cpu_capabilities()
     features = [flag for flag in ("avx2", "avx512_f", "avx512_bf16", "avx512_vnni", "amx_bf16") if found.get(flag)]
-    name = compute.device_name(torch.device("cpu"))
+    name, information = compute.device_name(torch.device("cpu")), Path("/proc/cpuinfo")
+    lines = information.read_text("utf-8").splitlines() if information.is_file() else []
+    numbers = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    if "cpu family" in numbers:  # virtual machines name many generations alike
+        name += f", family {numbers['cpu family']} model {numbers['model']}"
     return f"{name} ({', '.join(features)})" if features else name
 
 
