@@ -57,7 +57,7 @@ def _compiled_strictly(function: Callable[..., Any]) -> Callable[..., Any]:
     return _compiled(function, fastmath=False)
 
 
-_kept: list[Any] = []  # compiled functions live as long as the process
+_compiled_functions: list[Any] = []  # compiled functions live as long as the process
 
 
 def _thread_function(function: Callable[..., Any]) -> Callable[[], int]:
@@ -68,7 +68,7 @@ def _thread_function(function: Callable[..., Any]) -> Callable[[], int]:
             compiled = cfunc("void(int64)", cache=True, **_OPTIONS)(function)
         except RuntimeError:
             compiled = cfunc("void(int64)", **_OPTIONS)(function)
-        _kept.append(compiled)
+        _compiled_functions.append(compiled)
         return int(compiled.address)
 
     return address

@@ -230,7 +230,7 @@ def test_every_processor_gets_its_widest_products(processor: str, instruction: s
     needed = {"nehalem": "sse4.2", "haswell": "avx2", "skylake-avx512": "avx512bw"}.get(processor, "avx512vnni")
     program = ("import re; from models import cpu_loops; cpu_loops._multiply_parts(); "
                "print(re.findall(r'\\b(v?p(?:maddwd|dpwssd))\\b.*?%([xyz]mm)', "
-               "cpu_loops._kept[0]._library.get_asm_str()))")
+               "cpu_loops._compiled_functions[0]._library.get_asm_str()))")
     settings = {**os.environ, "NUMBA_CPU_NAME": processor, "NUMBA_CACHE_DIR": str(tmp_path)}
     features = {"nehalem": "+sse4.2", "haswell": "+avx2,+fma", "skylake-avx512": "+avx2,+fma,+avx512f,+avx512bw"}
     settings["NUMBA_CPU_FEATURES"] = features.get(

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace, command: Sequence[str]) -> int:
         sizes = replace(sizes, repeats=args.repeats)
     settings = {"command": " ".join(command), "date": datetime.now().date().isoformat(),
                 "sizes": "quick" if args.quick else "full"}
-    found, kept = BenchmarkResults(), list[BenchmarkRow]()
+    found, partial = BenchmarkResults(), list[BenchmarkRow]()
 
     def write(results_now: BenchmarkResults) -> None:
         if args.quick:  # the package's models are not narrow
@@ -63,8 +63,8 @@ def run(args: argparse.Namespace, command: Sequence[str]) -> int:
             (folder / file).write_text(text, encoding="utf-8")
 
     def keep(rows: Sequence[BenchmarkRow]) -> None:
-        kept.extend(rows)
-        write(replace(found, rows=(*found.rows, *kept)))
+        partial.extend(rows)
+        write(replace(found, rows=(*found.rows, *partial)))
 
     with ExitStack() as stack:
         reference = None
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace, command: Sequence[str]) -> int:
         for name in args.only:
             part = PARTS[name](bench)
             found = BenchmarkResults(found.rows + part.rows, found.costs + part.costs)
-            kept.clear()
+            partial.clear()
             bench.tidy()
             write(found)
     print((folder / "benchmark.md").read_text("utf-8"))
