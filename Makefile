@@ -93,15 +93,16 @@ test-hostile: $(INSTALLED_DEV)
 test-kills: $(INSTALLED_DEV)
 	$(PYTEST) tests/e2e/test_kill_and_resume.py -m slow
 
-# What torch's libraries take for the processor: one with AVX2, one with SSE4.1, and Intel's with AVX-512 and no
-# bfloat16. MKL chooses its code by the maker's name, which a preloaded library tells it; that needs a C compiler.
+# What torch's libraries and Numba take for the processor: one with AVX2, one with SSE4.1 (and 4.2), and, for the
+# libraries alone, Intel's with AVX-512 and no bfloat16. MKL chooses its code by the maker's name, which a preloaded
+# library tells it; that needs a C compiler.
 INTEL := test-output/intel.so
 test-processors: $(INSTALLED_DEV)
 	@failed=; \
 	mkdir -p $(dir $(INTEL)); \
 	echo 'int mkl_serv_intel_cpu_true(void) { return 1; }' | cc -shared -fPIC -x c -o $(INTEL) - || failed=" Intel"; \
-	for as in "ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_ISA=AVX2 MKL_CBWR=AVX2" \
-		"ATEN_CPU_CAPABILITY=default DNNL_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE" \
+	for as in "ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_ISA=AVX2 MKL_CBWR=AVX2 NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx2,+fma" \
+		"ATEN_CPU_CAPABILITY=default DNNL_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE NUMBA_CPU_NAME=nehalem NUMBA_CPU_FEATURES=+sse4.2" \
 		"DNNL_MAX_CPU_ISA=AVX512_CORE_VNNI LD_PRELOAD=$(CURDIR)/$(INTEL)"; do \
 		echo "$$as"; env $$as $(MAKE) --no-print-directory test-quick QUICK="not slow" || failed="$$failed ($$as)"; \
 	done; \

@@ -5,8 +5,8 @@ head, to bfloat16, or to int8 with one scale per row. Activations between them s
 norms and the cache. `python -m scripts.dev.benchmark` measures the loss of accuracy. The conversion is permanent: load
 the model again to train it or to prove anything about it.
 
-Rows are multiplied with int8 weights by `models.cpu_loops`, as 16-bit integers whose products are summed exactly: what
-is lost is the rounding of the weights.
+Rows are multiplied with int8 weights by `models.cpu_loops`, rounded to 16-bit integers, and their products are summed
+exactly. Nearly all of the error is thus the rounding of the weights.
 """
 
 from __future__ import annotations

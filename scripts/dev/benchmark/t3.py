@@ -161,6 +161,7 @@ def _prefills(bench: Bench, models: Models) -> list[BenchmarkRow]:
         package = found.pop("package", None)
         rows += [BenchmarkRow(PART, f"prefill, {name}, {text} text ids, with guidance", "ms", spread, package)
                  for name, spread in found.items()]
+    bench.keep(rows)
     return rows
 
 
