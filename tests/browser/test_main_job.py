@@ -117,8 +117,8 @@ def listen(page: Page, board: JobBoard, take: Take) -> None:
     expect(page.locator("#clips")).to_contain_text("original recordings")
     assert all(state.status == "finished" for state in usable(chain_of(board.states())))
     made = next(state for state in chain_of(board.states()) if state.verb == "compare")
+    expect(page.locator("#clips audio")).to_have_count(2 * len({clip.index for clip in made.audio}))
     addresses = [audio.get_attribute("src") or "" for audio in page.locator("#clips audio").all()]
-    assert len(addresses) == 2 * len({clip.index for clip in made.audio})
     assert len({clip.index for clip in made.audio if clip.language == "am"}) >= 6  # none decides the impression alone
     clips = {clip.path: clip for clip in made.audio}
     for address in addresses:
