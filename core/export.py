@@ -329,8 +329,12 @@ _SCOPES = {
 
 def _not_proven(certificate: Certificate) -> str:
     """What the card adds where no base-language results could be compared, or the sentences were not spoken yet."""
-    check = certificate.check("base_logits")
-    base = f" **Not proven for the base languages**: {check.actual}." if check.result == "not proven" else ""
+    check, languages = certificate.check("base_logits"), certificate.unproven_languages()
+    base = ""
+    if check.result == "not proven":
+        base = f" **Not proven for the base languages**: {check.actual}."
+    elif languages:
+        base = f" **Not proven for some base languages**: {languages}."
     return base if certificate.complete else (
         f"{base} **Not proven yet**: it was exported before its certificate was complete; no error rate is known.")
 

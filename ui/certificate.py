@@ -162,15 +162,20 @@ def certificate_view(proof: Certificate) -> Html:
         tone, headline = "good", f"All {len(counted)} checks passed"
         told = {"passed": "Base-language results are bit-identical to those of the base model.",
                 "measured": "Frozen tensors are unchanged. The drift of the base languages was measured; see below."}
+        languages = proof.unproven_languages()
         if logits not in told:
             tone, headline = "unsure", f"Not proven: base languages. The other {len(counted)} checks passed"
+        elif languages:
+            tone, headline = "unsure", f"Not proven: some base languages. The other {len(counted)} checks passed"
         elif not proof.complete:
             tone, headline = "unsure", f"Not proven yet: error rates. The other {len(counted)} checks passed"
         elif not measured:
             tone, headline = "unsure", f"{headline}, new language not measured"
-        banner = div(f"verdict {tone}", element("strong", headline), paragraph(told.get(
-            logits, "Frozen tensors are unchanged, but no base-language results could be compared; see below.")),
-            paragraph(new))
+        compared = told.get(
+            logits, "Frozen tensors are unchanged, but no base-language results could be compared; see below.")
+        if logits in told and languages:
+            compared = f"{compared} Nothing was compared in others ({languages})."
+        banner = div(f"verdict {tone}", element("strong", headline), paragraph(compared), paragraph(new))
     about = job_views.facts([("Run", proof.run), ("Step", proof.step), ("Scope", proof.scope),
                              ("Base model", proof.model), ("Created", job_views.clock(proof.created))])
     return join((banner, _errors(proof.errors), element("h3", "Checks"),
@@ -267,7 +272,9 @@ def exported_view(result: Result | None) -> Html:
     failed = [name.replace("_", " ") for name, result in checks.items() if result == "failed"]
     tiles = [result_fact(name, value) for name, value in result.items()
              if name not in checks and name not in _SHOWN_ELSEWHERE]
+    unproven = [name.replace("_", " ") for name, result in checks.items() if result == "not proven"]
     outcome = f"{', '.join(failed)} failed (overridden)" if failed else "none failed"
+    outcome += f", not proven: {', '.join(unproven)}" if unproven else ""
     return join((paragraph("Exported to ", element("code", str(result.get("path", ""))), ". On Listen: ",
                            element("code", str(result.get("ref", ""))), ".", class_="small"),
                  job_views.facts([(name, value) for name, value in tiles if name != "Path"]

@@ -21,6 +21,8 @@ NOT_PROVEN_YET = "not proven yet"
 """Shown for a run whose certificate is not complete yet."""
 ERROR_RATES = "character_error_rates"
 """The check that names the error rate of each language, or why it was not measured."""
+BASE_LANGUAGES = "base_languages"
+"""The check that every base language is among the samples of the others, or which ones are not, and why."""
 CheckOutcome = Literal["passed", "failed", "measured", "not proven"]
 
 
@@ -88,6 +90,11 @@ class Certificate:
     def blocking(self, override: Collection[str] = ()) -> tuple[str, ...]:
         """Names of failed checks that are not in `override`."""
         return tuple(name for name in self.failed() if name not in override)
+
+    def unproven_languages(self) -> str:
+        """The base languages of which nothing was compared, with the reasons; empty if there are none."""
+        return next((check.actual for check in self.checks
+                     if check.name == BASE_LANGUAGES and check.result == "not proven"), "")
 
     def check(self, name: str) -> CertificateCheck:
         """The check called `name`."""

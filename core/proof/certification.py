@@ -41,7 +41,7 @@ from core.training import replay
 from core.training.dataloader import Utterance, make_utterance
 from core.training.replay import ProbeSample
 from core.workspace import Workspace
-from data import manifest
+from data import manifest, normalisers
 from data.durable_files import append_text, hash_file, hash_tree, write_bytes
 from data.manifest import HELD_OUT
 from models.base import Generated, RecognitionScore, Sample, SampleLogits
@@ -92,6 +92,7 @@ def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = 
     with compute.deterministic():
         logits_check = _logits_check(inputs, work)
     proofs = (*_tensor_checks(inputs), logits_check, _tokens_check(inputs))
+    languages_check = base_languages_check(inputs.base, inputs.probes)
     if not all(check.result == "passed" for check in proofs):
         work.plan(**_sentence_counts(inputs, unchanged, -1))
         work.plan(**_sentence_counts(inputs, unchanged := set()))
@@ -101,6 +102,7 @@ def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = 
     rates += [f"{', '.join(codes)}: {reason}" for reason, codes in inputs.missing.items()] + reused
     checks = (
         *proofs,
+        languages_check,
         CertificateCheck("front_end", _passed(expected == actual), expected, actual,
                          "The tokenizer is the one of the new rows."),
         CertificateCheck(certificate.ERROR_RATES, "measured" if errors else "not proven", "", "; ".join(rates),
@@ -322,17 +324,27 @@ def _logits_check(inputs: CertificateInputs, work: CertificateProgress) -> Certi
         divergence += F.kl_div(after.speech_logits.float().log_softmax(-1),
                                before.speech_logits.float().log_softmax(-1), log_target=True,
                                reduction="batchmean").item()
-    languages = {item.language for item in inputs.probes}
-    actual = f"{equal} of {count} samples ({', '.join(sorted(languages))}) bit-identical"
-    actual += probe_note(base)
-    if unprobed := set(base.front_end.base_languages) - languages:
-        actual += f"; not probed: {', '.join(sorted(unprobed))}"
+    languages = sorted({item.language for item in inputs.probes})
+    actual = f"{equal} of {count} samples ({', '.join(languages)}) bit-identical{probe_note(base)}"
     if equal < count:
         actual += f"; largest difference {largest:.3g}, mean divergence {divergence / count:.3g} nats a code"
     outcome: CheckOutcome = "measured" if finetuned.scope == "full" else _passed(equal == count)
     return CertificateCheck("base_logits", outcome, "bit-identical", actual,
                             f"Logits of base-language samples{_and_earlier_languages(base)} before and after, computed "
                             f"one after the other on {compute.numeric_environment(base.device)}.")
+
+
+def base_languages_check(base: TTSModel, probes: Sequence[ProbeSample]) -> CertificateCheck:
+    """Whether each base language has a probe; else "not proven", with the languages and the reasons."""
+    languages, probed = base.front_end.base_languages, {item.language for item in probes}
+    reasons: dict[str, list[str]] = {}
+    for language in languages:
+        if language not in probed:
+            reasons.setdefault(replay.reason_not_probed(base, language), []).append(language)
+    missing = "; ".join(f"{', '.join(codes)}: {reason}" for reason, codes in reasons.items())
+    return CertificateCheck(certificate.BASE_LANGUAGES, "not proven" if missing else "passed",
+                            f"all {len(languages)} base languages", missing or f"all {len(languages)}",
+                            "Samples of each base language were compared.")
 
 
 def _tokens_check(inputs: CertificateInputs) -> CertificateCheck:
@@ -611,7 +623,7 @@ class CertificateProgress:
                                 None if seconds_left is None else round(seconds_left, 1)))
 
 
-_VERSION = 4  # increased when this module computes something else: then older certificates are not used again
+_VERSION = 5  # increased when this module computes something else: then older certificates are not used again
 _FOLDER = "certificates"  # in the workspace's cache
 
 
@@ -625,7 +637,8 @@ def compute_input_hash(workspace: Workspace, folder: Path, device: str, sentence
         rows = records.read_record(workspace.extension(record.extension) / records.EXTENSION, ExtensionRecord).rows_hash
     base = hash_tree(workspace.model(record.origin.model))
     recogniser = _recogniser(workspace, record.recogniser)
-    values = [_VERSION, device, sentences, dataclasses.asdict(record), dataset, rows, base, recogniser]
+    values = [_VERSION, device, sentences, dataclasses.asdict(record), dataset, rows, base, recogniser,
+              normalisers.installed_packages()]  # which decide what base languages can be read
     return _hash(values)
 
 

@@ -24,7 +24,7 @@ from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
 from core.library.records import EXPORT_RECORD, ExportRecord, Origin, write_record
 from core.model.loading import TTSModel, assemble_export, write_sums
 from core.model.prefix import base_tensors, hash_tensors, new_rows, rows_name
-from core.proof.certification import base_probes, equal_logits, probe_note
+from core.proof.certification import base_languages_check, base_probes, equal_logits, probe_note
 from core.proof.tensor_comparison import TensorMatching
 from core.speech import evaluation
 from core.workspace import Workspace
@@ -160,6 +160,7 @@ def _certify(base: TTSModel, restored: TTSModel, rows: Mapping[str, torch.Tensor
         checks.append(CertificateCheck(name, result, f"{len(samples)} samples",
                                        f"{good} of {len(samples)} samples ({languages}){probe_note(base)}",
                                        what))
+    checks.append(base_languages_check(base, samples))
     proof = Certificate(f"export:{record.name}", record.run, record.step, record.scope, record.origin.model, "",
                         base.base_hash, restored.front_end.fingerprint, time.time(), tuple(checks), ())
     if failed := proof.failed():

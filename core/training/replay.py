@@ -98,12 +98,25 @@ def _probe_clips(tts: TTSModel, voices: Mapping[str, Voice]) -> tuple[Utterance,
     for language, text in probe_sentences(tts.base_folder)[1]:
         number = sum(clip.language == language for clip in clips)
         if language in base_languages and number < most:
-            with suppress(UserError):  # a package for the language is missing; the certificate names what it probed
+            with suppress(UserError):  # a package for the language is missing: `reason_not_probed`
                 name = f"probe-{language}" + (f"-{number}" if number else "")
                 clip = make_utterance(name, text, language, "", features, tts.front_end)
                 if len(clip.text_ids) <= tts.lm.max_text_length:
                     clips.append(clip)
     return tuple(clips)
+
+
+def reason_not_probed(tts: TTSModel, language: str) -> str:
+    """Why the probes of `tts` have no sample of a base language."""
+    if tts.family.load_replay_clips(tts.base_folder):
+        return "no clip of it comes with the model"
+    sentences = [text for code, text in probe_sentences(tts.base_folder)[1] if code == language]
+    try:
+        for text in sentences:
+            tts.front_end.encode(text, language)
+    except UserError as error:
+        return error.message.rstrip(".")
+    return "its sample sentences are longer than the model reads" if sentences else "there is no sample sentence of it"
 
 
 def _nearest_voice(features: Features, voices: Mapping[str, Voice], lm: LanguageModel) -> str:

@@ -32,6 +32,7 @@ from core.proof import certification
 from core.speech.evaluation import SpeechEvaluator
 from core.submission.job_chains import use_named_checkpoint
 from core.workspace import Workspace
+from data import normalisers
 from tests import chatterbox_world
 from tests.worlds import Listener, extend_world, extended_world, train_options
 from ui import records as records_of_page
@@ -100,8 +101,44 @@ def test_base_logits_that_were_not_probed_are_not_proven(world: Workspace, scope
     assert "**Not proven for the base languages**" in _not_proven(made)
 
 
-def test_a_chatterbox_without_its_voice_speaks_as_a_recording_and_is_probed(tmp_path: Path) -> None:
+def test_a_base_language_that_was_not_probed_is_named_as_not_proven(world: Workspace,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Russian is where the package that puts its stresses is not installed."""
+    assert certified(world).check("base_languages").actual == "all 2"
+    load = certification.base_probes
+    monkeypatch.setattr(certification, "base_probes", lambda model: [item for item in load(model)
+                                                                     if item.language != "fr"])
+    made = certified(world)
+    assert made.check("base_logits").result == "passed"
+    check = made.check("base_languages")
+    assert (check.result, check.actual) == ("not proven", "fr: no clip of it comes with the model")
+    assert not made.failed()
+    shown = str(certificate_view(made))
+    assert "Not proven: some base languages. The other " in shown
+    assert "Nothing was compared in others (fr: no clip of it comes with the model)." in shown
+    assert ">All " not in shown
+    assert f"**Not proven for some base languages**: {check.actual}." in _not_proven(made)
+
+
+def test_an_installed_language_package_asks_for_a_new_certificate(world: Workspace,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """A language that could not be read before can be compared then."""
+    requirements = (Path(__file__).parents[2] / "requirements-languages.txt").read_text("utf-8").replace("-", "_")
+    lines = [line.removeprefix("# ") for line in requirements.splitlines() if "==" in line or " @ " in line]
+    named = {line.split("==")[0].split(" @ ")[0] for line in lines}
+    assert named - set(normalisers.OPTIONAL_PACKAGES) == {"unidic_lite"}  # the dictionary that fugashi comes with
+    assert set(normalisers.OPTIONAL_PACKAGES) <= named
+    folder = folder_of(world.runs / "gated", 8)
+    before = certification.compute_input_hash(world, folder, "cpu", 2)
+    assert before == certification.compute_input_hash(world, folder, "cpu", 2)
+    monkeypatch.setattr(normalisers, "installed_packages", lambda: [*normalisers.OPTIONAL_PACKAGES])
+    assert certification.compute_input_hash(world, folder, "cpu", 2) != before
+
+
+def test_a_chatterbox_without_its_voice_speaks_as_a_recording_and_is_probed(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The published voice is an optional file; without it a full training moves logits, which must be seen."""
+    monkeypatch.setitem(sys.modules, "russian_text_stresser", None)  # not installed
     workspace = Workspace.open(tmp_path)
     chatterbox_world.write_model(workspace.models / "chatterbox")
     (workspace.models / "chatterbox" / "conds.pt").unlink()
@@ -113,6 +150,9 @@ def test_a_chatterbox_without_its_voice_speaks_as_a_recording_and_is_probed(tmp_
     check = made.check("base_logits")
     assert check.result == "measured"
     assert "generated codes" in check.actual
+    languages = made.check("base_languages")
+    assert languages.result == "not proven"
+    assert "ru: Russian text needs the package russian-text-stresser, which is not installed" in languages.actual
 
 
 def test_errors_stand_beside_the_judges_own(world: Workspace) -> None:
