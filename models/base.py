@@ -376,8 +376,12 @@ class LanguageModel(Protocol):
         """Codes for each text (T,), up to the stop token or a limit that depends on the length of the text."""
         ...
 
-    def decode_bytes(self, text_length: int) -> int:
+    def decode_bytes(self, text_length: int, sampling: Sampling) -> int:
         """Memory that `generate` takes for each text of a batch whose longest has so many ids; the cache of keys."""
+        ...
+
+    def has_buffers(self, texts: int, text_length: int, sampling: Sampling) -> bool:
+        """Whether buffers for such a batch are left of an earlier one, so that it takes no more memory."""
         ...
 
     def free_buffers(self) -> None:

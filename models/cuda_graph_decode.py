@@ -76,8 +76,9 @@ def _capture_stream(device: int) -> torch.cuda.Stream:
 class CUDAGraphStepper(Stepper):
     """A stepper that replays its step as a CUDA graph."""
 
-    def __init__(self, network: SpeechNetwork, texts: int, capacity: int, max_codes: int, device: torch.device) -> None:
-        super().__init__(network, texts, rounded_up(capacity), max_codes, device)
+    def __init__(self, network: SpeechNetwork, texts: int, capacity: int, max_codes: int, device: torch.device,
+                 guided: bool = True) -> None:
+        super().__init__(network, texts, rounded_up(capacity), max_codes, device, guided)
         self._graphs: dict[GraphKey, torch.cuda.CUDAGraph] = {}
         self._key: GraphKey = ()  # of these texts, without the span
 

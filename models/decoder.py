@@ -60,6 +60,7 @@ class KVCache:
         self.span, self.aligned = capacity, False
         self.watched: frozenset[int] = frozenset()
         self.queries: dict[int, torch.Tensor] = {}  # (B, heads, T, head size) of the last forward pass, by layer
+        # Zeros: what was never written is masked, but its weight of zero times infinity would not be zero.
         self.storage = torch.zeros(config.layers, 2, batch, config.heads, capacity, head, device=device, dtype=dtype)
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor):

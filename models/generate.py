@@ -38,14 +38,16 @@ def generate(network: SpeechNetwork, texts: Sequence[np.ndarray], voices: Sequen
              stepper: Stepper | None = None) -> list[Generated]:
     """Codes for each text's ids (T,), up to the stop token or the text's limit in codes.
 
-    A `stepper` that `fits` saves the allocation of buffers, and a `CUDAGraphStepper` the kernel launches.
+    A `stepper` with large enough buffers saves the allocation of buffers, and a `CUDAGraphStepper` the kernel launches.
     """
     max_codes = min(max(limits), network.config.max_codes)
     ids = [torch.as_tensor(text, dtype=torch.long, device=device) for text in texts]
     capacity = cache_capacity(network.config, max(map(len, ids)), max_codes)
     if stepper is None:
-        stepper = Stepper(network, len(texts), capacity, max_codes, device)
-    assert stepper.fits(len(texts), capacity, max_codes)
+        stepper = Stepper(network, len(texts), capacity, max_codes, device, is_guided(network, sampling))
+    assert stepper.texts == len(texts)
+    assert stepper.capacity >= capacity
+    assert stepper.max_codes >= max_codes
     prepared = {id(voice): voice if isinstance(voice, PreparedVoice) else prepare_voice(network, voice, device)
                 for voice in voices}
     stepper.prefill(ids, [prepared[id(voice)] for voice in voices], sampling)
@@ -84,7 +86,8 @@ def stream(network: SpeechNetwork, text: np.ndarray, voice: Voice | PreparedVoic
     """
     ids = torch.as_tensor(text, dtype=torch.long, device=device)
     max_codes = min(limit, network.config.max_codes)
-    stepper = stepper or Stepper(network, 1, cache_capacity(network.config, len(ids), max_codes), max_codes, device)
+    stepper = stepper or Stepper(network, 1, cache_capacity(network.config, len(ids), max_codes), max_codes, device,
+                                 is_guided(network, sampling))
     prepared = voice if isinstance(voice, PreparedVoice) else prepare_voice(network, voice, device)
     stepper.prefill([ids], [prepared], sampling)
     yielded = 0
@@ -97,9 +100,15 @@ def stream(network: SpeechNetwork, text: np.ndarray, voice: Voice | PreparedVoic
             yield result
 
 
+def is_guided(network: SpeechNetwork, sampling: Sampling) -> bool:
+    """Whether classifier-free guidance is on, so that each text has a second row with its text dropped."""
+    return network.guided and sampling.guidance > 0
+
+
 def rounded_up(positions: int) -> int:
-    """Cache positions in steps of 128, so that buffers fit texts that are a little longer too."""
-    return -(-positions // 128) * 128
+    """Cache positions as the next of 512, 768, 1024, 1536, 2048, ...: few sizes, as a larger one needs new graphs."""
+    power = 1 << max(9, (positions - 1).bit_length())
+    return max(512, power * 3 // 4 if positions <= power * 3 // 4 else power)
 
 
 def cache_capacity(config: SpeechNetworkConfig, text_length: int, max_codes: int) -> int:
@@ -135,9 +144,10 @@ def repetition(codes: np.ndarray, code_rate: int = 25) -> int | None:
 class Stepper:
     """Buffers for a batch of texts, and the decoding step on them: `prefill` once, then `advance` for each code."""
 
-    def __init__(self, network: SpeechNetwork, texts: int, capacity: int, max_codes: int, device: torch.device) -> None:
+    def __init__(self, network: SpeechNetwork, texts: int, capacity: int, max_codes: int, device: torch.device,
+                 guided: bool = True) -> None:
         self.network, self.texts, self.capacity, self.max_codes = network, texts, capacity, max_codes
-        self.max_rows = 2 * texts if network.guided else texts
+        self.max_rows = 2 * texts if guided and network.guided else texts
         config = network.config
         allowed = torch.arange(config.speech_rows, device=device) < config.start_speech
         allowed[config.stop_speech] = True
@@ -153,10 +163,6 @@ class Stepper:
         self.cache: KVCache | None = None
         self.length = 0  # positions of the longest row
 
-    def fits(self, texts: int, capacity: int, max_codes: int) -> bool:
-        """Whether the buffers are large enough, for the same number of texts."""
-        return texts == self.texts and capacity <= self.capacity and max_codes <= self.max_codes
-
     @property
     def rows(self) -> int:
         """Rows in use: one per text, and with guidance another one per text that has its text dropped."""
@@ -167,6 +173,7 @@ class Stepper:
         sampling = sampling if self.network.guided else replace(sampling, guidance=0.0)
         start, used = self.network.decoding_start(sampling.position_scheme)
         self.sampler.reset(sampling, used)
+        assert self.rows <= self.max_rows
         self.code_position.fill_(start)
         conditioning, copies = self.network.config.conditioning_length, self.rows // self.texts
         keys_and_values = torch.stack([voice.keys_and_values for voice in voices], 2)

@@ -60,7 +60,7 @@ class TransformerLanguageModel:
     adapter_targets: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {
         "attention": ("q_proj", "k_proj", "v_proj", "o_proj"), "mlp": ("gate_proj", "up_proj", "down_proj"),
         "heads": ("speech_head",)})
-    _steppers: dict[int, Stepper] = field(default_factory=dict)  # by the number of texts
+    _steppers: dict[tuple[int, bool], Stepper] = field(default_factory=dict)  # by number of texts and guidance
 
     @property
     def max_text_length(self) -> int:
@@ -139,22 +139,28 @@ class TransformerLanguageModel:
     def generate(self, texts: Sequence[np.ndarray], voices: Sequence[Voice | PreparedVoice],
                  sampling: Sampling) -> list[Generated]:
         limits = [self._code_limit(len(text)) for text in texts]
-        stepper = self._stepper_for(len(texts), max(map(len, texts)), max(limits))
+        stepper = self._stepper_for(len(texts), max(map(len, texts)), sampling)
         return generate.generate(self.module, texts, voices, sampling, limits, self.device, stepper)
 
     def stream(self, text: np.ndarray, voice: Voice | PreparedVoice,
                sampling: Sampling) -> Iterator[np.ndarray | Generated]:
         limit = self._code_limit(len(text))
-        stepper = self._stepper_for(1, len(text), limit)
+        stepper = self._stepper_for(1, len(text), sampling)
         return generate.stream(self.module, text, voice, sampling, limit, self.device, stepper)
 
-    def decode_bytes(self, text_length: int) -> int:
+    def decode_bytes(self, text_length: int, sampling: Sampling) -> int:
         """See `models.base.LanguageModel`; with guidance a text has two rows."""
-        decoder = self.module.config.decoder
-        kind = generate.cache_type(next(self.module.transformer.parameters()))
-        positions = generate.cache_capacity(self.module.config, text_length, self._code_limit(text_length))
-        rows = 2 if self.module.guided else 1
-        return rows * decoder.layers * 2 * decoder.width * generate.rounded_up(positions) * kind.itemsize
+        decoder, first = self.module.config.decoder, next(self.module.transformer.parameters())
+        positions = generate.rounded_up(self._capacity(text_length))
+        rows = 2 if generate.is_guided(self.module, sampling) else 1
+        cache = rows * decoder.layers * 2 * decoder.width * positions * generate.cache_type(first).itemsize
+        states = self.max_speech_length * decoder.width * first.itemsize if self.module.keeps_hidden_states else 0
+        return cache + states
+
+    def has_buffers(self, texts: int, text_length: int, sampling: Sampling) -> bool:
+        """See `models.base.LanguageModel`."""
+        stepper = self._steppers.get((texts, generate.is_guided(self.module, sampling)))
+        return stepper is not None and self._capacity(text_length) <= stepper.capacity
 
     def free_buffers(self) -> None:
         self._steppers.clear()
@@ -168,15 +174,17 @@ class TransformerLanguageModel:
             )
         return min(self.max_speech_length, self.base_code_limit + self.codes_per_token * text_length)
 
-    def _stepper_for(self, texts: int, text_length: int, max_codes: int) -> Stepper | None:
+    def _capacity(self, text_length: int) -> int:
+        """Cache positions for a text of so many ids and as many codes as it may have."""
+        return generate.cache_capacity(self.module.config, text_length, self._code_limit(text_length))
+
+    def _stepper_for(self, texts: int, text_length: int, sampling: Sampling) -> Stepper | None:
         """On CUDA a stepper with CUDA graphs for so many texts, reused as long as its buffers are large enough."""
         if self.device.type != "cuda":
             return None
-        capacity = generate.cache_capacity(self.module.config, text_length, max_codes)
-        stepper = self._steppers.get(texts)
-        if stepper is None or not stepper.fits(texts, capacity, max_codes):
-            self._steppers.pop(texts, None)  # freed before the larger one is made
-            stepper = None
-            stepper = self._steppers[texts] = CUDAGraphStepper(self.module, texts, capacity, self.max_speech_length,
-                                                               self.device)
-        return stepper
+        guided = generate.is_guided(self.module, sampling)
+        if not self.has_buffers(texts, text_length, sampling):
+            self._steppers.pop((texts, guided), None)  # freed before the larger one is made
+            self._steppers[texts, guided] = CUDAGraphStepper(self.module, texts, self._capacity(text_length),
+                                                             self.max_speech_length, self.device, guided)
+        return self._steppers[texts, guided]

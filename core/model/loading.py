@@ -144,11 +144,14 @@ class TTSModel:
                                      [voices[index] for index in own], sampling)
                 by_index |= dict(zip(own, made, strict=True))
             return [by_index[index] for index in range(len(texts))]
-        needed, found = self.lm.decode_bytes(max(map(len, texts))), list[Generated]()
-        most = self._fitting(needed, self._batch_size(len(texts)))
-        if most < len(texts):  # free the buffers of other batches and try again
-            self.lm.free_buffers()
-            most = self._fitting(needed, self._batch_size(len(texts)))
+        longest, found = max(map(len, texts)), list[Generated]()
+        most = self._batch_size(len(texts))
+        if not self.lm.has_buffers(most, longest, sampling):
+            needed = self.lm.decode_bytes(longest, sampling)
+            most = self._fitting(needed, most)
+            if most < len(texts):  # free the buffers of other batches and try again
+                self.lm.free_buffers()
+                most = self._fitting(needed, self._batch_size(len(texts)))
         while rest := len(texts) - len(found):
             count = min(most, rest)
             size = self._batch_size(count)
