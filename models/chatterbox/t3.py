@@ -19,7 +19,7 @@ from models.speech_network import T3, T3Config
 
 START_SPEECH, STOP_SPEECH = 6561, 6562  # codes are below the start
 _HEAD_SIZE = 64
-_ALIGNED_HEADS = ((9, 2), (12, 15), (13, 11))  # (layer, head) that follow the text, as published
+ALIGNED_HEADS = ((9, 2), (12, 15), (13, 11))  # (layer, head) that follow the text, as published
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -38,7 +38,7 @@ def config_from_shapes(shapes: Shapes, source: str) -> T3Config:
             speaker_size=shapes["cond_enc.spkr_enc.weight"][1],
             prompt_queries=shapes["cond_enc.perceiver.pre_attention_query"][1],
             unused_tokens=shapes["tfmr.embed_tokens.weight"][0], doubled_start=True,
-            aligned_heads=_ALIGNED_HEADS if layers > _ALIGNED_HEADS[-1][0] else (),
+            aligned_heads=ALIGNED_HEADS if layers > ALIGNED_HEADS[-1][0] else (),
         )
     except (KeyError, ValueError, IndexError) as error:
         raise UserError(f"{source} is no T3 checkpoint: it has {len(shapes)} tensors, and not the one for {error}.",

@@ -8,13 +8,18 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from config.errors import UserError
+from models.base import Losses
+from models.chatterbox import t3 as chatterbox_t3
 from models.chatterbox.s3gen import S3Gen
+from models.generate import Stepper
+from models.language_model import TransformerLanguageModel
 from scripts.dev.benchmark import __main__ as command
 from scripts.dev.benchmark import extraction, gpt, machine, options, published, results, s2mel, s3gen, t3, training
 from scripts.dev.benchmark.bench import Bench
@@ -26,6 +31,7 @@ from scripts.dev.benchmark.timing import MeasurementStats, measure_interleaved
 from scripts.dev.random_weights import tensor
 from tests.emulated_cuda import emulated_cuda
 
+CPU = torch.device("cpu")
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_package.py")))
 MACHINE = Machine("cpu", "a processor", 2, 2, 16.0, 0.5, "2.11.0", "abc")
 ONE_SECOND = MeasurementStats(1.0, 0.9, 1.2, 5)
@@ -55,6 +61,27 @@ def test_t3_is_measured_in_each_precision_with_and_without_guidance(bench: Bench
     assert [row.times for row in guided] == [t3._TIMES[kind] for kind in kinds]
     assert [cost.what.split(":")[0] for cost in found.costs] == [kind for kind in kinds[1:] for _ in range(2)]
     assert all(0 < cost.value < 5 for cost in found.costs if "error" in cost.what)
+
+
+def test_t3_is_measured_as_users_have_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the heads that a published checkpoint has, and so with the alignment guard and the guided attention loss."""
+    shapes = {key: tuple(value.shape) for key, value in chatterbox_t3.empty(FULL.language).state_dict().items()}
+    assert chatterbox_t3.config_from_shapes(shapes, "it") == FULL.language
+    model = t3.make(bench)["float32"]
+    stepper = Stepper(model, 1, model.config.conditioning_length + 30, 8, CPU)
+    t3.begin(stepper, model, 20, 0.5, CPU)
+    assert stepper.guarded
+    attention, losses = list[torch.Tensor | None](), TransformerLanguageModel.losses
+
+    def observed(*given: Any) -> Losses:
+        found = losses(*given)
+        attention.append(found.attention_sum)
+        return found
+
+    monkeypatch.setattr(TransformerLanguageModel, "losses", observed)
+    training.make(bench, "rows").train_step()
+    assert attention
+    assert None not in attention
 
 
 def test_the_gpt_of_indextts2_is_measured_in_each_precision_beside_the_package(bench: Bench) -> None:

@@ -76,10 +76,14 @@ class BenchmarkSizes:
 
 
 def language_model(layers: int = _LAYERS, width: int = 1024) -> T3Config:
-    """T3 at its published size, or with fewer layers, or narrower."""
+    """T3 at its published size, or with fewer layers, or narrower.
+
+    The heads that the alignment guard and the guided attention loss read are the published ones, or the nearest ones.
+    """
     decoder = DecoderConfig(width, layers, width // 64, 4 * width, rotary_scaling=RotaryScaling())
+    heads = [(min(layer, layers - 1), min(head, decoder.heads - 1)) for layer, head in t3.ALIGNED_HEADS]
     return T3Config(decoder, TEXT_ROWS, SPEECH_ROWS, t3.START_SPEECH, t3.STOP_SPEECH, 2050, 4100, 256,
-                          unused_tokens=8, doubled_start=True)
+                    unused_tokens=8, doubled_start=True, aligned_heads=tuple(dict.fromkeys(heads)))
 
 
 _CONFORMER = ConformerConfig(16, 31, 2, 16, 1)
@@ -106,8 +110,7 @@ QUICK = BenchmarkSizes(
 
 def shallower(sizes: BenchmarkSizes, layers: int) -> BenchmarkSizes:
     """The same with fewer layers in the language models."""
-    language = replace(sizes.language, decoder=replace(sizes.language.decoder, layers=layers))
-    return replace(sizes, language=language,
+    return replace(sizes, language=language_model(layers, sizes.language.decoder.width),
                    voice=replace(sizes.voice, decoder=replace(sizes.voice.decoder, layers=layers)))
 
 
