@@ -41,7 +41,7 @@ class Sampler:
                             (self.top_p, sampling.top_p), (self._seed, sampling.seed & _MASK)):
             tensor.fill_(value)
         self.used.fill_(False)
-        self.used[:, list(used)] = True
+        self.used.index_fill_(1, torch.as_tensor(list(used), dtype=torch.long, device=self.used.device), True)
 
     def sample(self, logits: torch.Tensor, step: torch.Tensor, guard: AlignmentGuard | None = None) -> torch.Tensor:
         """Codes (B,) from logits (B, V), with guidance (2 B, V), rows without text last; `step` () counts from 0."""

@@ -26,9 +26,28 @@ def test_bytes_and_kernels_of_a_code_are_those_of_the_model_at_its_depth(name: s
     model = make(Bench(SIZES, CPU, None, lambda text: None))["float32"].bfloat16()
     layers = sum(value.nbytes for value in model.transformer.layers.parameters())
     assert found.weights == layers + sum(value.nbytes for value in model.speech_head.parameters())
-    assert found.launches == arithmetic._launches(name, model)
+    assert found.launches == arithmetic.launches(name, model)
+    assert found.triton_launches == arithmetic.launches(name, model, triton=True)
     cache = (2 if model.guided else 1) * 2 * LAYERS * model.config.decoder.width * 100 * 2
     assert found.cache == cache
+
+
+def test_a_layer_has_five_triton_kernels_and_the_guard_counts() -> None:
+    """Of T3: queries, keys and values together, attention, its output, gate and up together, down."""
+    found = [t3.make(Bench(shallower(QUICK, layers), CPU, None, lambda text: None))["float32"].bfloat16()
+             for layers in (2, 3)]
+    assert arithmetic.launches("chatterbox", found[1], triton=True) - arithmetic.launches(
+        "chatterbox", found[0], triton=True) == 5
+    guarded = arithmetic.launches("chatterbox", found[0])
+    found[0].config = replace(found[0].config, aligned_heads=())
+    assert arithmetic.launches("chatterbox", found[0]) < guarded - 20
+
+
+@pytest.mark.parametrize(("scope", "checkpointing"), [("rows", False), ("full", True)])
+def test_the_memory_of_the_benchmarks_clips_follows_from_shallow_models(scope, checkpointing: bool) -> None:
+    two, three, measured = (arithmetic.benchmark_memory(
+        "chatterbox", SIZES, scope, torch.float32, layers, checkpointing=checkpointing) for layers in (2, 3, LAYERS))
+    assert arithmetic.further(two, three, LAYERS) == pytest.approx(measured, rel=0.1)
 
 
 @pytest.mark.parametrize(("scope", "checkpointing"), [("rows", True), ("full", False)])
@@ -45,8 +64,9 @@ def test_the_memory_of_a_deep_model_follows_from_shallow_ones(scope, checkpointi
 
 def test_the_slower_of_memory_and_launches_counts_and_batches_fill_what_is_free() -> None:
     gpu = GPU("one", 1e9, 10**9)
-    assert Decoding(2e6, 1e6, 100).seconds(gpu, 1e-5) == pytest.approx(3e-3)
-    assert Decoding(2e6, 1e6, 1000).seconds(gpu, 1e-5) == pytest.approx(1e-2)
+    assert Decoding(2e6, 1e6, 100, 50).seconds(gpu, 1e-5) == pytest.approx(3e-3)
+    assert Decoding(2e6, 1e6, 2000, 1000).seconds(gpu, 1e-5) == pytest.approx(1e-2)
+    assert Decoding(2e6, 1e6, 2000, 1000).seconds(replace(gpu, triton=False), 1e-5) == pytest.approx(2e-2)
     memory = StepMemory(100.0, (50.0, 60.0, 100.0, 180.0))
     assert [memory.total(batch) for batch in arithmetic.BATCHES[:4]] == [150, 160, 200, 280]
     assert [memory.largest_batch(free) for free in (149, 150, 160, 199, 200, 279, 280)] == [0, 1, 2, 2, 4, 4, 8]
