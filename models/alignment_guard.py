@@ -24,10 +24,10 @@ _BACK, _AHEAD = 4, 7  # a position that moves as far is taken for noise
 class AlignmentGuard:
     """The state of B texts; its tensors keep their addresses across `reset`."""
 
-    def __init__(self, texts: int, stop: int, device: torch.device) -> None:
-        self._stop = stop
-        self._length, self._frame, self._position, self._last_code = (
-            torch.zeros(texts, dtype=torch.long, device=device) for _ in range(4))
+    def __init__(self, texts: int, device: torch.device) -> None:
+        self._length, self._end, self._reread, self._suppress_before, self._frames, self._position, self._last_code = (
+            torch.zeros(texts, dtype=torch.long, device=device) for _ in range(7))
+        self._last_ids = torch.zeros(texts, _LAST, dtype=torch.long, device=device)
         self._complete, self._suppress, self._force = (
             torch.zeros(texts, dtype=torch.bool, device=device) for _ in range(3))
         self._tail = torch.zeros(texts, _LAST, device=device)
@@ -35,44 +35,45 @@ class AlignmentGuard:
 
     def reset(self, lengths: torch.Tensor) -> None:
         """Start texts of `lengths` (B,) ids, start and stop included."""
-        for value in (self._frame, self._position, self._complete, self._tail, self._repeated):
-            value.zero_()
-        self._last_code.fill_(-1)
         self._length.copy_(lengths)
+        self._end.copy_(lengths - _LAST)
+        self._reread.copy_(lengths - _REREAD)
+        self._suppress_before.copy_(torch.where(lengths > _MIN_TEXT, self._end, 0))
+        self._last_ids.copy_((self._end[:, None] + torch.arange(_LAST, device=lengths.device)).clamp(min=0))
+        for value in (self._position, self._complete, self._tail, self._repeated):
+            value.zero_()
+        self._frames.fill_(1)
+        self._last_code.fill_(-1)
 
     def observe(self, attention: torch.Tensor, codes: torch.Tensor | None = None) -> None:
         """Attention (B, T) of the newest position to the text, the mean of the heads; and the `codes` (B,) there."""
         columns = torch.arange(attention.shape[1], device=attention.device)
-        length = self._length[:, None]
-        seen = attention.float() * ((columns <= self._frame[:, None]) & (columns < length))
+        seen = attention * (columns < torch.minimum(self._frames, self._length)[:, None])
         newest = seen.argmax(-1)
         moved = newest - self._position
-        self._position.copy_(torch.where((moved > -_BACK) & (moved < _AHEAD), newest, self._position))
+        torch.where(moved.clamp(1 - _BACK, _AHEAD - 1) == moved, newest, self._position, out=self._position)
 
         # what follows the code at which the text was complete
-        was_complete = self._complete.float()
-        last = (length - _LAST + torch.arange(_LAST, device=attention.device)).clamp(min=0)
-        self._tail += was_complete[:, None] * seen.gather(1, last)
-        earlier = (seen * (columns < length - _REREAD)).amax(-1)
-        self._repeated += was_complete * earlier
-        self._complete |= self._position >= self._length - _LAST
+        was_complete = self._complete.to(seen.dtype)
+        self._tail.addcmul_(was_complete[:, None], seen.gather(1, self._last_ids))
+        self._repeated.addcmul_(was_complete, (seen * (columns < self._reread[:, None])).amax(-1))
+        self._complete |= self._position >= self._end
 
-        self._suppress.copy_((newest < self._length - _LAST) & (self._length > _MIN_TEXT))
-        self._force.copy_((self._tail.amax(-1) >= _MAX_TAIL) | (self._repeated > _MAX_REPEATED))
+        torch.lt(newest, self._suppress_before, out=self._suppress)
+        torch.logical_or(self._tail.amax(-1) >= _MAX_TAIL, self._repeated > _MAX_REPEATED, out=self._force)
         if codes is not None:
             self._force |= codes == self._last_code
             self._last_code.copy_(codes)
-        self._frame += 1
+        self._frames += 1
 
-    def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Logits (B, V) in which the stop is suppressed or forced."""
-        is_stop = torch.arange(logits.shape[1], device=logits.device) == self._stop
+    def apply(self, logits: torch.Tensor, is_stop: torch.Tensor) -> torch.Tensor:
+        """Logits (B, V) in which the stop is suppressed or forced; `is_stop` (V,) is True there."""
         logits = torch.where(self._suppress[:, None] & is_stop, -_LARGE, logits)
         return torch.where(self._force[:, None], torch.where(is_stop, _LARGE, -_LARGE), logits)
 
     def state(self) -> tuple[torch.Tensor, ...]:
         """All tensors that `observe` changes."""
-        return (self._frame, self._position, self._last_code, self._complete, self._suppress, self._force, self._tail,
+        return (self._frames, self._position, self._last_code, self._complete, self._suppress, self._force, self._tail,
                 self._repeated)
 
 

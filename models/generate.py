@@ -151,14 +151,14 @@ class Stepper:
         config = network.config
         allowed = torch.arange(config.speech_rows, device=device) < config.start_speech
         allowed[config.stop_speech] = True
-        self.sampler = Sampler(texts, allowed, config.stop_speech)
+        self.sampler = Sampler(texts, allowed, config.stop_speech, max_codes)
         self.codes = torch.zeros(texts, max_codes, dtype=torch.long, device=device)
         self.step = torch.zeros((), dtype=torch.long, device=device)
         self.code_position = torch.zeros((), dtype=torch.long, device=device)  # of the last code, by the scheme
         self.positions = torch.zeros(self.max_rows, 1, dtype=torch.long, device=device)
         self.hidden = torch.zeros(0, device=device)  # (rows, width), of the last position of each row
         self.predicting = torch.zeros(0, device=device)  # (B, max_codes, width), the states that predicted the codes
-        self.guard = AlignmentGuard(texts, config.stop_speech, device)
+        self.guard = AlignmentGuard(texts, device)
         self.guarded = False  # whether it watches these texts
         self.cache: KVCache | None = None
         self.length = 0  # positions of the longest row
@@ -221,21 +221,23 @@ class Stepper:
         positions = self.positions[:rows]
         self.hidden[:rows] = network.hidden_states(embedded[:, None], self.cache.rows(rows), positions)[:, 0]
         if self.guarded:
-            self.guard.observe(self._text_attention(torch.zeros_like(positions[:, 0]), positions[:, 0]), sampled)
+            self.guard.observe(self._text_attention(None, positions[:, 0]), sampled)
         positions += 1
 
-    def _text_attention(self, index: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def _text_attention(self, index: torch.Tensor | None, positions: torch.Tensor) -> torch.Tensor:
         """Mean attention (texts, T) of the aligned heads to the text and what follows, up to the cache's span.
 
         It is that of the vectors at `index` (rows,) of the last forward pass, which have these `positions` (rows,).
+        None: it had one vector a row.
         """
         assert self.cache is not None
         texts, span, heads = slice(self.texts), self.cache.span, self.network.config.aligned_heads
-        at = index[texts, None, None]
-        queries = torch.stack([self.cache.queries[layer][texts, head].take_along_dim(at, 1)[:, 0]
-                               for layer, head in heads], 1)
+        found = [self.cache.queries[layer][texts, head] for layer, head in heads]  # (texts, T, head size)
+        if index is not None:
+            found = [queries.take_along_dim(index[texts, None, None], 1) for queries in found]
+        queries = torch.cat(found, 1)
         keys = torch.stack([self.cache.storage[layer, 0, texts, head, :span] for layer, head in heads], 1)
-        mask = torch.arange(span, device=index.device) <= positions[texts, None]
+        mask = torch.arange(span, device=positions.device) <= positions[texts, None]
         return text_attention(queries, keys, mask, self.network.config.conditioning_length)
 
     def with_hidden_states(self, row: int, result: Generated) -> Generated:

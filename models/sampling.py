@@ -22,48 +22,55 @@ _MIN_TEMPERATURE = 1e-6  # stands for temperature 0: greedy, noise is off
 class Sampler:
     """The sampling state of B texts; its tensors keep their addresses across `reset`."""
 
-    def __init__(self, texts: int, allowed: torch.Tensor, stop: int) -> None:
+    def __init__(self, texts: int, allowed: torch.Tensor, stop: int, max_codes: int) -> None:
         """`allowed` (V,) is True for codes that may be sampled; `stop` is never sampled first."""
         device = allowed.device
-        self.stop, self.uses_guidance, self.uses_top_p, self.top_k = stop, False, False, 0
-        self.guidance, self.temperature, self.penalty, self.min_p, self.top_p = torch.zeros(5, device=device).unbind()
-        self._forbidden = ~allowed
+        self.uses_guidance, self.uses_top_p, self.top_k = False, False, 0
+        self.guidance, self.temperature, self.penalty, self.least, self.top_p, self._noise_scale = torch.zeros(
+            6, device=device).unbind()  # `least` is the logarithm of min-p
         self.used = torch.zeros(texts, len(allowed), dtype=torch.bool, device=device)
-        self._seed = torch.zeros((), dtype=torch.int64, device=device)
         self._columns = torch.arange(len(allowed), device=device)
+        self._is_stop = self._columns == stop
+        self._forbidden = torch.stack([~allowed | self._is_stop, ~allowed])  # at the first step, and later
+        self._keys = torch.zeros(max_codes, dtype=torch.int64, device=device)  # of the noise, by step
 
     def reset(self, sampling: Sampling, used: Sequence[int] = ()) -> None:
         """Start new texts; the repetition penalty applies to the codes in `used` from the first step."""
         self.uses_guidance, self.uses_top_p = sampling.guidance > 0, sampling.top_p < 1
         self.top_k = min(sampling.top_k, len(self._columns))
-        for tensor, value in ((self.guidance, sampling.guidance), (self.temperature, sampling.temperature),
-                            (self.penalty, sampling.repetition_penalty), (self.min_p, sampling.min_p),
-                            (self.top_p, sampling.top_p), (self._seed, sampling.seed & _MASK)):
+        for tensor, value in ((self.guidance, sampling.guidance), (self.penalty, sampling.repetition_penalty),
+                              (self.temperature, max(sampling.temperature, _MIN_TEMPERATURE)),
+                              (self.least, sampling.min_p), (self.top_p, sampling.top_p),
+                              (self._noise_scale, float(sampling.temperature > 0))):
             tensor.fill_(value)
+        self.least.log_()
+        steps = torch.arange(len(self._keys), device=self._keys.device)
+        self._keys.copy_(_hash(_hash(torch.full_like(steps, sampling.seed & _MASK)) ^ steps))
         self.used.fill_(False)
         self.used.index_fill_(1, torch.as_tensor(list(used), dtype=torch.long, device=self.used.device), True)
 
     def sample(self, logits: torch.Tensor, step: torch.Tensor, guard: AlignmentGuard | None = None) -> torch.Tensor:
-        """Codes (B,) from logits (B, V), with guidance (2 B, V), rows without text last; `step` () counts from 0."""
+        """Codes (B,) from logits (B, V), with guidance (2 B, V), rows without text last; `step` () counts from 0.
+
+        Half of a code's kernels on a GPU are here and in the guard, so what can be computed once is in `reset`.
+        """
         logits = logits.float()
         if self.uses_guidance:
             with_text, without = logits.chunk(2)
             logits = with_text + self.guidance * (with_text - without)
         if guard is not None:
-            logits = guard.apply(logits)
-        penalised = torch.where(logits > 0, logits / self.penalty, logits * self.penalty)
-        logits = torch.where(self.used, penalised, logits).masked_fill(self._forbidden, -torch.inf)
-        first_stop = (step == 0) & (self._columns == self.stop)  # no empty speech
-        logits = logits.masked_fill(first_stop, -torch.inf)
-        scores = (logits / self.temperature.clamp(min=_MIN_TEMPERATURE)).log_softmax(-1)
-        scores = self._truncated(scores)
-        sampled = (scores + torch.where(self.temperature > 0, self._noise(step), 0.0)).argmax(-1)
+            logits = guard.apply(logits, self._is_stop)
+        penalised = torch.minimum(logits / self.penalty, logits * self.penalty)  # it is at least 1
+        forbidden = self._forbidden.index_select(0, step.clamp(max=1)[None])  # no empty speech
+        logits = torch.where(self.used, penalised, logits).masked_fill(forbidden, -torch.inf)
+        scores = self._truncated((logits / self.temperature).log_softmax(-1))
+        sampled = torch.addcmul(scores, self._noise_scale, self._noise(step)).argmax(-1)
         self.used.scatter_(1, sampled[:, None], True)
         return sampled
 
     def _truncated(self, scores: torch.Tensor) -> torch.Tensor:
         """Log-probabilities (B, V), minus infinity for codes that min-p, top-k and top-p exclude."""
-        weakest = scores.amax(-1, keepdim=True) + self.min_p.log()
+        weakest = scores.amax(-1, keepdim=True) + self.least
         scores = scores.masked_fill(scores < weakest, -torch.inf)
         if self.top_k:
             best, order = scores.topk(self.top_k)
@@ -79,14 +86,13 @@ class Sampler:
 
     def _noise(self, step: torch.Tensor) -> torch.Tensor:
         """Gumbel noise (V,) of a step, the same for all texts."""
-        bits = _hash(_hash(_hash(self._seed) ^ step) ^ self._columns)
-        uniform = ((bits >> 9).float() + 0.5) / (1 << 23)  # never 0 or 1
+        bits = _hash(self._keys.index_select(0, step[None]) ^ self._columns)
+        uniform = ((bits >> 9) + 0.5) / (1 << 23)  # never 0 or 1
         return -torch.log(-torch.log(uniform))
 
 
 def _hash(value: torch.Tensor) -> torch.Tensor:
-    """A 32-bit integer hash (the finaliser of MurmurHash3, Appleby 2011) of int64 values."""
-    value = value & _MASK
+    """A 32-bit integer hash (the finaliser of MurmurHash3, Appleby 2011) of int64 values from 0 to 2^32 - 1."""
     value = ((value ^ (value >> 16)) * 0x85EBCA6B) & _MASK
     value = ((value ^ (value >> 13)) * 0xC2B2AE35) & _MASK
     return value ^ (value >> 16)

@@ -1,18 +1,22 @@
 """What decoding and training should reach on a GPU, by arithmetic: python -m scripts.dev.arithmetic
 
 No GPU is needed. Bytes and kernel launches of a code, and the memory of a training step, are counted on models of the
-published width with two layers and with three; each further layer takes what the third did. A step's memory is that of
+published width with two layers and with three; each further layer takes what the third did. A code is spoken with the
+alignment guard and without adapters; its kernels are Triton's where the GPU has them. A step's memory is that of
 `core.training.run_plan`, from which a run's plan is made; beyond eight clips each takes what the last four did. On a
-CPU without bfloat16 the memory takes hours: --dtype float32. Prints Markdown.
+CPU without bfloat16 the memory takes hours: --dtype float32. With --measure the first step of the benchmark's own clips
+is computed in the same way, and measured on this CPU at the published depth. Prints Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from config.schema import Scope
 from core.model.precision import Precision
-from core.training import run_plan
+from core.training import memory_plan, run_plan
 from core.training.memory_plan import MicrobatchPlan
 from models.generate import Stepper
 from scripts.command import exit_with
@@ -45,9 +49,10 @@ class GPU:
     name: str
     bytes_a_second: float
     memory: int  # bytes
+    triton: bool = True  # whether Triton's kernels run on it
 
 
-GPUS = (GPU("T4", 320e9, 16 * 10**9), GPU("L4", 300e9, 24 * 10**9), GPU("A100", 2039e9, 80 * 10**9),
+GPUS = (GPU("T4", 320e9, 16 * 10**9, triton=False), GPU("L4", 300e9, 24 * 10**9), GPU("A100", 2039e9, 80 * 10**9),
         GPU("H100", 3350e9, 80 * 10**9), GPU("H200", 4800e9, 141 * 10**9))
 MODELS: dict[str, tuple[str, Callable[[Bench], Any], Callable[[BenchmarkSizes], Any]]] = {
     "chatterbox": ("Chatterbox", lambda bench: t3.make(bench)["float32"], lambda sizes: sizes.language),
@@ -61,11 +66,16 @@ class Decoding:
 
     weights: float
     cache: float
-    launches: float
+    launches: float  # of torch's operations
+    triton_launches: float  # of Triton's kernels and the operations that remain
+
+    def kernels(self, gpu: GPU) -> float:
+        """Those that are launched on this GPU."""
+        return self.triton_launches if gpu.triton else self.launches
 
     def seconds(self, gpu: GPU, launch_s: float) -> float:
         """What the slower of memory and launches takes."""
-        return max((self.weights + self.cache) / gpu.bytes_a_second, self.launches * launch_s)
+        return max((self.weights + self.cache) / gpu.bytes_a_second, self.kernels(gpu) * launch_s)
 
 
 @dataclass(frozen=True)
@@ -102,19 +112,20 @@ def decoding(name: str, sizes: BenchmarkSizes, positions: int = POSITIONS) -> De
         Precision("cpu", torch.bfloat16, "for the count").cast(model, ())
         read = sum(value.nbytes for part in (*model.transformer.layers, model.speech_head)
                    for value in part.parameters())
-        found.append((read, _launches(name, model)))
+        found.append((read, launches(name, model), launches(name, model, triton=True)))
     config, layers = config_of(sizes), config_of(sizes).decoder.layers
     rows = 2 if model.guided else 1
     value_bytes = next(model.speech_head.parameters()).element_size()  # as the cache has on a GPU
     cache = rows * layers * 2 * config.decoder.width * positions * value_bytes
-    return Decoding(further(found[0][0], found[1][0], layers), cache, further(found[0][1], found[1][1], layers))
+    weights, plain, fused = (further(fewer, more, layers) for fewer, more in zip(*found, strict=True))
+    return Decoding(weights, cache, plain, fused)
 
 
-def _launches(name: str, model: Any) -> int:
-    """Operations of a decoding step that compute or copy; counted on the CPU."""
+def launches(name: str, model: Any, *, triton: bool = False) -> int:
+    """Kernels of a decoding step: operations that compute or copy, counted on the CPU, and Triton's."""
     guidance = 0.5 if model.guided else 0.0
     stepper = Stepper(model, 1, model.config.conditioning_length + 64, 8, CPU)
-    with torch.inference_mode():
+    with torch.inference_mode(), _triton_kernels() if triton else nullcontext():
         if name == "chatterbox":
             t3.begin(stepper, model, 20, guidance, CPU)
         else:
@@ -125,8 +136,28 @@ def _launches(name: str, model: Any) -> int:
     return counted.count
 
 
+@contextmanager
+def _triton_kernels() -> Iterator[None]:
+    """Let a step on a CPU call Triton's kernels, which count as one operation each and compute nothing."""
+    from models import triton_kernels
+
+    scratch = torch.zeros(1)
+
+    class Kernel:
+        def __getitem__(self, grid: object) -> Callable[..., torch.Tensor]:
+            return lambda *arguments, **constants: scratch.add_(1)
+
+    def chosen(hidden: torch.Tensor, decoder: Any) -> Any:
+        head = decoder.config.width // decoder.config.heads
+        return triton_kernels if triton_kernels.supports(hidden, head, decoder.linear_layers) else None
+
+    with (mock.patch("models.decoder.step_kernels", chosen), mock.patch("models.gpt2.step_kernels", chosen),
+          mock.patch.multiple(triton_kernels, _linear=Kernel(), _attend=Kernel())):
+        yield
+
+
 class _Operations(TorchDispatchMode):
-    """Counts operations that write memory: those whose result is neither a view nor the input itself."""
+    """Counts operations that write memory: those whose result is neither a view, the input itself nor left empty."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,9 +167,9 @@ class _Operations(TorchDispatchMode):
         given = {tensor.untyped_storage()._cdata for tensor in tree_leaves((args, kwargs))
                  if isinstance(tensor, torch.Tensor)}
         made = func(*args, **(kwargs or {}))
-        self.count += func._schema.is_mutable or any(
+        self.count += "empty" not in func._schema.name and (func._schema.is_mutable or any(
             tensor.untyped_storage()._cdata not in given for tensor in tree_leaves(made)
-            if isinstance(tensor, torch.Tensor))
+            if isinstance(tensor, torch.Tensor)))
         return made
 
 
@@ -153,9 +184,23 @@ def step_memory(name: str, sizes: BenchmarkSizes, scope: Scope, dtype: torch.dty
         trainer.set_microbatch_plan(MicrobatchPlan(activation_checkpointing=checkpointing))
         counted = [run_plan.peak_of_longest(trainer, count, None) or 0 for count in _COUNTED]
         found.append((training.size(trainer) + trainer.optimizer_bytes, *counted))
-    layers = MODELS[name][2](sizes).decoder.layers
+    layers = depth(name, sizes)
     model, *peaks = (further(fewer, more, layers) for fewer, more in zip(*found, strict=True))
     return StepMemory(model, tuple(peaks))
+
+
+def depth(name: str, sizes: BenchmarkSizes) -> int:
+    """Layers of the model `name`."""
+    return MODELS[name][2](sizes).decoder.layers
+
+
+def benchmark_memory(name: str, sizes: BenchmarkSizes, scope: Scope, dtype: torch.dtype, layers: int, *,
+                     checkpointing: bool) -> int:
+    """Bytes of the model and of the first step of the benchmark's clips, measured with so many layers."""
+    bench = Bench(shallower(sizes, layers), CPU, None, lambda text: None)
+    trainer = training.make(bench, scope, name, Precision("cpu", dtype, "for the count"))
+    trainer.set_microbatch_plan(MicrobatchPlan(activation_checkpointing=checkpointing))
+    return training.size(trainer) + memory_plan.peak_bytes(CPU, trainer.train_step)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -165,8 +210,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", default=",".join(MODELS), help="default: %(default)s")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16",
                         help="of the training step (default: %(default)s)")
+    parser.add_argument("--measure", action="store_true",
+                        help="only compare the memory of a step of the benchmark's clips with what this CPU takes")
     args = parser.parse_args(arguments)
     for name in args.models.split(","):
+        if args.measure:
+            print(_measured_table(name, args.dtype), flush=True)
+            continue
         print(_decoding_table(name), flush=True)
         print(_memory_table(name, args.dtype), flush=True)
     return 0
@@ -175,13 +225,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _decoding_table(name: str) -> str:
     found = decoding(name, FULL)
     lines = [f"**{MODELS[name][0]}, one code of one text at {POSITIONS} positions in half precision**: "
-             f"{found.weights / 1e9:.2f} GB of weights, {found.cache / 1e6:.0f} MB of cache, "
-             f"{found.launches:.0f} kernels", "",
-             "| | bytes alone, ms | with CUDA graphs, ms | without, ms |", "|---|---|---|---|"]
+             f"{found.weights / 1e9:.2f} GB of weights, {found.cache / 1e6:.0f} MB of cache", "",
+             "| | kernels | bytes alone, ms | with CUDA graphs, ms | without, ms |", "|---|---|---|---|---|"]
     for gpu in GPUS:
         bare = (found.weights + found.cache) / gpu.bytes_a_second
-        lines.append(f"| {gpu.name} | {1000 * bare:.2f} | {1000 * found.seconds(gpu, REPLAY_S):.2f} | "
-                     f"{1000 * found.seconds(gpu, LAUNCH_S):.2f} |")
+        times = [f"{1000 * time:.2f}" for time in (bare, found.seconds(gpu, REPLAY_S), found.seconds(gpu, LAUNCH_S))]
+        lines.append(f"| {gpu.name} | {found.kernels(gpu):,.0f} | {' | '.join(times)} |")
     return "\n".join((*lines, ""))
 
 
@@ -198,6 +247,23 @@ def _memory_table(name: str, dtype: str) -> str:
             largest = [str(found.largest_batch((1 - RESERVED) * gpu.memory)) for gpu in GPUS]
             lines.append(f"| {scope}{', activation checkpointing' if checkpointing else ''} | "
                          f"{' | '.join((*peaks, *largest))} |")
+    return "\n".join((*lines, ""))
+
+
+def _measured_table(name: str, dtype: str) -> str:
+    layers, kind = depth(name, FULL), getattr(torch, dtype)
+    lines = [f"**{MODELS[name][0]}, peak memory of the first step of the benchmark's clips in {dtype}, GiB**", "",
+             f"| | computed from {_SHALLOW[0]} and {_SHALLOW[1]} layers | measured with {layers} | measured/computed |",
+             "|---|---|---|---|"]
+    for scope in SCOPES:
+        checkpointing = scope == "full"  # as the benchmark's own plan was
+        counted = []
+        for count in (*_SHALLOW, layers):
+            print(f"{name}: {scope}, {count} layers", file=sys.stderr)
+            counted.append(benchmark_memory(name, FULL, scope, kind, count, checkpointing=checkpointing))
+        computed, measured = further(counted[0], counted[1], layers), counted[2]
+        lines.append(f"| {scope}{', activation checkpointing' if checkpointing else ''} | {computed / 2**30:.2f} | "
+                     f"{measured / 2**30:.2f} | {measured / computed:.3f} |")
     return "\n".join((*lines, ""))
 
 

@@ -110,7 +110,8 @@ def greedy(path: Path, folder: Path, ids: list[int], length: int) -> list[int]:
     """The published loop's codes by our model: it lets every id be chosen."""
     model, voice = t3.load(path), model_folder.read_voice(folder / "conds.pt")
     stepper = Stepper(model, 1, model.config.conditioning_length + len(ids) + 2 + length, length, CPU)
-    stepper.sampler = Sampler(1, torch.ones(model.config.speech_rows, dtype=torch.bool), model.config.stop_speech)
+    every = torch.ones(model.config.speech_rows, dtype=torch.bool)
+    stepper.sampler = Sampler(1, every, model.config.stop_speech, length)
     sampling = Sampling(temperature=0.8, top_p=1e-6, min_p=0.05, repetition_penalty=1.2, guidance=0.5)
     with torch.inference_mode():
         stepper.prefill([torch.tensor(ids)], [prepare_voice(model, voice, CPU)], sampling)

@@ -34,11 +34,11 @@ GUARDED = Sampling(temperature=1.0, alignment_guard=True)
 def decisions(rows: torch.Tensor) -> list[list[int]]:
     """For these cases, spoken together, at each code: -1 the stop is suppressed, 1 it is forced."""
     attention, codes, lengths = (RECORDED[name][rows] for name in ("attention", "codes", "lengths"))
-    guard, found = AlignmentGuard(len(rows), STOP, CPU), []
+    guard, found = AlignmentGuard(len(rows), CPU), []
     guard.reset(lengths)
     for frame in range(attention.shape[1]):
         guard.observe(attention[:, frame], codes[:, frame - 1] if frame else None)
-        logits = guard.apply(torch.zeros(len(rows), 100))
+        logits = guard.apply(torch.zeros(len(rows), 100), torch.arange(100) == STOP)
         found.append(logits[:, STOP].sign().long())
         others = torch.cat([logits[:, :STOP], logits[:, STOP + 1:]], 1)
         assert torch.equal(others, torch.where(found[-1] == 1, -2.0**15, 0.0)[:, None].expand_as(others))

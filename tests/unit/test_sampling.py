@@ -15,7 +15,7 @@ PLAIN = {"temperature": 1.0, "min_p": 0.0, "guidance": 0.0}
 
 
 def sampler(texts: int = 1, **controls: float) -> Sampler:
-    made = Sampler(texts, torch.ones(CODES, dtype=torch.bool), STOP)
+    made = Sampler(texts, torch.ones(CODES, dtype=torch.bool), STOP, 100_000)
     made.reset(Sampling(**{**PLAIN, **controls}))  # type: ignore[arg-type]
     return made
 
@@ -72,7 +72,7 @@ def test_forbidden_codes_and_a_stop_at_once_are_never_chosen() -> None:
     row[0, 3], row[0, STOP] = 10.0, 20.0
     allowed = torch.ones(CODES, dtype=torch.bool)
     allowed[3] = False
-    made = Sampler(1, allowed, STOP)
+    made = Sampler(1, allowed, STOP, 10)
     made.reset(Sampling(temperature=0.0, guidance=0.0))
     assert made.sample(row.clone(), torch.tensor(0)) not in (3, STOP)
     assert made.sample(row.clone(), torch.tensor(1)) == STOP

@@ -85,7 +85,8 @@ def _t3(path: Path) -> list[ConformanceRow]:
 def _greedy(model: T3, text: torch.Tensor, voice: Voice, length: int) -> torch.Tensor:
     """The published loop's codes (1, length): it lets every id be chosen, which ours does not."""
     stepper = Stepper(model, 1, model.config.conditioning_length + len(text) + 2 + length, length, _CPU)
-    stepper.sampler = Sampler(1, torch.ones(model.config.speech_rows, dtype=torch.bool), model.config.stop_speech)
+    every = torch.ones(model.config.speech_rows, dtype=torch.bool)
+    stepper.sampler = Sampler(1, every, model.config.stop_speech, length)
     stepper.prefill([text], [prepare_voice(model, voice, _CPU)], _GREEDY)
     for _ in range(length):
         stepper.advance()

@@ -180,7 +180,8 @@ def _greedy(model: UnifiedVoice, scheme: PositionScheme, penalty: float, text: t
     cache = KVCache(model.config.decoder, 1, conditioning.shape[1], _CPU, torch.float32)
     model.hidden_states(conditioning, cache)
     stepper = Stepper(model, 1, cache_capacity(model.config, len(text), length), length, _CPU)
-    stepper.sampler = Sampler(1, torch.ones(model.config.speech_rows, dtype=torch.bool), model.config.stop_speech)
+    every = torch.ones(model.config.speech_rows, dtype=torch.bool)
+    stepper.sampler = Sampler(1, every, model.config.stop_speech, length)
     stepper.prefill([text], [PreparedVoice(Voice({}), cache.storage[:, :, 0])],
                     Sampling(temperature=0.0, min_p=0.0, repetition_penalty=penalty, position_scheme=scheme))
     for _ in range(length):
