@@ -445,12 +445,12 @@ class PreflightOptions(TrainOptions):
 class SamplingOptions(Options):
     """Sampling of speech codes; empty fields take the model's defaults."""
 
-    temperature: float | None = Field(None, ge=0.0, le=2.0, title="Temperature", description="0 is greedy decoding; empty is the model's default (0.2 built-in, 0.8 Chatterbox).")
-    top_k: int | None = Field(None, ge=0, le=10_000, title="Top-k", description="Sample from this many most probable codes; 0 is off; empty is the model's default (0).")
-    top_p: float | None = Field(None, gt=0.0, le=1.0, title="Top-p", description="Nucleus sampling: smallest set of codes with this probability; empty is the model's default (1).")
-    min_p: float | None = Field(None, ge=0.0, le=1.0, title="Min-p", description="Exclude codes below this share of the highest probability; empty is the model's default (0.05).")
-    repetition_penalty: float | None = Field(None, ge=1.0, le=10.0, title="Repetition penalty", description="Above 1, repeated codes become less likely; empty is the model's default (1 built-in, 2 Chatterbox).")
-    guidance: float | None = Field(None, ge=0.0, le=3.0, title="Guidance scale (CFG)", description="Weight w of classifier-free guidance, cond + w * (cond - uncond); 0 is off and faster; empty is the model's default (0.5).")
+    temperature: float | None = Field(None, ge=0.0, le=2.0, title="Temperature", description="0 is greedy decoding; empty is the model's default (0.2 built-in, 0.8 Chatterbox and IndexTTS2).")
+    top_k: int | None = Field(None, ge=0, le=10_000, title="Top-k", description="Sample from this many most probable codes; 0 is off; empty is the model's default (0; 30 for IndexTTS2).")
+    top_p: float | None = Field(None, gt=0.0, le=1.0, title="Top-p", description="Nucleus sampling: smallest set of codes with this probability; empty is the model's default (1; 0.8 for IndexTTS2).")
+    min_p: float | None = Field(None, ge=0.0, le=1.0, title="Min-p", description="Exclude codes below this share of the highest probability; empty is the model's default (0.05; 0 for IndexTTS2).")
+    repetition_penalty: float | None = Field(None, ge=1.0, le=10.0, title="Repetition penalty", description="Above 1, repeated codes become less likely; empty is the model's default (1 built-in, 2 Chatterbox, 1.2 its English model, 10 IndexTTS2).")
+    guidance: float | None = Field(None, ge=0.0, le=3.0, title="Guidance scale (CFG)", description="Weight w of classifier-free guidance, cond + w * (cond - uncond); 0 is off and faster; empty is the model's default (0.5; IndexTTS2 has none).")
     seed: int = Field(0, ge=0, title="Seed", description="Same seed, text, voice and device: same audio.")
 
 

@@ -1,6 +1,7 @@
 """Triton's kernels are interpreted on a machine without a GPU; what counts is the moment when triton is imported."""
 
 import os
+import re
 import shutil
 
 import pytest
@@ -12,7 +13,8 @@ if shutil.which("nvidia-smi") is None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of a `covering` test's product of parameters, mark what is off the diagonal as slow.
 
-    With as many steps as the shortest of its parameters has values, every value of each stays in the default run.
+    With as many steps as the shortest of its parameters has values, every value of each stays in the default run; and
+    all cases of a family that `covering(whole=...)` names.
     """
     tests: dict[str, list[pytest.Function]] = {}
     for item in items:
@@ -29,5 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if len(columns) > 1:
             steps = min(max(column) + 1 for column in columns)
             for case, numbers_of_case in zip(cases, zip(*columns, strict=True), strict=True):
-                if sum(numbers_of_case) % steps:
+                marker = case.get_closest_marker("covering")
+                whole = marker.kwargs.get("whole") if marker else None
+                if sum(numbers_of_case) % steps and whole not in re.split(r"[\[\]-]", case.name):
                     case.add_marker(pytest.mark.slow)

@@ -9,8 +9,9 @@ memory that they touched. So what a graph must not do is refused, or gives other
 - memory that was freed after the capture (a tensor that was replaced by a new one);
 - results of a captured region that are read after the next replay.
 
-An index out of bounds raises here, also in the warm-up. Where there is a real GPU, nothing is emulated. Not emulated:
-Triton, other kernels and their rounding, streams, the limits of memory, and torch.compile.
+An index out of bounds raises here, also in the warm-up. Where there is a real GPU, nothing is emulated. With `triton`
+a step calls Triton's kernels, for which torch's operations stand in (`tests.triton_stand_in`). Not emulated: other
+kernels and their rounding, streams, the limits of memory, and torch.compile.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from typing import Any
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, return_and_correct_aliasing
+
+from tests.triton_stand_in import Kernel, attend, linear
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 REAL = torch.cuda.is_available()  # before anything is emulated
@@ -133,6 +136,7 @@ class State:
     host_reads: int = 0  # values that the host waited for
     replays: int = 0
     captures: int = 0
+    attention: Kernel = field(default_factory=lambda: Kernel(attend))  # Triton's
     capturing: EmulatedGraph | None = None
 
 
@@ -301,7 +305,8 @@ def _move(module: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module
 
 
 @contextmanager
-def emulated_cuda(capability: tuple[int, int] = (9, 0), free_bytes: int = 80 * 2**30) -> Iterator[State]:
+def emulated_cuda(capability: tuple[int, int] = (9, 0), free_bytes: int = 80 * 2**30, *,
+                  triton: bool = False) -> Iterator[State]:
     """Context in which `torch.device("cuda")` works; with a real GPU it is that one, and the counts stay 0."""
     state.__init__()  # type: ignore[misc]
     if REAL:
@@ -324,7 +329,10 @@ def emulated_cuda(capability: tuple[int, int] = (9, 0), free_bytes: int = 80 * 2
         }.items():
             patch.setattr(torch.cuda, name, value)
         patch.setattr(torch.Tensor, "pin_memory", lambda value, *_: value)
-        patch.setattr("models.decoder._has_triton", lambda device: False)
+        patch.setattr("models.decoder._has_triton", lambda device: triton)
+        if triton:
+            patch.setattr("models.triton_kernels._linear", Kernel(linear))
+            patch.setattr("models.triton_kernels._attend", state.attention)
         patch.setattr(torch.nn.Module, "to", _move)
         try:
             yield state

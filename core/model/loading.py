@@ -171,6 +171,16 @@ class TTSModel:
                 most = 1 << (count - 1).bit_length() - 1
         return found
 
+    def stream(self, text: np.ndarray, voice: Voice | PreparedVoice,
+               sampling: Sampling) -> Iterator[np.ndarray | Generated]:
+        """`LanguageModel.stream`; where memory is short, the buffers of batches are freed before."""
+        if not self.lm.has_buffers(1, len(text), sampling) and not self._fits(
+                self.lm.decode_bytes(len(text), sampling)):
+            self.lm.free_buffers()
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()  # else a small tensor can keep a large block reserved
+        return self.lm.stream(text, voice, sampling)
+
     def _batch_size(self, count: int) -> int:
         return 1 << (count - 1).bit_length() if self.device.type == "cuda" else count
 
@@ -179,6 +189,10 @@ class TTSModel:
         free = compute.free_bytes(self.device)
         fitting = count if free is None else max(1, min(count, int(_CACHE_SHARE * free) // needed))
         return fitting if fitting == count else 1 << fitting.bit_length() - 1
+
+    def _fits(self, needed: int) -> bool:
+        free = compute.free_bytes(self.device)
+        return free is None or needed <= _CACHE_SHARE * free
 
     def adapters_of(self, language: str) -> Adapters | None:
         """The adapters of `language`, or None."""

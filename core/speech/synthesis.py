@@ -177,7 +177,7 @@ class Synthesizer:
         ids, start = self._text_ids(chunk, language), time.perf_counter()
         voice = self._prepared_voice(chunk.text, language)
         with self.model.adapters_for(language):
-            for codes in self.model.lm.stream(ids, voice, sampling):
+            for codes in self.model.stream(ids, voice, sampling):
                 ended = isinstance(codes, Generated)
                 waveform = stream.finish() if isinstance(codes, Generated) else stream.push(codes)
                 if not ended and not len(waveform):

@@ -266,17 +266,20 @@ def _synthesize(options: TrainOptions, tts: TTSModel, voices: Mapping[str, Voice
     sampling = replace(tts.sampling, seed=options.seed)
     completed: list[tuple[str, str, str, np.ndarray]] = []
     base = replace(tts, adapters=None)
-    with tts.adapters.enabled(False) if tts.adapters else nullcontext():
-        prepared = {name: tts.lm.prepare(reference) for name, reference in voices.items()}
-        for start in range(0, len(readable), _BATCH):
-            progress(Progress(start, len(readable), "sentences", "spoken by the base, for replay"))
-            part = readable[start:start + _BATCH]
-            speakers = [prepared[name] for _, _, name, _ in part]
-            outputs = base.generate([ids for *_, ids in part], [language for language, *_ in part], speakers, sampling)
-            completed += [(language, text, name, output.codes)
-                          for (language, text, name, _), output in zip(part, outputs, strict=True)
-                          if len(output.codes) and (output.finish_reason == "stop" or most is not None)]
-    tts.lm.free_buffers()
+    try:
+        with tts.adapters.enabled(False) if tts.adapters else nullcontext():
+            prepared = {name: tts.lm.prepare(reference) for name, reference in voices.items()}
+            for start in range(0, len(readable), _BATCH):
+                progress(Progress(start, len(readable), "sentences", "spoken by the base, for replay"))
+                part = readable[start:start + _BATCH]
+                speakers = [prepared[name] for _, _, name, _ in part]
+                texts, languages = [ids for *_, ids in part], [language for language, *_ in part]
+                outputs = base.generate(texts, languages, speakers, sampling)
+                completed += [(language, text, name, output.codes)
+                              for (language, text, name, _), output in zip(part, outputs, strict=True)
+                              if len(output.codes) and (output.finish_reason == "stop" or most is not None)]
+    finally:
+        tts.lm.free_buffers()
     if most is None:
         left_out = len(wanted) - len(completed)
         warn(f"The base model spoke {len(completed)} of {len(wanted)} sentences for replay and drift"

@@ -30,7 +30,7 @@ from scripts.dev.benchmark import machine
 
 LIMIT_S = 480.0
 _ROOT = Path(__file__).resolve().parents[2]
-_BENCHMARKS = ("T3", "S3Gen", "GPT", "S2Mel", "training", "options", "extraction")
+_BENCHMARKS = ("T3", "S3Gen", "GPT", "S2Mel", "training", "options", "extraction", "certificate")
 _PARALLEL = ("-n", "auto", "--maxprocesses", "14", "--dist")
 _REFERENCE = _ROOT / ".reference" / "bin" / "python"
 
@@ -130,7 +130,8 @@ def run(name: str, device: torch.device, scratch: Path, *, quick: bool, limit_s:
         command = ["-m", "scripts.demo", "--workspace", str(scratch / "workspace"), "--json"]
     made = StageResult(name, stage.what, " ".join(("python", *command)).replace(str(scratch), "SCRATCH"), "passed", 0.0,
                        datetime.now().date().isoformat(), where.commit,
-                       f"{where.device}; {where.processor}, {where.cores} cores; torch {where.torch}")
+                       f"{where.device}; {where.processor}, {where.cores} cores, {where.threads} threads, load "
+                       f"{where.load:.1f}; torch {where.torch}")
     if stage.against_reference and not _REFERENCE.is_file():
         made.result, made.reason = "not run", "the published package is not there: make reference"
         return made

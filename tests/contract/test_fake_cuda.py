@@ -1,7 +1,7 @@
 """The CUDA path under torch's own fake tensors, which know CUDA's rules and compute nothing.
 
 An operation on tensors of two devices raises, and so does a read by the host. `tests.emulated_cuda` has values and
-graphs, but its rules are ours; these are torch's.
+graphs, but its rules are ours; these are torch's. Extraction looks at recordings on the CPU, so it has that test alone.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from models import teacher_forcing
 from models.base import LossOptions, VocoderOptions, Voice
 from models.generate import Stepper, cache_capacity
 from tests.contract.conftest import CPU, World, single_start
-from tests.contract.test_cuda import KINDS, SAMPLING, model, voice
+from tests.contract.test_cuda import KINDS, SAMPLING, WITHOUT_GUARD, model, voice, with_guard
 from tests.emulated_cuda import CUDA
 from tests.worlds import train_options
 
-pytestmark = pytest.mark.covering
+pytestmark = pytest.mark.covering(whole="chatterbox")
 __all__ = ["voice"]
 
 
@@ -95,6 +95,7 @@ def test_a_voice_a_prefill_and_steps_stay_on_the_gpu(world: World, voice: Voice,
                             replace(SAMPLING, alignment_guard=True))
             for _ in range(3):
                 stepper.advance()
+        assert stepper.guarded == (world.case.model not in WITHOUT_GUARD)
         assert stepper.codes.device.type == "cuda"
 
 
@@ -104,7 +105,7 @@ def test_a_voice_a_prefill_and_steps_stay_on_the_gpu(world: World, voice: Voice,
 def test_the_losses_of_a_training_stay_on_the_gpu(world: World, changes: dict[str, object]) -> None:
     """Batches are put together on the CPU; from there on nothing is read before the backward pass."""
     options = train_options(**{"scope": "gated", **changes})
-    tts = single_start(setup.new_model(options, world.workspace, CPU))
+    tts = with_guard(single_start(setup.new_model(options, world.workspace, CPU)))
     clips = dataloader.load_training_data(world.workspace, options.dataset, tts).train[:3]
     samples = [make_sample(clip, clip, tts.lm) for clip in clips]
     asked = LossOptions(text_dropout=0.1, code_dropout=0.2, attention=True)
@@ -113,19 +114,24 @@ def test_the_losses_of_a_training_stay_on_the_gpu(world: World, changes: dict[st
     with fake_cuda(network):
         found = teacher_forcing.losses(network, teacher_forcing._to_device(batch, CUDA), asked)
         assert {found.speech_sum.device.type, found.text_sum.device.type} == {"cuda"}
+        assert (found.attention_sum is None) == (world.case.model in WITHOUT_GUARD)
 
 
-def test_codes_are_decoded_without_a_read_until_the_sound_is_there(world: World, voice: Voice) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_codes_are_decoded_without_a_read_until_the_sound_is_there(world: World, voice: Voice,
+                                                                   dtype: torch.dtype) -> None:
     base = world.base()
     vocoder = base.family.load_vocoder(base.base_folder, CPU)
     parts = [getattr(value, "__self__", value) for value in vars(vocoder).values()]  # of a bound method too
     networks = [value for value in parts if isinstance(value, nn.Module)]
     assert networks
     options = VocoderOptions(flow_steps=5, watermark=False)
+    vocoder.cast_(dtype)
     with fake_cuda(*networks):
         if hasattr(vocoder, "device"):
             vocoder.device = CUDA
         assert vocoder.decode(np.arange(12) % world.case.codes, voice, options).device == CPU
         if (stream := vocoder.stream(voice, options)) is not None:
-            stream.push(np.arange(12) % world.case.codes)
-            assert stream.finish().device == CPU
+            parts = [stream.push(np.arange(count) % world.case.codes) for count in (12, 24, 40)]
+            assert any(map(len, parts))
+            assert {part.device for part in (*parts, stream.finish())} == {CPU}

@@ -68,6 +68,6 @@ def test_texts_that_do_not_fit_together_are_spoken_in_turn(cap: Callable[[int], 
 
     monkeypatch.setattr(tts.lm, "generate", counted)
     monkeypatch.setattr("core.compute.free_bytes", lambda device: None)  # so that the estimate does not prevent it
-    cap(8 * tts.lm.decode_bytes(90))
+    cap(8 * tts.lm.decode_bytes(90, sampling))
     assert len(tts.generate(texts, ["en"] * 32, [voice] * 32, sampling)) == 32
     assert max(sizes) < 32

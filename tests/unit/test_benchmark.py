@@ -21,7 +21,19 @@ from models.chatterbox.s3gen import S3Gen
 from models.generate import Stepper
 from models.language_model import TransformerLanguageModel
 from scripts.dev.benchmark import __main__ as command
-from scripts.dev.benchmark import extraction, gpt, machine, options, published, results, s2mel, s3gen, t3, training
+from scripts.dev.benchmark import (
+    certificate,
+    extraction,
+    gpt,
+    machine,
+    options,
+    published,
+    results,
+    s2mel,
+    s3gen,
+    t3,
+    training,
+)
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.machine import Machine
 from scripts.dev.benchmark.reference import VARIABLE, PublishedPackage
@@ -152,6 +164,15 @@ def test_options_are_measured_beside_none_of_them(bench: Bench, monkeypatch: pyt
     peaks = {row.what.split(", ")[2]: row.ours.median for row in found.rows[len(speeds):]}
     assert peaks["activation checkpointing"] < peaks["none"]
     assert "| none of them |" in results.as_markdown(machine.describe(torch.device("cpu")), {}, found)
+
+
+def test_the_speech_of_a_certificate_is_measured_on_a_gpu(bench: Bench) -> None:
+    found = certificate.measure(bench)
+    assert names(found)[0].startswith("3 sentences of 12 ids, ")
+    seconds = float(names(found)[0].split("ids, ")[1].split(" s each")[0])
+    assert seconds == pytest.approx(10 / 25, abs=0.1)  # all of them end where they should
+    assert found.rows[1].ours.median > 0
+    assert not certificate.measure(Bench(FULL, CPU, None, bench.say)).rows
 
 
 @pytest.mark.parametrize("name", ["chatterbox", "indextts2"])

@@ -12,6 +12,7 @@ from torch import nn
 
 from core.model.adapters import AdapterPlan, Adapters
 from models.decoder import Decoder, DecoderConfig, KVCache
+from tests.triton_stand_in import Kernel, attend, linear
 from tests.unit.test_cpu_kernels import CONFIGS, network
 
 pytest.importorskip("triton")
@@ -64,6 +65,15 @@ def compare(kernels: ModuleType, module: nn.Module, rows: list[bool] | None, ada
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_a_step_is_that_of_torch(kernels: ModuleType, kind: str) -> None:
     compare(kernels, network(kind), None, None)
+
+
+@pytest.mark.parametrize(("kind", "adapter"), [("decoder", "lora"), ("decoder", "dora"), ("decoder", "adalora"),
+                                               ("gpt2", "lora")])
+def test_what_stands_in_for_them_computes_the_same(kernels: ModuleType, kind: str, adapter: str,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_linear", Kernel(linear))
+    monkeypatch.setattr(kernels, "_attend", Kernel(attend))
+    test_adapters_act_as_in_torch(kernels, kind, adapter, [True, False, True])
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ class SynthesisVariant:
 def measure(bench: Bench) -> BenchmarkResults:
     """All rows of the part."""
     bench.say("S3Gen: flow and vocoder")
-    models, voice = make(bench), _voice(max(bench.sizes.prompts_s))
+    models, voice = make(bench), random_voice(max(bench.sizes.prompts_s))
     codes = np.random.default_rng(2).integers(0, 6561, bench.sizes.sound_codes)
     length_s = len(codes) / s3gen.CODE_RATE  # ours then leaves out the last code's sound, after computing it
     best = str(bench.half() or torch.float32).removeprefix("torch.")
@@ -89,7 +89,7 @@ def _bound(variant: SynthesisVariant, best: str, length_s: float) -> Bound | Non
     return Bound(_H100_S / length_s) if ours else None
 
 
-def _voice(max_clip_s: float) -> Voice:
+def random_voice(max_clip_s: float) -> Voice:
     """A random reference clip of that length."""
     random, codes = np.random.default_rng(3), round(max_clip_s * s3gen.CODE_RATE)
     timbre: dict[str, np.ndarray] = {

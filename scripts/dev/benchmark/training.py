@@ -43,7 +43,7 @@ SCOPES: tuple[Scope, ...] = ("rows", "gated", "full")
 _TIMES, _TOKENS_A_SECOND = 3.0, Bound(120_000.0)  # of `rows`: against the package; on one H100
 _IDS_A_SECOND = 13.75
 _SPREAD = 0.5  # standard deviation of the logarithm of the lengths
-_NEW, _FIRST_NEW = "am", 0x1200  # the new language, and its first letter
+NEW, _FIRST_NEW = "am", 0x1200  # the new language, and its first letter
 _BYTES_A_PARAMETER = 16  # weight, gradient and AdamW's two, in float32
 _SAFE = 0.8  # of the free memory
 _FEWER = (30, 24, 20, 10, 5, 3)  # layers
@@ -149,7 +149,7 @@ def make(bench: Bench, scope: Scope, name: str = "chatterbox", chosen: Precision
     model = _chatterbox(bench) if name == "chatterbox" else _indextts2(bench)
     letters = [chr(_FIRST_NEW + index) for index in range(sizes.new_rows - 1)]  # the language's tag has a row too
     base = replace(FrontEnd.base({"en": "latin"}, "abcdefghijklmnopqrstuvwxyz"), prefix_size=model.prefix_size)
-    front_end = base.extended(_NEW, "ethiopic", letters, [])
+    front_end = base.extended(NEW, "ethiopic", letters, [])
     voice = TTSModel("benchmark", family(name), "benchmark", Path(), "", model, base, device, scope="rows")
     width = model.module.config.decoder.width
     rows = {table: torch.randn(sizes.new_rows, *([] if table.endswith("bias") else [width])) / 32
@@ -163,7 +163,7 @@ def make(bench: Bench, scope: Scope, name: str = "chatterbox", chosen: Precision
     if options.compile == "on":
         model.compile()
     clips = _clips(bench, name, model)
-    data = TrainingData((_NEW,), "random", clips, clips, (), ())
+    data = TrainingData((NEW,), "random", clips, clips, (), ())
     return Trainer(options, voice, data, clips if scope == "full" else (),
                    chosen or precision.decide("auto", device))
 
@@ -204,7 +204,7 @@ def _clips(bench: Bench, name: str, model: Any) -> tuple[Utterance, ...]:
     else:
         conditioning, limit = gpt.conditioning(bench.sizes.voice), bench.sizes.voice.start_speech
     return tuple(
-        Utterance(f"{index}", "", _NEW, "speaker", model.prefix_size + random.integers(0, bench.sizes.new_rows, text),
+        Utterance(f"{index}", "", NEW, "speaker", model.prefix_size + random.integers(0, bench.sizes.new_rows, text),
                   random.integers(0, limit, codes).astype(np.uint16), conditioning)
         for index, (text, codes) in enumerate(clip_lengths(bench, name)))
 
