@@ -2,7 +2,7 @@
 
 No GPU is needed. Bytes and kernel launches of a code, and the memory of a training step, are counted on models of the
 published width with two layers and with three; each further layer takes what the third did. A code is spoken with the
-alignment guard and without adapters; its kernels are Triton's where the GPU has them. A step's memory is that of
+alignment guard, without and with adapters; its kernels are Triton's where the GPU has them. A step's memory is that of
 `core.training.run_plan`, from which a run's plan is made; beyond eight clips each takes what the last four did. On a
 CPU without bfloat16 the memory takes hours: --dtype float32. With --measure the first step of the benchmark's own clips
 is computed in the same way, and measured on this CPU at the published depth. Prints Markdown.
@@ -54,9 +54,9 @@ class GPU:
 
 GPUS = (GPU("T4", 320e9, 16 * 10**9, triton=False), GPU("L4", 300e9, 24 * 10**9), GPU("A100", 2039e9, 80 * 10**9),
         GPU("H100", 3350e9, 80 * 10**9), GPU("H200", 4800e9, 141 * 10**9))
-MODELS: dict[str, tuple[str, Callable[[Bench], Any], Callable[[BenchmarkSizes], Any]]] = {
-    "chatterbox": ("Chatterbox", lambda bench: t3.make(bench)["float32"], lambda sizes: sizes.language),
-    "indextts2": ("IndexTTS2", lambda bench: gpt.make(bench)["float32"], lambda sizes: sizes.voice),
+MODELS: dict[str, tuple[str, Callable[[Bench], Any], Callable[[Bench, Any], None], Callable[[BenchmarkSizes], Any]]] = {
+    "chatterbox": ("Chatterbox", lambda bench: t3.make(bench)["float32"], t3.adapt, lambda sizes: sizes.language),
+    "indextts2": ("IndexTTS2", lambda bench: gpt.make(bench)["float32"], gpt.adapt, lambda sizes: sizes.voice),
 }
 
 
@@ -102,13 +102,15 @@ def further(fewer: float, more: float, layers: int) -> float:
     return fewer + (more - fewer) * (layers - _SHALLOW[0])
 
 
-def decoding(name: str, sizes: BenchmarkSizes, positions: int = POSITIONS) -> Decoding:
-    """Of the model `name` at these sizes, in bfloat16, with guidance where it has it."""
-    _, make, config_of = MODELS[name]
+def decoding(name: str, sizes: BenchmarkSizes, positions: int = POSITIONS, *, adapters: bool = False) -> Decoding:
+    """Of the model `name` at these sizes, in bfloat16, with guidance where it has it; with `adapters` as by default."""
+    _, make, adapt, config_of = MODELS[name]
     found = []
     for layers in _SHALLOW:
         bench = Bench(shallower(sizes, layers), CPU, None, lambda text: None)
         model = make(bench)
+        if adapters:
+            adapt(bench, model)
         Precision("cpu", torch.bfloat16, "for the count").cast(model, ())
         read = sum(value.nbytes for part in (*model.transformer.layers, model.speech_head)
                    for value in part.parameters())
@@ -191,7 +193,7 @@ def step_memory(name: str, sizes: BenchmarkSizes, scope: Scope, dtype: torch.dty
 
 def depth(name: str, sizes: BenchmarkSizes) -> int:
     """Layers of the model `name`."""
-    return MODELS[name][2](sizes).decoder.layers
+    return MODELS[name][-1](sizes).decoder.layers
 
 
 def benchmark_memory(name: str, sizes: BenchmarkSizes, scope: Scope, dtype: torch.dtype, layers: int, *,
@@ -223,15 +225,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _decoding_table(name: str) -> str:
-    found = decoding(name, FULL)
-    lines = [f"**{MODELS[name][0]}, one code of one text at {POSITIONS} positions in half precision**: "
-             f"{found.weights / 1e9:.2f} GB of weights, {found.cache / 1e6:.0f} MB of cache", "",
-             "| | kernels | bytes alone, ms | with CUDA graphs, ms | without, ms |", "|---|---|---|---|---|"]
-    for gpu in GPUS:
-        bare = (found.weights + found.cache) / gpu.bytes_a_second
-        times = [f"{1000 * time:.2f}" for time in (bare, found.seconds(gpu, REPLAY_S), found.seconds(gpu, LAUNCH_S))]
-        lines.append(f"| {gpu.name} | {found.kernels(gpu):,.0f} | {' | '.join(times)} |")
-    return "\n".join((*lines, ""))
+    lines = []
+    for adapters in (False, True):
+        found = decoding(name, FULL, adapters=adapters)
+        lines += [f"**{MODELS[name][0]}, one code of one text at {POSITIONS} positions in half precision, "
+                  f"{'adapters on' if adapters else 'no adapter'}**: {found.weights / 1e9:.2f} GB of weights, "
+                  f"{found.cache / 1e6:.0f} MB of cache ({found.cache / POSITIONS / 1e3:.0f} kB a position)", "",
+                  "| | kernels | bytes alone, ms | with CUDA graphs, ms | without, ms |", "|---|---|---|---|---|"]
+        for gpu in GPUS:
+            bare = (found.weights + found.cache) / gpu.bytes_a_second
+            times = [f"{1000 * time:.2f}" for time in (bare, found.seconds(gpu, REPLAY_S),
+                                                       found.seconds(gpu, LAUNCH_S))]
+            lines.append(f"| {gpu.name} | {found.kernels(gpu):,.0f} | {' | '.join(times)} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def _memory_table(name: str, dtype: str) -> str:

@@ -51,12 +51,12 @@ def measure(bench: Bench) -> BenchmarkResults:
     rows += found
     costs = _costs(bench, models)
     if bench.device.type == "cuda":
-        rows += decode_rows(bench, PART, models, _adapt, lambda model, texts, kind: _decoding(
+        rows += decode_rows(bench, PART, models, adapt, lambda model, texts, kind: _decoding(
             bench, model, bench.sizes.prefills[0], texts, kind), _MS_A_CODE)
     return BenchmarkResults(tuple(rows), tuple(costs))
 
 
-def _adapt(bench: Bench, model: UnifiedVoice) -> None:
+def adapt(bench: Bench, model: UnifiedVoice) -> None:
     add_adapters(IndexTTS2LanguageModel(model, model.config.text_rows, bench.device), bench.device)
 
 

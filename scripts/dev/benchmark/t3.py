@@ -50,12 +50,12 @@ def measure(bench: Bench) -> BenchmarkResults:
     rows += _prefills(bench, models)
     costs = _costs(bench, models)
     if bench.device.type == "cuda":
-        rows += decode_rows(bench, PART, models, _adapt, lambda model, texts, kind: _decoding(
+        rows += decode_rows(bench, PART, models, adapt, lambda model, texts, kind: _decoding(
             bench, model, bench.sizes.prefills[0], texts, _GUIDANCE, kind), _MS_A_CODE, _CODES_A_SECOND)
     return BenchmarkResults(tuple(rows), tuple(costs))
 
 
-def _adapt(bench: Bench, model: T3) -> None:
+def adapt(bench: Bench, model: T3) -> None:
     add_adapters(TransformerLanguageModel(model, TEXT_ROWS, bench.device, codec.MAX_PROMPT_CODES, BASE_CODE_LIMIT,
                                CODES_PER_TOKEN), bench.device)
 
