@@ -19,12 +19,12 @@ from unittest.mock import patch
 
 from config.schema import PrepareOptions
 from core import prepare
-from core.dataset.clip_index import build_index
+from core.dataset.clip_index import MeasureStore, build_index
 from core.workspace import Workspace
 from data import manifest, splits, validation
+from data.disk_collections import chunked
 from data.importers import SourceRow, import_source
-from data.manifest import ManifestClip
-from data.measures import Measures
+from data.manifest import ManifestClip, PreparedDataset
 from data.normalisers import TextNormaliser
 from data.validation import CheckedRow, checked_rows_on_disk
 from scripts.dev.benchmark.review import _clip, _spoken
@@ -129,12 +129,15 @@ def _prepare(count: int, folder: Path) -> Callable[[], object]:
     def checked(row: SourceRow, reading: TextNormaliser, *rest: object) -> CheckedRow:
         return CheckedRow(row, reading.normal(row.text), 3.0, sha256(row.id.encode()).hexdigest())
 
-    def measured(clip: ManifestClip, *rest: object) -> Measures | None:
-        return _spoken(clip, random.Random(clip.id)).measures
+    def measured(dataset: PreparedDataset, workspace: Workspace, reporter: object) -> None:
+        store = MeasureStore(workspace)
+        for part in chunked(dataset.clips, 1000):
+            spoken = ((clip.sha256, _spoken(clip, random.Random(clip.id)).measures) for clip in part)
+            store.save({name: found for name, found in spoken if found is not None})
 
     def work() -> None:
         with (patch.object(validation, "_check", checked), patch.object(prepare, "_copy_audio", lambda *given: None),
-              patch.object(prepare, "_measured", measured)):
+              patch.object(prepare, "measure_dataset", measured)):
             dataset, _, _ = prepare.import_dataset(options, "words", workspace, _SilentReporter())
             prepare.index_clips(dataset, workspace, _SilentReporter(), {"am": TextNormaliser("ethiopic")})
 
