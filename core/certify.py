@@ -56,7 +56,10 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
     failed = ", ".join(made.failed())
     if failed:
         warn(f"The certificate has failed checks: {failed}.")
-    result: Result = {"run": run_dir.name, "step": step, "certificate": f"failed: {failed}" if failed else "passed"}
+    unproven = ", ".join(check.name for check in made.checks if check.result == "not proven")
+    result: Result = {"run": run_dir.name, "step": step,
+                      "certificate": (f"failed: {failed}" if failed else "passed")
+                      + (f"; not proven: {unproven}" if unproven else "")}
     for error in made.errors:
         for when, value in (("before", error.before), ("after", error.after), ("recordings", error.recordings_cer)):
             result[f"error_{error.language}_{when}"] = None if value is None else round(value, 4)
@@ -76,7 +79,7 @@ def _write(run_dir: Path, made: Certificate, warn: Callable[[str], None]) -> Non
             return
         with suppress(UserError):  # there is no certificate yet, or a damaged one
             existing = certificate.read(run_dir / CERTIFICATE)
-            if existing.has_same_subject(made) and existing.proven() > made.proven() and not made.failed():
+            if existing.has_same_subject(made) and existing.proves_more(made) and not made.failed():
                 more = ", ".join(sorted(existing.proven() - made.proven()))
                 warn(f"The certificate is not written, because {run_dir.name} has one of step {made.step} that proves "
                      f"more ({more}).")

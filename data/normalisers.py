@@ -9,7 +9,6 @@ so the tokenizer can report unknown characters; `dropped` lists what was left ou
 
 from __future__ import annotations
 
-import importlib.util
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -51,8 +50,6 @@ _LIBRARIES: Mapping[str, Callable[[], str]] = {
 }  # the package that writes out numbers, by normaliser
 NORMALISERS = (*KINDS, *_NEW, *_BASE, _ENGLISH, *_NEW_UPPER, INDEXTTS2, *_NEW_COMPOSED, *INDEXTTS25)
 DATA_FILES = (CODES_FILE,)  # of a model, which a normaliser may need
-OPTIONAL_PACKAGES = ("spacy_pkuseg", "pykakasi", "dicta_onnx", "russian_text_stresser", "fugashi", "wetext",
-                     "nemo_text_processing")  # of requirements-languages.txt
 _NO_FILES: Mapping[str, bytes] = {}
 
 
@@ -97,11 +94,6 @@ def missing(name: str, files: Mapping[str, bytes] = _NO_FILES) -> str:
     except MissingTool as error:
         return error.message
     return ""
-
-
-def installed_packages() -> list[str]:
-    """Modules of the optional packages for languages that are installed; without its package no text is read."""
-    return [name for name in OPTIONAL_PACKAGES if importlib.util.find_spec(name)]
 
 
 def text_library(names: Iterable[str]) -> str:

@@ -151,7 +151,9 @@ class TransformerLanguageModel:
     def decode_bytes(self, text_length: int, sampling: Sampling) -> int:
         """See `models.base.LanguageModel`; with guidance a text has two rows."""
         decoder, first = self.module.config.decoder, next(self.module.transformer.parameters())
-        positions = generate.rounded_up(self._capacity(text_length))
+        positions = self._capacity(text_length)
+        if self.device.type == "cuda":  # buffers of few sizes, see `CUDAGraphStepper`
+            positions = generate.rounded_up(positions)
         rows = 2 if generate.is_guided(self.module, sampling) else 1
         cache = rows * decoder.layers * 2 * decoder.width * positions * generate.cache_type(first).itemsize
         states = self.max_speech_length * decoder.width * first.itemsize if self.module.keeps_hidden_states else 0

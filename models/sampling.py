@@ -36,6 +36,7 @@ class Sampler:
 
     def reset(self, sampling: Sampling, used: Sequence[int] = ()) -> None:
         """Start new texts; the repetition penalty applies to the codes in `used` from the first step."""
+        assert sampling.repetition_penalty >= 1
         self.uses_guidance, self.uses_top_p = sampling.guidance > 0, sampling.top_p < 1
         self.top_k = min(sampling.top_k, len(self._columns))
         for tensor, value in ((self.guidance, sampling.guidance), (self.penalty, sampling.repetition_penalty),

@@ -163,13 +163,14 @@ def certificate_view(proof: Certificate) -> Html:
         told = {"passed": "Base-language results are bit-identical to those of the base model.",
                 "measured": "Frozen tensors are unchanged. The drift of the base languages was measured; see below."}
         languages = proof.unproven_languages()
-        if logits not in told:
-            tone, headline = "unsure", f"Not proven: base languages. The other {len(counted)} checks passed"
-        elif languages:
-            tone, headline = "unsure", f"Not proven: some base languages. The other {len(counted)} checks passed"
-        elif not proof.complete:
-            tone, headline = "unsure", f"Not proven yet: error rates. The other {len(counted)} checks passed"
-        elif not measured:
+        missing = ["base languages" if logits not in told else "some base languages"] if languages or (
+            logits not in told) else []
+        missing += [] if proof.complete else ["error rates"]
+        if missing:
+            yet = "" if missing[0] != "error rates" else " yet"
+            tone, headline = "unsure", (f"Not proven{yet}: {' and '.join(missing)}. The other {len(counted)} checks "
+                                        "passed")
+        if proof.complete and not measured:
             tone, headline = "unsure", f"{headline}, new language not measured"
         compared = told.get(
             logits, "Frozen tensors are unchanged, but no base-language results could be compared; see below.")

@@ -23,6 +23,7 @@ ERROR_RATES = "character_error_rates"
 """The check that names the error rate of each language, or why it was not measured."""
 BASE_LANGUAGES = "base_languages"
 """The check that every base language is among the samples of the others, or which ones are not, and why."""
+_RATE = "error rate of "
 CheckOutcome = Literal["passed", "failed", "measured", "not proven"]
 
 
@@ -81,7 +82,13 @@ class Certificate:
     def proven(self) -> frozenset[str]:
         """What was computed, passed or failed: the names of checks, and of error rates by language."""
         return frozenset([*(check.name for check in self.checks if check.result != "not proven"),
-                          *(f"error rate of {one.language}" for one in self.errors if one.after is not None)])
+                          *(_RATE + one.language for one in self.errors if one.after is not None)])
+
+    def proves_more(self, other: Certificate) -> bool:
+        """Whether it has all that `other` has and more; or more of the error rates, which cost the most."""
+        mine, others = self.proven(), other.proven()
+        rates, others_rates = ({name for name in some if name.startswith(_RATE)} for some in (mine, others))
+        return mine > others or rates > others_rates
 
     def failed(self) -> tuple[str, ...]:
         """Names of the checks that failed."""

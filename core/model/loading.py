@@ -148,10 +148,10 @@ class TTSModel:
         most = self._batch_size(len(texts))
         if not self.lm.has_buffers(most, longest, sampling):
             needed = self.lm.decode_bytes(longest, sampling)
-            most = self._fitting(needed, most)
-            if most < len(texts):  # free the buffers of other batches and try again
-                self.lm.free_buffers()
-                most = self._fitting(needed, self._batch_size(len(texts)))
+            if not self._fits(needed * most):
+                self.lm.free_buffers()  # of other batches
+                most = self._fitting(needed, most)
+        freed = False  # whether one text ran out of memory, and gets another try
         while rest := len(texts) - len(found):
             count = min(most, rest)
             size = self._batch_size(count)
@@ -162,13 +162,16 @@ class TTSModel:
                     found += self.lm.generate([texts[index] for index in chosen], [voices[index] for index in chosen],
                                               sampling)[:count]
             except torch.OutOfMemoryError:
-                if count == 1:
+                if freed:
                     raise
                 out_of_memory = True
             if out_of_memory:  # not inside `except`, because the traceback keeps the buffers alive
                 self.lm.free_buffers()
                 torch.cuda.empty_cache()  # else a small tensor can keep a large block reserved
-                most = 1 << (count - 1).bit_length() - 1
+                freed = count == 1
+                most = 1 << max(0, (count - 1).bit_length() - 1)
+            else:
+                freed = False
         return found
 
     def stream(self, text: np.ndarray, voice: Voice | PreparedVoice,

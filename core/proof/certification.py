@@ -41,10 +41,11 @@ from core.training import replay
 from core.training.dataloader import Utterance, make_utterance
 from core.training.replay import ProbeSample
 from core.workspace import Workspace
-from data import manifest, normalisers
+from data import manifest
 from data.durable_files import append_text, hash_file, hash_tree, write_bytes
 from data.manifest import HELD_OUT
 from models.base import Generated, RecognitionScore, Sample, SampleLogits
+from models.registry import family as family_named
 
 SENTENCES = 40  # synthesized and scored in each language
 _EARLIER_SENTENCES = 16  # probed in each language of an earlier training
@@ -223,7 +224,7 @@ def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, reco
             continue
         found[language] = untrained if new and untrained else base, evaluation.spread_evenly(sentences, count)
     probes = [*base_probes(base), *earlier_language_probes(workspace, base)]
-    values = [_VERSION, hash_tree(base.base_folder), _recogniser(workspace, record.recogniser),
+    values = [_SCORES_VERSION, hash_tree(base.base_folder), _recogniser(workspace, record.recogniser),
               record.recogniser_language, hash_file(Path(recording)) if recording else "",
               dataclasses.asdict(finetuned.sampling), compute.numeric_environment(base.device)]
     score_cache = ScoreCache(workspace.cache / _FOLDER, _hash(values))
@@ -624,6 +625,7 @@ class CertificateProgress:
 
 
 _VERSION = 5  # increased when this module computes something else: then older certificates are not used again
+_SCORES_VERSION = 4  # the same of the scores of sentences
 _FOLDER = "certificates"  # in the workspace's cache
 
 
@@ -638,8 +640,14 @@ def compute_input_hash(workspace: Workspace, folder: Path, device: str, sentence
     base = hash_tree(workspace.model(record.origin.model))
     recogniser = _recogniser(workspace, record.recogniser)
     values = [_VERSION, device, sentences, dataclasses.asdict(record), dataset, rows, base, recogniser,
-              normalisers.installed_packages()]  # which decide what base languages can be read
+              _unread_languages(workspace, record)]
     return _hash(values)
+
+
+def _unread_languages(workspace: Workspace, record: CheckpointRecord) -> list[str]:
+    """The base languages whose texts need what is not installed: when it is, they can be compared."""
+    front_end = family_named(record.origin.family).load_front_end(workspace.model(record.origin.model))
+    return [language for language in front_end.base_languages if front_end.unready(language)]
 
 
 def _recogniser(workspace: Workspace, name: str) -> object:

@@ -32,7 +32,7 @@ from core.proof import certification
 from core.speech.evaluation import SpeechEvaluator
 from core.submission.job_chains import use_named_checkpoint
 from core.workspace import Workspace
-from data import normalisers
+from data.front_end import FrontEnd
 from tests import chatterbox_world
 from tests.worlds import Listener, extend_world, extended_world, train_options
 from ui import records as records_of_page
@@ -120,19 +120,35 @@ def test_a_base_language_that_was_not_probed_is_named_as_not_proven(world: Works
     assert f"**Not proven for some base languages**: {check.actual}." in _not_proven(made)
 
 
-def test_an_installed_language_package_asks_for_a_new_certificate(world: Workspace,
-                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    """A language that could not be read before can be compared then."""
-    requirements = (Path(__file__).parents[2] / "requirements-languages.txt").read_text("utf-8").replace("-", "_")
-    lines = [line.removeprefix("# ") for line in requirements.splitlines() if "==" in line or " @ " in line]
-    named = {line.split("==")[0].split(" @ ")[0] for line in lines}
-    assert named - set(normalisers.OPTIONAL_PACKAGES) == {"unidic_lite"}  # the dictionary that fugashi comes with
-    assert set(normalisers.OPTIONAL_PACKAGES) <= named
+def test_a_language_that_can_be_read_now_asks_for_a_new_certificate(world: Workspace,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package, or what it fetches, was not there when the certificate was computed."""
     folder = folder_of(world.runs / "gated", 8)
-    before = certification.compute_input_hash(world, folder, "cpu", 2)
-    assert before == certification.compute_input_hash(world, folder, "cpu", 2)
-    monkeypatch.setattr(normalisers, "installed_packages", lambda: [*normalisers.OPTIONAL_PACKAGES])
-    assert certification.compute_input_hash(world, folder, "cpu", 2) != before
+    readable = certification.compute_input_hash(world, folder, "cpu", 2)
+    assert readable == certification.compute_input_hash(world, folder, "cpu", 2)
+    monkeypatch.setattr(FrontEnd, "unready", lambda front_end, language: "a package" if language == "fr" else "")
+    assert certification.compute_input_hash(world, folder, "cpu", 2) != readable
+
+
+def test_a_certificate_with_more_error_rates_is_not_lost(world: Workspace) -> None:
+    """One of an older version lacks a check, and a new one without a recogniser lacks the rates."""
+    new = certified(world)
+    old = dataclasses.replace(new, checks=tuple(check for check in new.checks if check.name != "base_languages"))
+    poorer = dataclasses.replace(new, errors=new.errors[:1])
+    assert old.proves_more(poorer)
+    assert not poorer.proves_more(old)
+    assert new.proves_more(old)
+    assert not old.proves_more(new)
+    assert not new.proves_more(new)
+
+
+def test_the_headline_names_all_that_is_not_proven(world: Workspace) -> None:
+    made = certified(world)
+    languages = dataclasses.replace(made.check("base_languages"), result="not proven", actual="ru: no package")
+    rates = dataclasses.replace(made.check("character_error_rates"), actual=certificate.NOT_PROVEN_YET)
+    others = [check for check in made.checks if check.name not in (languages.name, rates.name)]
+    shown = str(certificate_view(dataclasses.replace(made, checks=(*others, languages, rates), errors=())))
+    assert "Not proven: some base languages and error rates. The other " in shown
 
 
 def test_a_chatterbox_without_its_voice_speaks_as_a_recording_and_is_probed(

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from core.model.loading import TTSModel
+from core.model.precision import Precision
 from core.speech.evaluation import SpeechEvaluator
 from core.training import memory_plan
 from models.base import Sampling, Voice
@@ -37,7 +38,8 @@ def measure(bench: Bench) -> BenchmarkResults:
     if bench.device.type != "cuda" and bench.sizes.certificate == FULL.certificate:
         return BenchmarkResults(())
     bench.say(f"Certificate: {sentences} sentences by both models")
-    models = [_ending(training.make(bench, scope).tts, codes) for scope in ("rows", "gated")]
+    wide = Precision(bench.device.type, torch.float32, "as a certificate is computed")
+    models = [_ending(training.make(bench, scope, chosen=wide).tts, codes) for scope in ("rows", "gated")]
     evaluator = SpeechEvaluator(ChatterboxVocoder(s3gen.make(bench)["float32"]), {"a voice": _voice(bench)}, None)
     letters = [token.text for token in models[0].front_end.added_tokens() if token.kind == "character"]
     random, texts, spoken = np.random.default_rng(0), list[tuple[str, str]](), list[Any]()
