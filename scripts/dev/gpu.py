@@ -30,7 +30,7 @@ from scripts.dev.benchmark import machine
 
 LIMIT_S = 480.0
 _ROOT = Path(__file__).resolve().parents[2]
-_BENCHMARKS = ("T3", "S3Gen", "GPT", "S2Mel", "training", "options", "extraction", "certificate")
+_BENCHMARKS = ("T3", "S3Gen", "GPT", "S2Mel", "training", "options", "extraction", "certificate", "built-in")
 _PARALLEL = ("-n", "auto", "--maxprocesses", "14", "--dist")
 _REFERENCE = _ROOT / ".reference" / "bin" / "python"
 

@@ -22,6 +22,7 @@ from models.generate import Stepper
 from models.language_model import TransformerLanguageModel
 from scripts.dev.benchmark import __main__ as command
 from scripts.dev.benchmark import (
+    builtin,
     certificate,
     extraction,
     gpt,
@@ -164,6 +165,14 @@ def test_options_are_measured_beside_none_of_them(bench: Bench, monkeypatch: pyt
     peaks = {row.what.split(", ")[2]: row.ours.median for row in found.rows[len(speeds):]}
     assert peaks["activation checkpointing"] < peaks["none"]
     assert "| none of them |" in results.as_markdown(machine.describe(torch.device("cpu")), {}, found)
+
+
+def test_the_built_in_model_decodes_on_a_gpu(bench: Bench) -> None:
+    assert not builtin.measure(bench).rows
+    with emulated_cuda():
+        found = builtin.measure(Bench(QUICK, torch.device("cuda"), None, lambda text: None))
+    assert [row.unit for row in found.rows] == 2 * (2 * ["ms"] + 4 * ["codes/s"])  # without and with adapters
+    assert all(row.ours.median > 0 for row in found.rows)
 
 
 def test_the_speech_of_a_certificate_is_measured_on_a_gpu(bench: Bench) -> None:

@@ -20,14 +20,26 @@ from config.errors import UserError
 from core import compute
 from core.workspace import Workspace
 from scripts.command import USAGE_ERROR, exit_with
-from scripts.dev.benchmark import certificate, extraction, gpt, machine, options, results, s2mel, s3gen, t3, training
+from scripts.dev.benchmark import (
+    builtin,
+    certificate,
+    extraction,
+    gpt,
+    machine,
+    options,
+    results,
+    s2mel,
+    s3gen,
+    t3,
+    training,
+)
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.reference import PublishedPackage
 from scripts.dev.benchmark.results import PUBLISHED, BenchmarkResults, BenchmarkRow
 from scripts.dev.benchmark.sizes import FULL, QUICK
 
 PARTS: dict[str, Callable[[Bench], BenchmarkResults]] = {
-    part.PART: part.measure for part in (t3, s3gen, gpt, s2mel, training, options, extraction, certificate)
+    part.PART: part.measure for part in (t3, s3gen, gpt, s2mel, training, options, extraction, certificate, builtin)
 }
 
 

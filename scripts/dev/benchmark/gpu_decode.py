@@ -31,7 +31,7 @@ def add_adapters(lm: TransformerLanguageModel, device: torch.device) -> None:
 
 
 def decode_rows(bench: Bench, part: str, models: Mapping[str, Any], adapt: Callable[[Bench, Any], None],
-                decoding: Callable[[Any, int, type[Stepper]], Measure], ms_a_code: Bound,
+                decoding: Callable[[Any, int, type[Stepper]], Measure], ms_a_code: Bound | None,
                 codes_a_second: Bound | None = None) -> list[BenchmarkRow]:
     """Milliseconds a code of one text, and codes a second of several, in half precision.
 
