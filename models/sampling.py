@@ -26,8 +26,8 @@ class Sampler:
         """`allowed` (V,) is True for codes that may be sampled; `stop` is never sampled first."""
         device = allowed.device
         self.uses_guidance, self.uses_top_p, self.top_k = False, False, 0
-        self.guidance, self.temperature, self.penalty, self.least, self.top_p, self._noise_scale = torch.zeros(
-            6, device=device).unbind()  # `least` is the logarithm of min-p
+        self.guidance, self.temperature, self.penalty, self.log_min_p, self.top_p, self._noise_scale = torch.zeros(
+            6, device=device).unbind()
         self.used = torch.zeros(texts, len(allowed), dtype=torch.bool, device=device)
         self._columns = torch.arange(len(allowed), device=device)
         self._is_stop = self._columns == stop
@@ -41,10 +41,10 @@ class Sampler:
         self.top_k = min(sampling.top_k, len(self._columns))
         for tensor, value in ((self.guidance, sampling.guidance), (self.penalty, sampling.repetition_penalty),
                               (self.temperature, max(sampling.temperature, _MIN_TEMPERATURE)),
-                              (self.least, sampling.min_p), (self.top_p, sampling.top_p),
+                              (self.log_min_p, sampling.min_p), (self.top_p, sampling.top_p),
                               (self._noise_scale, float(sampling.temperature > 0))):
             tensor.fill_(value)
-        self.least.log_()
+        self.log_min_p.log_()
         steps = torch.arange(len(self._keys), device=self._keys.device)
         self._keys.copy_(_hash(_hash(torch.full_like(steps, sampling.seed & _MASK)) ^ steps))
         self.used.fill_(False)
@@ -53,7 +53,7 @@ class Sampler:
     def sample(self, logits: torch.Tensor, step: torch.Tensor, guard: AlignmentGuard | None = None) -> torch.Tensor:
         """Codes (B,) from logits (B, V), with guidance (2 B, V), rows without text last; `step` () counts from 0.
 
-        Half of a code's kernels on a GPU are here and in the guard, so what can be computed once is in `reset`.
+        A third of a code's kernels on a GPU are here and in the guard, so what can be computed once is in `reset`.
         """
         logits = logits.float()
         if self.uses_guidance:
@@ -71,7 +71,7 @@ class Sampler:
 
     def _truncated(self, scores: torch.Tensor) -> torch.Tensor:
         """Log-probabilities (B, V), minus infinity for codes that min-p, top-k and top-p exclude."""
-        weakest = scores.amax(-1, keepdim=True) + self.least
+        weakest = scores.amax(-1, keepdim=True) + self.log_min_p
         scores = scores.masked_fill(scores < weakest, -torch.inf)
         if self.top_k:
             best, order = scores.topk(self.top_k)

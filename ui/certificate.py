@@ -163,11 +163,15 @@ def certificate_view(proof: Certificate) -> Html:
         told = {"passed": "Base-language results are bit-identical to those of the base model.",
                 "measured": "Frozen tensors are unchanged. The drift of the base languages was measured; see below."}
         languages = proof.unproven_languages()
-        missing = ["base languages" if logits not in told else "some base languages"] if languages or (
-            logits not in told) else []
-        missing += [] if proof.complete else ["error rates"]
+        missing = []
+        if logits not in told:
+            missing.append("base languages")
+        elif languages:
+            missing.append("some base languages")
+        if not proof.complete:
+            missing.append("error rates")
         if missing:
-            yet = "" if missing[0] != "error rates" else " yet"
+            yet = " yet" if missing == ["error rates"] else ""
             tone, headline = "unsure", (f"Not proven{yet}: {' and '.join(missing)}. The other {len(counted)} checks "
                                         "passed")
         if proof.complete and not measured:
@@ -175,7 +179,7 @@ def certificate_view(proof: Certificate) -> Html:
         compared = told.get(
             logits, "Frozen tensors are unchanged, but no base-language results could be compared; see below.")
         if logits in told and languages:
-            compared = f"{compared} Nothing was compared in others ({languages})."
+            compared = f"{compared} Of others nothing was compared ({languages})."
         banner = div(f"verdict {tone}", element("strong", headline), paragraph(compared), paragraph(new))
     about = job_views.facts([("Run", proof.run), ("Step", proof.step), ("Scope", proof.scope),
                              ("Base model", proof.model), ("Created", job_views.clock(proof.created))])

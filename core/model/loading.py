@@ -180,8 +180,6 @@ class TTSModel:
         if not self.lm.has_buffers(1, len(text), sampling) and not self._fits(
                 self.lm.decode_bytes(len(text), sampling)):
             self.lm.free_buffers()
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()  # else a small tensor can keep a large block reserved
         return self.lm.stream(text, voice, sampling)
 
     def _batch_size(self, count: int) -> int:
@@ -194,6 +192,7 @@ class TTSModel:
         return fitting if fitting == count else 1 << fitting.bit_length() - 1
 
     def _fits(self, needed: int) -> bool:
+        """Whether so many bytes are free for buffers."""
         free = compute.free_bytes(self.device)
         return free is None or needed <= _CACHE_SHARE * free
 

@@ -115,7 +115,7 @@ def test_a_base_language_that_was_not_probed_is_named_as_not_proven(world: Works
     assert not made.failed()
     shown = str(certificate_view(made))
     assert "Not proven: some base languages. The other " in shown
-    assert "Nothing was compared in others (fr: no clip of it comes with the model)." in shown
+    assert "Of others nothing was compared (fr: no clip of it comes with the model)." in shown
     assert ">All " not in shown
     assert f"**Not proven for some base languages**: {check.actual}." in _not_proven(made)
 

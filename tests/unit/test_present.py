@@ -366,6 +366,8 @@ def test_an_export_tells_its_place_and_what_failed_and_counts_its_checks() -> No
         assert part in shown
     assert shown.count("exports/mine") == 1
     assert "none failed" in certificate.exported_view({**result, "prefix_rows": "passed"})
+    assert "none failed, not proven: base languages" in certificate.exported_view(
+        {**result, "prefix_rows": "passed", "base_languages": "not proven"})
 
 
 def test_a_result_is_shown_as_it_was_reported() -> None:
