@@ -130,6 +130,33 @@ def _bits_of_float(_context, _value):
     return types.int32(types.float32), lambda _c, builder, _s, argument: builder.bitcast(*argument, _I32)
 
 
+@intrinsic
+def _float_of(_context, number):
+    """The float32 of a number of a cache: float32, or the bits of a bfloat16, which are its upper half."""
+    def generate(_c, builder, _s, argument):
+        if number == types.float32:
+            return argument[0]
+        return builder.bitcast(builder.shl(builder.zext(argument[0], _I32), ir.Constant(_I32, 16)), _F32)
+
+    return types.float32(number), generate
+
+
+@intrinsic
+def _number_like(_context, _value, numbers):
+    """A float32 as a number of the array `numbers`: itself, or the bits of the nearest bfloat16, as torch rounds."""
+    def generate(_c, builder, _s, arguments):
+        value, _ = arguments
+        if numbers.dtype == types.float32:
+            return value
+        bits = builder.bitcast(value, _I32)
+        odd = builder.and_(builder.lshr(bits, ir.Constant(_I32, 16)), ir.Constant(_I32, 1))
+        bits = builder.lshr(builder.add(builder.add(bits, ir.Constant(_I32, 0x7FFF)), odd), ir.Constant(_I32, 16))
+        is_nan = builder.fcmp_unordered("uno", value, value)
+        return builder.trunc(builder.select(is_nan, ir.Constant(_I32, 0x7FC0), bits), _I16)
+
+    return numbers.dtype(types.float32, numbers), generate
+
+
 def _vector_bytes(context: Any) -> int:
     """The bytes of a vector of the processor that code is made for."""
     features = context.codegen()._tm_features  # of the processor at hand, or NUMBA_CPU_FEATURES
@@ -535,7 +562,7 @@ def _multiply_parts(address):
 
 # The fields of a job of attention; the first one counts the parts that are taken, as in all jobs.
 (_JOINED, _COSINES, _SINES, _POSITIONS, _QUERIES, _KEYS, _VALUES, _ROW_STRIDE, _HEAD_STRIDE, _MIXED, _ROW_COUNT, _HEADS,
- _SIZE) = range(1, 14)
+ _SIZE, _NUMBER_BYTES) = range(1, 15)
 
 
 def attend(joined: torch.Tensor, heads: int, rotation: tuple[torch.Tensor, torch.Tensor] | None, storage: torch.Tensor,
@@ -543,18 +570,21 @@ def attend(joined: torch.Tensor, heads: int, rotation: tuple[torch.Tensor, torch
     """Store keys and values of one position, and attend to it and what is before it: results (B, width), and queries.
 
     `joined` (B, 3 * width) are queries, keys and values, `rotation` cosines and signed sines (B, head size), `storage`
-    (2, B, heads, capacity, head size) those of keys and values, `positions` (B,) int64. All are float32 else, and
-    contiguous; rows and heads of the storage may lie apart. Queries (B, heads, 1, head size) are rotated.
+    (2, B, heads, capacity, head size) those of keys and values, float32 or bfloat16, `positions` (B,) int64. All are
+    float32 else, and contiguous; rows and heads of the storage may lie apart. Queries (B, heads, 1, head size) are
+    rotated.
     """
     rows, capacity, size = len(joined), storage.shape[-2], storage.shape[-1]
     queries, mixed = torch.empty(rows, heads, 1, size), torch.empty(rows, heads * size)
     cosines, sines = rotation or (None, None)
-    assert (storage.dtype, storage.shape[1:3], storage.stride()[-2:]) == (torch.float32, (rows, heads), (size, 1))
-    keys, values = storage
+    assert (storage.shape[1:3], storage.stride()[-2:]) == ((rows, heads), (size, 1))
+    assert storage.is_cpu
+    assert storage.dtype in (torch.float32, torch.bfloat16), storage.dtype
+    (keys, values), number = storage, storage.itemsize
     job = array("q", (0, _address(joined, 3 * mixed.numel()), _address(cosines, rows * size),
                       _address(sines, rows * size), _address(positions, rows, torch.int64), queries.data_ptr(),
-                      keys.data_ptr(), values.data_ptr(), 4 * keys.stride(0), 4 * keys.stride(1), mixed.data_ptr(),
-                      rows, heads, size))
+                      keys.data_ptr(), values.data_ptr(), number * keys.stride(0), number * keys.stride(1),
+                      mixed.data_ptr(), rows, heads, size, number))
     if rows:
         inside = _attend(job.buffer_info()[0], capacity, _OPENMP, _attend_heads(), torch.get_num_threads())
         assert inside, f"A position is not below the {capacity} of the cache."
@@ -563,7 +593,7 @@ def attend(joined: torch.Tensor, heads: int, rotation: tuple[torch.Tensor, torch
 
 @_compiled
 def _attend(address, capacity, start, attend, threads):
-    job = carray(_pointer(address), _SIZE + 1, np.int64)
+    job = carray(_pointer(address), _NUMBER_BYTES + 1, np.int64)
     positions = carray(_pointer(job[_POSITIONS]), job[_ROW_COUNT], np.int64)
     inside = positions.min() >= 0 and positions.max() < capacity
     if inside:
@@ -592,16 +622,16 @@ def _attend_head(query, keys, values, scale, weights, mixed):
         first, second, third, fourth = f32(0), f32(0), f32(0), f32(0)
         key_1, key_2, key_3, key_4 = keys[at], keys[at + 1], keys[at + 2], keys[at + 3]
         for place in range(size):
-            first += query[place] * key_1[place]
-            second += query[place] * key_2[place]
-            third += query[place] * key_3[place]
-            fourth += query[place] * key_4[place]
+            first += query[place] * _float_of(key_1[place])
+            second += query[place] * _float_of(key_2[place])
+            third += query[place] * _float_of(key_3[place])
+            fourth += query[place] * _float_of(key_4[place])
         weights[at], weights[at + 1], weights[at + 2], weights[at + 3] = first, second, third, fourth
         at += 4
     while at < count:
         first = f32(0)
         for place in range(size):
-            first += query[place] * keys[at, place]
+            first += query[place] * _float_of(keys[at, place])
         weights[at] = first
         at += 1
     largest = f32(-np.inf)
@@ -616,25 +646,38 @@ def _attend_head(query, keys, values, scale, weights, mixed):
     while at + 4 <= count:
         value_1, value_2, value_3, value_4 = values[at], values[at + 1], values[at + 2], values[at + 3]
         for place in range(size):
-            mixed[place] += (weights[at] * value_1[place] + weights[at + 1] * value_2[place]
-                             + weights[at + 2] * value_3[place] + weights[at + 3] * value_4[place])
+            mixed[place] += (weights[at] * _float_of(value_1[place]) + weights[at + 1] * _float_of(value_2[place])
+                             + weights[at + 2] * _float_of(value_3[place])
+                             + weights[at + 3] * _float_of(value_4[place]))
         at += 4
     while at < count:
         for place in range(size):
-            mixed[place] += weights[at] * values[at, place]
+            mixed[place] += weights[at] * _float_of(values[at, place])
         at += 1
     for place in range(size):
         mixed[place] /= total
 
 
+@_compiled
+def _store_and_attend(query, key, value, keys, values, scale, weights, mixed):
+    """Store a key and a value (size,) at the end of keys and values (T * size,), and attend to them."""
+    size = len(query)
+    last = len(keys) - size
+    for at in range(size):
+        keys[last + at] = _number_like(key[at], keys)
+        values[last + at] = _number_like(value[at], values)
+    count = len(keys) // size
+    _attend_head(query, keys.reshape(count, size), values.reshape(count, size), scale, weights, mixed)
+
+
 @_thread_function
 def _attend_heads(address):
     """Rotate, store and attend for one head of a row, until none is left."""
-    job = carray(_pointer(address), _SIZE + 1, np.int64)
+    job = carray(_pointer(address), _NUMBER_BYTES + 1, np.int64)
     heads, size = job[_HEADS], job[_SIZE]
     scale = f32(1) / np.sqrt(f32(size))
     positions = carray(_pointer(job[_POSITIONS]), job[_ROW_COUNT], np.int64)
-    weights = np.empty(positions.max() + 4, f32)
+    weights, key = np.empty(positions.max() + 4, f32), np.empty(size, f32)
     while True:
         index = _take_next(address)
         row, head = index // heads, index % heads
@@ -646,9 +689,13 @@ def _attend_heads(address):
         query = _floats(job[_QUERIES] + 4 * size * index, size)
         place = row * job[_ROW_STRIDE] + head * job[_HEAD_STRIDE]
         count = positions[row] + 1
-        keys, values = _floats(job[_KEYS] + place, count * size), _floats(job[_VALUES] + place, count * size)
         _rotate(_floats(joined, size), cosine, sine, query)
-        _rotate(_floats(joined + 4 * size * heads, size), cosine, sine, keys[(count - 1) * size:])
-        values[(count - 1) * size:] = _floats(joined + 8 * size * heads, size)
-        _attend_head(query, keys.reshape(count, size), values.reshape(count, size), scale, weights,
-                     _floats(job[_MIXED] + 4 * size * index, size))
+        _rotate(_floats(joined + 4 * size * heads, size), cosine, sine, key)
+        value, mixed = _floats(joined + 8 * size * heads, size), _floats(job[_MIXED] + 4 * size * index, size)
+        if job[_NUMBER_BYTES] == 4:
+            keys, values = _floats(job[_KEYS] + place, count * size), _floats(job[_VALUES] + place, count * size)
+            _store_and_attend(query, key, value, keys, values, scale, weights, mixed)
+        else:
+            half_keys = carray(_pointer(job[_KEYS] + place), count * size, np.uint16)
+            half_values = carray(_pointer(job[_VALUES] + place), count * size, np.uint16)
+            _store_and_attend(query, key, value, half_keys, half_values, scale, weights, mixed)

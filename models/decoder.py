@@ -64,12 +64,16 @@ class KVCache:
         self.storage = torch.zeros(config.layers, 2, batch, config.heads, capacity, head, device=device, dtype=dtype)
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor):
-        """Store (B, heads, T, head size) at positions (B, T); the layer's keys and values over the span."""
+        """Store (B, heads, T, head size) at positions (B, T); the layer's keys and values over the span.
+
+        On a CPU these are float32, in which attention is fastest there.
+        """
         stored_keys, stored_values = self.storage[layer]
         index = positions[:, None, :, None].expand_as(keys)
         stored_keys.scatter_(2, index, keys.to(stored_keys.dtype))
         stored_values.scatter_(2, index, values.to(stored_values.dtype))
-        return stored_keys[:, :, :self.span], stored_values[:, :, :self.span]
+        found = stored_keys[:, :, :self.span], stored_values[:, :, :self.span]
+        return found if self.storage.is_cuda else tuple(part.float() for part in found)
 
     def watch(self, layer: int, rows: torch.Tensor) -> torch.Tensor | None:
         """Where a step's queries of a watched layer go, (B, width), beside `rows` (B, width); None for other layers."""

@@ -16,6 +16,7 @@ from torch import nn
 from models.alignment_guard import AlignmentGuard, text_attention
 from models.base import FinishReason, Generated, PreparedVoice, Sampling, Voice
 from models.decoder import KVCache
+from models.quantize import is_quantized
 from models.sampling import Sampler
 from models.speech_network import SpeechNetwork, SpeechNetworkConfig
 
@@ -27,7 +28,7 @@ _MAX_PERIOD_S, _REPEATED_S = 1, 2  # a pattern of up to one second that repeats 
 def prepare_voice(network: SpeechNetwork, voice: Voice, device: torch.device) -> PreparedVoice:
     """Keys and values of the conditioning of `voice`: it precedes the text, so it does not depend on it."""
     embedded = network.embed_voice(voice, device)
-    cache = KVCache(network.config.decoder, 1, embedded.shape[1], device, cache_type(embedded))
+    cache = KVCache(network.config.decoder, 1, embedded.shape[1], device, cache_type(network, embedded))
     network.hidden_states(embedded, cache)
     return PreparedVoice(voice, cache.storage[:, :, 0])
 
@@ -264,6 +265,8 @@ class Stepper:
         return nn.utils.rnn.pad_sequence(rows, batch_first=True), lengths
 
 
-def cache_type(vectors: torch.Tensor) -> torch.dtype:
-    """On a CPU float32, in which attention is fastest there whatever the type of the other products."""
-    return vectors.dtype if vectors.device.type == "cuda" else torch.float32
+def cache_type(network: SpeechNetwork, vectors: torch.Tensor) -> torch.dtype:
+    """On a GPU that of the vectors; on a CPU bfloat16 with quantized weights, as a step reads the cache too."""
+    if vectors.device.type == "cuda":
+        return vectors.dtype
+    return torch.bfloat16 if is_quantized(network) else torch.float32

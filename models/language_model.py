@@ -155,7 +155,7 @@ class TransformerLanguageModel:
         if self.device.type == "cuda":  # buffers of few sizes, see `CUDAGraphStepper`
             positions = generate.rounded_up(positions)
         rows = 2 if generate.is_guided(self.module, sampling) else 1
-        cache = rows * decoder.layers * 2 * decoder.width * positions * generate.cache_type(first).itemsize
+        cache = rows * decoder.layers * 2 * decoder.width * positions * generate.cache_type(self.module, first).itemsize
         states = self.max_speech_length * decoder.width * first.itemsize if self.module.keeps_hidden_states else 0
         return cache + states
 

@@ -1,9 +1,9 @@
 """Smaller weights for decoding on a CPU: a step reads all weights, so fewer bytes are less time.
 
 `speech_network.quantize_decoding_` converts the matrices that a step reads, those of the layers and of the speech
-head, to bfloat16, or to int8 with one scale per row. Activations between them stay float32, and so do embeddings,
-norms and the cache. `python -m scripts.dev.benchmark` measures the loss of accuracy. The conversion is permanent: load
-the model again to train it or to prove anything about it.
+head, to bfloat16, or to int8 with one scale per row. The cache of keys and values is bfloat16 then; attention over it
+is float32, and so are activations, embeddings and norms. `python -m scripts.dev.benchmark` measures the loss of
+accuracy. The conversion is permanent: load the model again to train it or to prove anything about it.
 
 Rows are multiplied with int8 weights by `models.cpu_loops`, rounded to 16-bit integers, and their products are summed
 exactly. Nearly all of the error is thus the rounding of the weights.
@@ -12,6 +12,7 @@ exactly. Nearly all of the error is thus the rounding of the weights.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -150,6 +151,11 @@ def quantize_(module: nn.Module, kind: str, within: str = "") -> int:
             setattr(module.get_submodule(parent), leaf, layer)
     part = module.get_submodule(within)  # a head is another module now
     return sum(value.numel() * value.element_size() for value in (*part.parameters(), *part.buffers()))
+
+
+def is_quantized(module: Any) -> bool:
+    """Whether a part of it was converted by `quantize_`."""
+    return any(isinstance(part, tuple(KINDS.values())) for part in module.modules())
 
 
 def _groups_of_same_input(layers: Mapping[str, nn.Module]) -> list[list[str]]:

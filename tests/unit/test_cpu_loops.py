@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -162,7 +163,7 @@ def test_nothing_is_made_of_no_rows() -> None:
     lambda: multiply(noise(2, 64), [noise(3, 64)], [None], residual=noise(2, 3).double()),
     lambda: Int8Linear(noise(3, 64))(noise(2, 65)),
     lambda: Int8Linear(noise(3, 64)).to(torch.bfloat16)(noise(2, 64)),
-    lambda: attend(noise(2, 96), 2, None, noise(2, 2, 2, 5, 16).bfloat16(), torch.tensor([0, 1])),
+    lambda: attend(noise(2, 96), 2, None, noise(2, 2, 2, 5, 16).half(), torch.tensor([0, 1])),
     lambda: attend(noise(2, 96), 2, None, noise(2, 2, 2, 5, 16), torch.tensor([0, 1], dtype=torch.int32)),
     lambda: attend(noise(2, 96), 2, None, noise(2, 2, 2, 5, 16), torch.tensor([0, 5])),
     lambda: attend(noise(2, 96), 2, None, noise(2, 2, 2, 5, 16), torch.tensor([-1, 0]))])
@@ -173,9 +174,10 @@ def test_tensors_that_the_loops_would_misread_are_refused(wrong: Callable[[], ob
 
 @pytest.mark.parametrize("size", [16, 64, 80])
 @pytest.mark.parametrize("rotated", [True, False])
-def test_attention_is_that_of_torch(size: int, rotated: bool) -> None:
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_attention_is_that_of_torch(kind: torch.dtype, size: int, rotated: bool) -> None:
     rows, heads, capacity = 3, 2, 900
-    storage = noise(2, rows + 1, heads, capacity, size)[:, :rows]  # of more rows, as in a larger cache
+    storage = noise(2, rows + 1, heads, capacity, size).to(kind)[:, :rows]  # of more rows, as in a larger cache
     before = storage.clone()
     joined, positions = noise(rows, 3 * heads * size, seed=1), torch.tensor([0, 6, 899])
     cosines, sines = noise(rows, size, seed=2), noise(rows, size, seed=3)
@@ -184,15 +186,31 @@ def test_attention_is_that_of_torch(size: int, rotated: bool) -> None:
         query, key, value = joined[row].view(3, heads, size)
         if rotated:
             query, key = (part * cosines[row] + part.roll(size // 2, -1) * sines[row] for part in (query, key))
-        keys, values = before[:, row, :, :position + 1].clone()
-        keys[:, position], values[:, position] = key, value
+        keys, values = before[:, row, :, :position + 1].float()
+        keys[:, position], values[:, position] = storage[:, row, :, position].float()
         wanted = F.scaled_dot_product_attention(query[:, None], keys, values)[:, 0].flatten()
         assert torch.allclose(mixed[row], wanted, rtol=1e-5, atol=2e-6)
         assert torch.allclose(queries[row, :, 0], query, rtol=1e-6, atol=1e-6)
-        assert torch.allclose(storage[0, row, :, position], key, rtol=1e-6, atol=1e-6)
-        assert torch.equal(storage[1, row, :, position], value)
+        step = {torch.float32: 1e-6, torch.bfloat16: 2**-7}[kind]  # a rotated key may be just above a half
+        assert torch.allclose(storage[0, row, :, position].float(), key, rtol=step, atol=1e-6)
+        assert torch.equal(storage[1, row, :, position], value.to(kind))
         assert torch.equal(storage[:, row, :, :position], before[:, row, :, :position])
         assert torch.equal(storage[:, row, :, position + 1:], before[:, row, :, position + 1:])
+
+
+def test_a_cache_of_bfloat16_rounds_as_torch_does() -> None:
+    """To the nearest, to even ones between two, beyond the largest to infinity; NaN stays NaN."""
+    bits = torch.randint(-2**31, 2**31, (4096,), generator=torch.Generator().manual_seed(0))
+    middles = (bits & ~0xFFFF) | 0x8000
+    values = torch.cat([bits, middles, middles + 1, middles - 1]).to(torch.int32).view(torch.float32)
+    values = torch.cat([values, torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 3.4e38, 1e-45, 65280.0])])
+    rows = values.view(-1, 8)
+    joined = torch.cat([torch.zeros(len(rows), 16), rows], 1)
+    storage = torch.zeros(2, len(rows), 1, 1, 8, dtype=torch.bfloat16)
+    attend(joined, 1, None, storage, torch.zeros(len(rows), dtype=torch.int64))
+    found, wanted = storage[1].flatten(), values.bfloat16()
+    assert torch.equal(found.isnan(), wanted.isnan())
+    assert torch.equal(found[~found.isnan()].view(torch.int16), wanted[~wanted.isnan()].view(torch.int16))
 
 
 def test_loops_are_compiled_where_no_folder_can_keep_them(monkeypatch: pytest.MonkeyPatch) -> None:

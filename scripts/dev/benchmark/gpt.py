@@ -17,7 +17,8 @@ from core.model import precision
 from models import teacher_forcing
 from models.base import LossOptions, Sample, Sampling, Voice
 from models.cuda_graph_decode import CUDAGraphStepper
-from models.generate import Stepper, prepare_voice
+from models.decoder import KVCache
+from models.generate import Stepper, cache_type, prepare_voice
 from models.indextts2 import unified_voice
 from models.indextts2.conditioning import PositionTable
 from models.indextts2.unified_voice import IndexTTS2LanguageModel, UnifiedVoice, UnifiedVoiceConfig
@@ -190,7 +191,8 @@ def _logits(model: UnifiedVoice, sample: Sample, device: torch.device) -> torch.
     """Teacher-forced logits of the codes (U + 1, codes), in float32."""
     batch = teacher_forcing.collate([sample], model.config, device, LossOptions(), [0])
     rows, _, codes_at = teacher_forcing.embed_rows(model, batch)
-    hidden = model.hidden_states(rows)[0]
+    cache = KVCache(model.config.decoder, 1, rows.shape[1], device, cache_type(model, rows))  # it may be rounded too
+    hidden = model.hidden_states(rows, cache)[0]
     return model.speech_head(hidden[codes_at[0]]).float()[:, :model.config.start_speech]
 
 

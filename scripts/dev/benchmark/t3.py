@@ -20,7 +20,8 @@ from models.base import LossOptions, PreparedVoice, Sample, Sampling, Voice
 from models.chatterbox import codec, t3
 from models.chatterbox.family import BASE_CODE_LIMIT, CODES_PER_TOKEN
 from models.cuda_graph_decode import CUDAGraphStepper
-from models.generate import Stepper, prepare_voice
+from models.decoder import KVCache
+from models.generate import Stepper, cache_type, prepare_voice
 from models.language_model import TransformerLanguageModel
 from models.speech_network import T3, quantize_decoding_
 from scripts.dev.benchmark.bench import Bench
@@ -220,7 +221,9 @@ def logits(model: T3, sample: Sample, device: torch.device) -> torch.Tensor:
 def _speech_logits(model: T3, sample: Sample, device: torch.device, text_dropout: float) -> torch.Tensor:
     batch = teacher_forcing.collate([sample], model.config, device, LossOptions(text_dropout), [0])
     rows, _, codes_at = teacher_forcing.embed_rows(model, batch)
-    hidden = model.tfmr(rows.to(model.speech_emb.weight.dtype))[0]
+    rows = rows.to(model.speech_emb.weight.dtype)
+    cache = KVCache(model.config.decoder, 1, rows.shape[1], device, cache_type(model, rows))  # it may be rounded too
+    hidden = model.tfmr(rows, cache)[0]
     return model.speech_head(hidden[codes_at[0]]).float()[:, :model.config.start_speech]
 
 
