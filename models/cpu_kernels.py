@@ -1,10 +1,10 @@
 """Kernels for one position of a few rows on a CPU: what a decoding step spends its time on.
 
 The functions are those of `models.triton_kernels`. An operation of torch takes one to three microseconds for a few
-rows, a call of a module another one, and a layer has about a hundred of them. Here a layer of float32 or int8 is five
-compiled loops (`models.cpu_loops`), with the norms, activations and residuals in them. Results differ from those of
-the modules by rounding. Layers with adapters, and those in bfloat16, are called as they are, between loops that give
-the same bits: what adapters do not act on is bit-identical with the model that has none.
+rows, a call of a module another one, and a layer has about a hundred of them. Here a layer is five compiled loops
+(`models.cpu_loops`), with the norms, activations and residuals in them. Results differ from those of the modules by
+rounding. Layers with adapters, and others that the loops do not multiply, are called as they are, between loops that
+give the same bits: what adapters do not act on is bit-identical with the model that has none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 
 from models import cpu_loops
 from models.matmul_backends import Linear, uses_loops
-from models.quantize import FusedLinearPart, Int8Linear
+from models.quantize import BFloat16Linear, FusedLinearPart, Int8Linear
 
 _ACTIVATIONS = {"": cpu_loops.PLAIN, "gelu": cpu_loops.GELU, "swiglu": cpu_loops.SWIGLU}
 
@@ -33,9 +33,10 @@ def linear(rows: torch.Tensor, layers: Sequence[nn.Module], norm: Any = None,
     residual = None if residual is None else residual.contiguous()
     if isinstance(whole, Int8Linear):
         return cpu_loops.multiply(rows, [whole.weight], [whole.bias], [whole.scale], parameters, residual, kind)
-    plain = [layer for layer in layers if isinstance(layer, Linear) and type(layer) is Linear]
-    if len(plain) == len(layers) and all(uses_loops(rows, layer.weight, layer.bias) for layer in plain):
-        return cpu_loops.multiply(rows, [layer.weight for layer in plain], [layer.bias for layer in plain], (),
+    parts: Sequence[Any] = [whole] if isinstance(whole, BFloat16Linear) else layers
+    if all(part.uses_loops(rows) if isinstance(part, BFloat16Linear)
+           else type(part) is Linear and uses_loops(rows, part.weight, part.bias) for part in parts):
+        return cpu_loops.multiply(rows, [part.weight for part in parts], [part.bias for part in parts], (),
                                   parameters, residual, kind)
     if parameters is not None:
         rows = cpu_loops.normalize(rows, parameters)

@@ -11,6 +11,7 @@ shapes alone. On a GPU everything here is torch's own.
 from __future__ import annotations
 
 import math
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -48,18 +49,22 @@ def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None =
 
 
 def uses_loops(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    """Whether `linear` multiplies rows (..., width) by weights (N, width) with `models.cpu_loops`."""
+    """Whether rows (..., width) are multiplied by weights (N, width), float32 or bfloat16, with `models.cpu_loops`."""
     few = rows.numel() < _FEW_ROWS * rows.shape[-1] and rows.numel() * len(weight) >= _SMALL
-    if not few or type(rows) is not torch.Tensor or torch.compiler.is_compiling() or not _is_plain(rows, weight):
-        return False  # many, fake, traced, or of another type
+    if not few or type(rows) is not torch.Tensor or torch.compiler.is_compiling():
+        return False  # many, fake or traced
+    if not _is_plain(rows, weight, torch.bfloat16):
+        return False  # of another type
     fits = rows.shape[-1] == weight.shape[1] and not weight.shape[1] % _LOOP_WIDTH and weight.is_contiguous()
-    return fits and (bias is None or (bias.shape == weight.shape[:1] and bias.dtype == weight.dtype
+    return fits and (bias is None or (bias.shape == weight.shape[:1] and bias.dtype == rows.dtype
                                       and bias.is_contiguous()))
 
 
-def _is_plain(rows: torch.Tensor, weight: torch.Tensor) -> bool:
-    types = (rows.device.type, weight.device.type, rows.dtype, weight.dtype)
-    return types == ("cpu", "cpu", torch.float32, torch.float32) and not torch.is_grad_enabled()
+def _is_plain(rows: torch.Tensor, weight: torch.Tensor, other: torch.dtype = torch.float32) -> bool:
+    """Whether both are on the CPU and float32, or the weights of the `other` type, and no gradients are wanted."""
+    types = (rows.device.type, weight.device.type, rows.dtype)
+    return (types == ("cpu", "cpu", torch.float32) and weight.dtype in (torch.float32, other)
+            and not torch.is_grad_enabled())
 
 
 def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -91,10 +96,23 @@ def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch
 def can_pack(dtype: torch.dtype) -> bool:
     """Whether weights of `dtype` can be packed for oneDNN once, instead of at each product.
 
-    In bfloat16 oneDNN needs AVX-512 (or AVX-NE-CONVERT); elsewhere the call raises an error.
+    In bfloat16 on a processor that multiplies it: oneDNN emulates it with AVX-512 alone, and raises an error elsewhere.
     """
     known = _HAS_ONEDNN and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-    return known and (dtype is not torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return known and (dtype is not torch.bfloat16 or _multiplies_bfloat16())
+
+
+def _multiplies_bfloat16() -> bool:
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported() and (torch.cpu._is_avx512_bf16_supported()
+                                                             or torch.cpu._is_amx_tile_supported())
+
+
+def reads_bfloat16_fast() -> bool:
+    """Whether the loops over bfloat16 weights were measured to be faster than float32 on processors such as this one.
+
+    They are with AVX2 or AVX-512, on the threads of torch's OpenMP, which other systems than Linux lack.
+    """
+    return sys.platform == "linux" and torch.backends.cpu.get_cpu_capability().startswith(("AVX2", "AVX512"))
 
 
 def pack(weight: torch.Tensor, rows: int) -> torch.Tensor:

@@ -19,32 +19,43 @@ import torch.nn.functional as F
 from torch import nn
 
 from config.errors import UserError
-from models.matmul_backends import Linear, can_pack, pack, product
+from models.matmul_backends import Linear, can_pack, linear, pack, product, uses_loops
 
 _ADAPTERS = "lora_"
-_DECODED_ROWS = 2  # of a step with guidance; a prefill of many takes as long in this layout as in torch's own
+_PACKED_ROWS = 4  # from which packed weights are faster than the loops, by a third with 8 rows
 _SAME_INPUT = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gated", "up_proj": "gated"}
 
 
 class BFloat16Linear(nn.Module):
-    """A linear layer that multiplies in bfloat16, with packed weights where possible."""
+    """A linear layer with bfloat16 weights on a CPU.
+
+    Few rows are multiplied by `models.cpu_loops`, in float32. Where the processor multiplies bfloat16, more of them are
+    rounded to it and multiplied by a second, packed copy of the weights, else by the weights in float32.
+    """
 
     weight: torch.Tensor
     bias: torch.Tensor | None
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         super().__init__()
-        half = weight.detach().to(torch.bfloat16)
-        self.packed = can_pack(half.dtype) and half.device.type == "cpu"
-        self.register_buffer("weight", pack(half, _DECODED_ROWS) if self.packed else half)
-        self.register_buffer("bias", None if bias is None else bias.detach().to(torch.bfloat16))
+        self.register_buffer("weight", weight.detach().to(torch.bfloat16).contiguous())
+        self.register_buffer("bias", None if bias is None else bias.detach().float())
+        packs = can_pack(self.weight.dtype) and self.weight.device.type == "cpu"
+        self._packed = pack(self.weight, _PACKED_ROWS) if packs else None
+
+    def uses_loops(self, rows: torch.Tensor) -> bool:
+        """Whether rows (..., width) are multiplied by `models.cpu_loops`."""
+        few = self._packed is None or rows.numel() < _PACKED_ROWS * rows.shape[-1]
+        return few and uses_loops(rows, self.weight, self.bias)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """(..., width) to (..., outputs), in the type of the input."""
-        rows = hidden.to(torch.bfloat16)
-        multiply = product if self.packed else F.linear
-        result = multiply(rows, self.weight, self.bias)
-        return result.to(hidden.dtype)
+        rows = hidden.float()
+        if self._packed is None or self.uses_loops(rows):
+            weight = self.weight if self.uses_loops(rows) else self.weight.float()
+            return linear(rows, weight, self.bias).to(hidden.dtype)
+        bias = None if self.bias is None else self.bias.to(torch.bfloat16)
+        return product(hidden.to(torch.bfloat16), self._packed, bias).to(hidden.dtype)
 
 
 class Int8Linear(nn.Module):

@@ -20,6 +20,7 @@ from core import compute
 from core.model.loading import TTSModel
 from core.model.prefix import is_count
 from models.base import Vocoder
+from models.matmul_backends import reads_bfloat16_fast
 
 _LARGE = 50_000_000  # parameters
 _CPU_FEATURES = ("avx512_bf16", "amx_bf16")
@@ -85,7 +86,7 @@ def apply_synthesis_precision(asked: str, model: TTSModel, vocoder: Vocoder) -> 
     """Cast or quantize both for synthesis to the precision `asked` for, or the best for `auto`; returns a description.
 
     This cannot be undone: load the model again to prove anything. A CPU reads all weights for each code, so fewer bytes
-    are less time; a small model gains nothing.
+    are less time, also where it has to widen bfloat16 before each product; a small model gains nothing.
     """
     module, device = model.lm.module, model.device
     if asked == "auto" and sum(value.numel() for value in module.parameters()) < _LARGE:
@@ -95,6 +96,10 @@ def apply_synthesis_precision(asked: str, model: TTSModel, vocoder: Vocoder) -> 
             raise UserError("8-bit weights are for the CPU; the device is CUDA.", "Choose the precision `auto`.")
         size = model.lm.quantize_("int8")
         return f"int8 weights, {size / 1e9:.2f} GB a step; the vocoder in float32"
+    if (device.type == "cpu" and asked != "float32" and torch.bfloat16 not in _hardware(device)[0]
+            and reads_bfloat16_fast()):
+        size = model.lm.quantize_("bfloat16")
+        return f"bfloat16 weights, {size / 1e9:.2f} GB a step, computed in float32; the vocoder in float32"
     chosen = decide(asked, device)
     if chosen.dtype is torch.float32:
         return str(chosen)

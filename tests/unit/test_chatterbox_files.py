@@ -17,14 +17,16 @@ from safetensors.torch import load_file, save_file
 
 from config.errors import UserError
 from config.schema import SamplingOptions, SoundOptions
+from core import compute
 from core.model import precision
 from core.model.loading import TTSModel, load_base
 from core.speech.synthesis import Synthesizer, find_voice, join_chunks, unused_controls
 from core.workspace import Workspace
 from data.acoustics.voice_encoder import VoiceEncoder
+from models import matmul_backends
 from models.base import Generated, VocoderOptions
 from models.chatterbox import model_folder
-from models.chatterbox.codec import _watermarker
+from models.chatterbox.codec import ChatterboxVocoder, _watermarker
 from models.chatterbox.family import Chatterbox
 from models.chatterbox.speech_tokenizer import SpeechTokenizer
 from models.tiny.family import Tiny
@@ -275,15 +277,28 @@ def test_a_control_that_reaches_nothing_is_named() -> None:
     assert unused_controls(SoundOptions(flow_steps=4), Chatterbox()) == []
 
 
-@pytest.mark.parametrize("asked", ["float32", "bfloat16", "int8"])
-def test_it_speaks_in_every_precision(world: Workspace, asked: str) -> None:
+@pytest.mark.parametrize("multiplies_bfloat16", [True, False])
+@pytest.mark.parametrize("asked", ["auto", "float32", "bfloat16", "int8"])
+def test_it_speaks_in_every_precision(world: Workspace, asked: str, multiplies_bfloat16: bool,
+                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without products of bfloat16, which other processors may have, weights alone are bfloat16 where that is fast."""
+    monkeypatch.setattr(precision, "_LARGE", 0)
+    if not multiplies_bfloat16:
+        monkeypatch.setattr(compute, "cpu_capabilities", dict)
+        monkeypatch.setattr(matmul_backends, "_multiplies_bfloat16", lambda: False)
+        monkeypatch.setattr(precision, "reads_bfloat16_fast", lambda: True)
     model = load_base(world, "chatterbox", CPU)
     speaker = Synthesizer(model, sound=SoundOptions(watermark=False))
     try:
-        precision.apply_synthesis_precision(asked, model, speaker.vocoder)
+        described = precision.apply_synthesis_precision(asked, model, speaker.vocoder)
     except UserError as error:
-        assert asked == "bfloat16"
+        assert (asked, multiplies_bfloat16) == ("bfloat16", True)
         pytest.skip(f"this processor cannot: {error.message}")
+    if not multiplies_bfloat16:
+        wanted = {"float32": "float32 (asked for)", "int8": "int8 weights"}.get(asked, "bfloat16 weights")
+        assert described.startswith(wanted)
+        assert isinstance(speaker.vocoder, ChatterboxVocoder)
+        assert {value.dtype for value in speaker.vocoder._vocoder.parameters()} == {torch.float32}
     waveform = join_chunks(list(speaker.synthesize("a b", "en", SamplingOptions(seed=1))))
     assert torch.isfinite(waveform).all()
     assert waveform.abs().max() > 0

@@ -32,6 +32,14 @@ def network(kind: str) -> nn.Module:
     return made.requires_grad_(False).eval()
 
 
+def convert(module: nn.Module, weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`widened`: bfloat16 on a processor that does not multiply it."""
+    if weights == "widened":
+        monkeypatch.setattr(matmul_backends, "_multiplies_bfloat16", lambda: False)
+    if weights != "float32":
+        quantize_(module, "int8" if weights == "int8" else "bfloat16", "layers" if isinstance(module, Decoder) else "h")
+
+
 def step(module: nn.Module, aligned: bool) -> tuple[torch.Tensor, KVCache]:
     """The states after a step on rows at the last position of the cache, or at different ones, and the cache."""
     cache = KVCache(module.config, ROWS, CAPACITY, torch.device("cpu"), torch.float32)  # type: ignore[arg-type]
@@ -56,19 +64,21 @@ def assert_as_the_modules(module: nn.Module, monkeypatch: pytest.MonkeyPatch, al
 
 
 @pytest.mark.parametrize("aligned", [True, False])
-@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("size", ["as it is", "large enough for the loops"])
+@pytest.mark.parametrize("weights", ["float32", "bfloat16", "widened", "int8"])
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_a_step_is_that_of_the_modules(
-    kind: str, weights: str, aligned: bool, monkeypatch: pytest.MonkeyPatch,
+    kind: str, weights: str, size: str, aligned: bool, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if size != "as it is":
+        monkeypatch.setattr(matmul_backends, "_SMALL", 0)
     module = network(kind)
-    if weights != "float32":
-        quantize_(module, weights, "layers" if kind == "decoder" else "h")
+    convert(module, weights, monkeypatch)
     assert_as_the_modules(module, monkeypatch, aligned, 1e-2 if weights == "bfloat16" else 2e-4)
 
 
 @pytest.mark.parametrize("rows", [None, [True, False]], ids=["all rows", "some rows"])
-@pytest.mark.parametrize("weights", ["float32", "int8"])
+@pytest.mark.parametrize("weights", ["float32", "widened", "int8"])
 @pytest.mark.parametrize(("kind", "adapter"), [("decoder", "lora"), ("decoder", "dora"), ("decoder", "adalora"),
                                                ("gpt2", "lora")])
 def test_layers_with_adapters_are_called_as_they_are(
@@ -83,8 +93,7 @@ def test_layers_with_adapters_are_called_as_they_are(
     plain, _ = step(module, True)
     with adapters.enabled(True):
         step(module, True)  # DoRA's norms, which need the weights as they were
-    if weights != "float32":
-        quantize_(module, weights, "layers" if kind == "decoder" else "h")
+    convert(module, weights, monkeypatch)
     with ExitStack() as stack:
         stack.enter_context(adapters.enabled(True) if rows is None else adapters.enabled_for_rows(rows))
         assert_as_the_modules(module, monkeypatch, True, 2e-4)
@@ -94,7 +103,7 @@ def test_layers_with_adapters_are_called_as_they_are(
 
 
 @pytest.mark.parametrize("size", ["as it is", "large enough for the loops"])
-@pytest.mark.parametrize("weights", ["float32", "int8"])
+@pytest.mark.parametrize("weights", ["float32", "widened", "int8"])
 @pytest.mark.parametrize(("kind", "adapter"), [("decoder", "lora"), ("decoder", "dora"), ("gpt2", "lora")])
 def test_rows_without_adapters_are_bit_identical_with_the_model_that_has_none(
     kind: str, adapter: str, weights: str, size: str, monkeypatch: pytest.MonkeyPatch,
@@ -108,9 +117,8 @@ def test_rows_without_adapters_are_bit_identical_with_the_model_that_has_none(
     adapted.eval()
     with adapters.enabled(True):
         step(adapted, True)  # DoRA's norms, which need the weights as they were
-    if weights != "float32":
-        for each in (module, adapted):
-            quantize_(each, weights, "layers" if kind == "decoder" else "h")
+    for each in (module, adapted):
+        convert(each, weights, monkeypatch)
     wanted, stored = step(module, True)
     for rows in ([False] * ROWS, [True, False, False, True]):
         with adapters.enabled_for_rows(rows):

@@ -22,6 +22,7 @@ from models.cpu_loops import GELU, MAX_WEIGHT, PLAIN, SWIGLU, attend, multiply
 from models.quantize import Int8Linear
 
 ROOT = Path(__file__).parents[2]
+KINDS = ["float32", "bfloat16", "int8"]  # of weights
 
 
 @pytest.fixture
@@ -43,9 +44,9 @@ def quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 @settings(deadline=None)  # the loops are compiled in the first
 @given(rows=st.integers(1, 40), units=st.integers(1, 5), outputs=st.integers(1, 90), matrices=st.integers(1, 3),
-       integers=st.booleans(), activation=st.sampled_from([PLAIN, GELU, SWIGLU]), biased=st.booleans(),
+       kind=st.sampled_from(KINDS), activation=st.sampled_from([PLAIN, GELU, SWIGLU]), biased=st.booleans(),
        norm=st.sampled_from(["", "layer", "root"]), added=st.booleans(), joined=st.booleans(), seed=st.integers(0, 99))
-def test_products_are_those_of_torch(rows: int, units: int, outputs: int, matrices: int, integers: bool,
+def test_products_are_those_of_torch(rows: int, units: int, outputs: int, matrices: int, kind: str,
                                      activation: int, biased: bool, norm: str, added: bool, joined: bool,
                                      seed: int) -> None:
     width = units * 64
@@ -59,12 +60,15 @@ def test_products_are_those_of_torch(rows: int, units: int, outputs: int, matric
     parameters = {"": None, "layer": (scale, shift, 1e-5), "root": (scale, None, 1e-5)}[norm]
     scales: list[torch.Tensor] = []
     stored = weights
-    if integers:
+    if kind == "bfloat16":
+        stored = [weight.bfloat16() for weight in weights]
+        weights = [weight.float() for weight in stored]
+    elif kind == "int8":
         stored, scales = (list(part) for part in zip(*map(quantized, weights), strict=True))
         weights = [weight.float() * each[:, None] for weight, each in zip(stored, scales, strict=True)]
     if activation == SWIGLU and joined:
         found = multiply(plain, [torch.cat(stored)], [torch.cat(biases) if biased else None],
-                         [torch.cat(scales)] if integers else [], parameters, residual, activation)
+                         [torch.cat(scales)] if scales else [], parameters, residual, activation)
     else:
         found = multiply(plain, stored, biases, scales, parameters, residual, activation)
 
@@ -80,7 +84,7 @@ def test_products_are_those_of_torch(rows: int, units: int, outputs: int, matric
     if residual is not None:
         wanted = wanted + residual
     assert found.shape == wanted.shape
-    assert (found - wanted).norm() <= (3e-4 if integers else 3e-6) * (wanted.norm() + wanted.numel() ** 0.5)
+    assert (found - wanted).norm() <= (3e-4 if kind == "int8" else 3e-6) * (wanted.norm() + wanted.numel() ** 0.5)
 
 
 @pytest.mark.parametrize("width", [64, 1024, 4096, 5120, 8192])
@@ -103,13 +107,14 @@ def test_integers_of_16_bits_are_multiplied_exactly() -> None:
     assert torch.equal(found.double(), rows.double() @ weight.double().t())
 
 
-@pytest.mark.parametrize("integers", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("width", [64, 1024, 4096])
-def test_a_row_is_the_same_bits_among_any_others_and_with_any_threads(width: int, integers: bool, threads: None,
+def test_a_row_is_the_same_bits_among_any_others_and_with_any_threads(width: int, kind: str, threads: None,
                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     rows, weight = noise(19, width) + 1, noise(300, width, seed=1) + 1  # sums beyond 2^24, which float32 would round
     stored, scale = quantized(weight)
-    arguments = ([stored], [None], [scale]) if integers else ([weight], [None])
+    arguments: tuple[list, ...] = {"float32": ([weight], [None]), "bfloat16": ([weight.bfloat16()], [None]),
+                                   "int8": ([stored], [None], [scale])}[kind]
     whole = multiply(rows, *arguments)
     for count in (1, 2, 3, 4, 7, 8, 16):
         torch.set_num_threads(count % 3 + 1)
@@ -118,29 +123,38 @@ def test_a_row_is_the_same_bits_among_any_others_and_with_any_threads(width: int
     assert torch.equal(multiply(rows, *arguments), whole)
 
 
-@pytest.mark.parametrize("integers", [True, False])
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 19])
+@pytest.mark.parametrize("width", [32, 192, 1024])
+def test_bfloat16_weights_give_the_bits_of_the_same_weights_in_float32(width: int, rows: int) -> None:
+    given_rows, weight = noise(rows, width), noise(77, width, seed=1).bfloat16()
+    assert torch.equal(multiply(given_rows, [weight], [None]), multiply(given_rows, [weight.float()], [None]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("activation", [PLAIN, GELU, SWIGLU])
 @pytest.mark.parametrize("outputs", [1, 7, 64, 129, 300])
 @pytest.mark.parametrize("width", [192, 320])
 def test_steps_one_by_one_give_the_same_bits_as_all_in_one(width: int, outputs: int, activation: int,
-                                                           integers: bool) -> None:
+                                                           kind: str) -> None:
     """As layers with adapters need them; parts of the weights end at other outputs."""
     norm = (noise(width, seed=1), noise(width, seed=2), 1e-5)
     rows, weights = noise(3, width), [noise(outputs, width, seed=seed) for seed in (3, 4)]
     biases = [noise(outputs, seed=5), None]
     residual = noise(3, outputs if activation == SWIGLU else 2 * outputs, seed=6)
     scales: list[torch.Tensor] = []
-    if integers:
+    if kind == "bfloat16":
+        weights = [weight.bfloat16() for weight in weights]
+    elif kind == "int8":
         weights, scales = (list(part) for part in zip(*map(quantized, weights), strict=True))
     for parameters in (norm, (norm[0], None, 1e-5)):
         normal = cpu_loops.normalize(rows, parameters)
-        parts = [multiply(normal, [weight], [bias], [scale] if integers else [])
+        parts = [multiply(normal, [weight], [bias], [scale] if scales else [])
                  for weight, bias, scale in zip(weights, biases, scales or weights, strict=True)]
         found = cpu_loops.finish(parts, activation, residual)
         assert torch.equal(found, multiply(rows, weights, biases, scales, parameters, residual, activation))
         if activation == SWIGLU:
             bias = torch.cat([biases[0], torch.zeros(outputs)])
-            joined = multiply(rows, [torch.cat(weights)], [bias], [torch.cat(scales)] if integers else [], parameters,
+            joined = multiply(rows, [torch.cat(weights)], [bias], [torch.cat(scales)] if scales else [], parameters,
                               residual, activation)
             assert torch.equal(found, joined)
 
@@ -156,6 +170,11 @@ def test_nothing_is_made_of_no_rows() -> None:
 @pytest.mark.parametrize("wrong", [
     lambda: multiply(noise(2, 96), [noise(3, 64)], [None]),
     lambda: multiply(noise(2, 64), [noise(3, 64).double()], [None]),
+    lambda: multiply(noise(2, 64), [noise(3, 64).half()], [None]),
+    lambda: multiply(noise(2, 64), [noise(3, 64).bfloat16()], [None], [noise(3)]),
+    lambda: multiply(noise(2, 64), [noise(3, 64).bfloat16(), noise(3, 64)], [None, None]),
+    lambda: multiply(noise(2, 64), [noise(3, 64).bfloat16()], [noise(3).bfloat16()]),
+    lambda: multiply(noise(2, 64), [noise(3, 64).to(torch.int8)], [None]),
     lambda: multiply(noise(64, 2).t(), [noise(3, 64)], [None]),
     lambda: multiply(noise(2, 48), [noise(3, 48)], [None]),
     lambda: multiply(noise(2, 64), [noise(3, 64)], [noise(1)]),
@@ -221,7 +240,7 @@ def test_loops_are_compiled_where_no_folder_can_keep_them(monkeypatch: pytest.Mo
 
 def test_processors_other_than_x86_multiply_pairs_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_loops, "_is_x86", lambda builder: False)
-    loop = cpu_loops._products_of_rows(True, 2, 1)
+    loop = cpu_loops._products_of_rows(1, 2, 1)
     made = np.zeros(2, np.float32)
     rows = np.arange(-128, 128, dtype=np.int16).reshape(2, 128) * 99
     weights = np.arange(-64, 64, dtype=np.int8)
