@@ -52,6 +52,14 @@ def physical_cores() -> int:
     return max(1, min(allowed, int(physical)))
 
 
+def reads_bfloat16_fast() -> bool:
+    """Whether `models.cpu_loops` over bfloat16 weights was measured as faster than over float32 on such a processor.
+
+    It is with AVX2 or AVX-512, on the threads of torch's OpenMP, which other systems than Linux lack.
+    """
+    return sys.platform == "linux" and torch.backends.cpu.get_cpu_capability().startswith(("AVX2", "AVX512"))
+
+
 def cpu_capabilities() -> Mapping[str, Any]:
     """What the processor has, as torch tells it, or Linux where torch (2.8) does not."""
     return torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else machine.cpu_capabilities()

@@ -11,7 +11,6 @@ shapes alone. On a GPU everything here is torch's own.
 from __future__ import annotations
 
 import math
-import sys
 
 import torch
 import torch.nn.functional as F
@@ -105,14 +104,6 @@ def can_pack(dtype: torch.dtype) -> bool:
 def _multiplies_bfloat16() -> bool:
     return torch.ops.mkldnn._is_mkldnn_bf16_supported() and (torch.cpu._is_avx512_bf16_supported()
                                                              or torch.cpu._is_amx_tile_supported())
-
-
-def reads_bfloat16_fast() -> bool:
-    """Whether the loops over bfloat16 weights were measured to be faster than float32 on processors such as this one.
-
-    They are with AVX2 or AVX-512, on the threads of torch's OpenMP, which other systems than Linux lack.
-    """
-    return sys.platform == "linux" and torch.backends.cpu.get_cpu_capability().startswith(("AVX2", "AVX512"))
 
 
 def pack(weight: torch.Tensor, rows: int) -> torch.Tensor:

@@ -20,7 +20,6 @@ from core import compute
 from core.model.loading import TTSModel
 from core.model.prefix import is_count
 from models.base import Vocoder
-from models.matmul_backends import reads_bfloat16_fast
 
 _LARGE = 50_000_000  # parameters
 _CPU_FEATURES = ("avx512_bf16", "amx_bf16")
@@ -97,7 +96,7 @@ def apply_synthesis_precision(asked: str, model: TTSModel, vocoder: Vocoder) -> 
         size = model.lm.quantize_("int8")
         return f"int8 weights, {size / 1e9:.2f} GB a step; the vocoder in float32"
     if (device.type == "cpu" and asked != "float32" and torch.bfloat16 not in _hardware(device)[0]
-            and reads_bfloat16_fast()):
+            and compute.reads_bfloat16_fast()):
         size = model.lm.quantize_("bfloat16")
         return f"bfloat16 weights, {size / 1e9:.2f} GB a step, computed in float32; the vocoder in float32"
     chosen = decide(asked, device)

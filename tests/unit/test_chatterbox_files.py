@@ -286,7 +286,7 @@ def test_it_speaks_in_every_precision(world: Workspace, asked: str, multiplies_b
     if not multiplies_bfloat16:
         monkeypatch.setattr(compute, "cpu_capabilities", dict)
         monkeypatch.setattr(matmul_backends, "_multiplies_bfloat16", lambda: False)
-        monkeypatch.setattr(precision, "reads_bfloat16_fast", lambda: True)
+        monkeypatch.setattr(compute, "reads_bfloat16_fast", lambda: True)
     model = load_base(world, "chatterbox", CPU)
     speaker = Synthesizer(model, sound=SoundOptions(watermark=False))
     try:
