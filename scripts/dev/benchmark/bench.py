@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from config.errors import UserError
+from core import compute
 from core.model import precision
 from scripts.dev.benchmark.reference import PublishedPackage
 from scripts.dev.benchmark.results import BenchmarkRow
@@ -40,6 +41,10 @@ class Bench:
             with suppress(UserError):
                 found.append(precision.decide(name, self.device).name)
         return found
+
+    def quantized(self) -> list[str]:
+        """The kinds of quantized weights that a CPU speaks with."""
+        return ["bfloat16", "int8"] if self.halves() or compute.reads_bfloat16_fast() else ["int8"]
 
     def smaller(self, sizes: BenchmarkSizes) -> Bench:
         """The same with other sizes."""

@@ -72,7 +72,7 @@ def make(bench: Bench) -> dict[str, UnifiedVoice]:
             models[name] = copy.deepcopy(whole)
             precision.decide(name, bench.device).cast(models[name], ())
         return models
-    for kind in (*bench.halves(), "int8"):
+    for kind in bench.quantized():
         models[kind] = copy.deepcopy(whole)
         quantize_decoding_(models[kind], kind)
     return models

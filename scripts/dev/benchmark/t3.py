@@ -75,7 +75,7 @@ def make(bench: Bench) -> dict[str, T3]:
             precision.decide(name, device).cast(models[name], ())
         return models
     models = {"float32": whole}
-    for kind in (*bench.halves(), "int8"):
+    for kind in bench.quantized():
         models[kind] = copy.deepcopy(whole)
         quantize_decoding_(models[kind], kind)
     return models
