@@ -530,7 +530,7 @@ class SynthesizeOptions(Options):
     voice: str = Field("", title="Voice", description="A voice of the model, `speaker:NAME` of the data that it was trained on (`speaker:` alone: who speaks most), or the path of a reference recording; empty is the model's first voice.")
     sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="Sampling of speech codes.")
     sound: SoundOptions = Field(default_factory=SoundOptions, title="Sound", description="How the speech sounds.")
-    precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is bfloat16 for large models where that is faster, else float32; `int8` is fastest on a CPU and less accurate.")
+    precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is half precision for large models where that is faster (float16 on GPUs of compute capability 7), else float32; `int8` is fastest on a CPU and less accurate.")
     unknown: UnknownCharacters = Field("refuse", title="Unknown characters", description="Characters that the tokenizer lacks: `refuse` the text, `leave_out` the characters, or `unk` to send [UNK] for each, as the published packages do. What is not refused is named in a warning.")
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
 
@@ -544,7 +544,7 @@ class CompareOptions(Options):
     voice: str = Field("", title="Voice", description="A voice of the model, `speaker:NAME` of the data that it was trained on (`speaker:` alone: who speaks most), or the path of a reference recording; empty is the model's first voice.")
     sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="Sampling of speech codes.")
     sound: SoundOptions = Field(default_factory=SoundOptions, title="Sound", description="How the speech sounds.")
-    precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is bfloat16 for large models where that is faster, else float32; `int8` is fastest on a CPU and less accurate.")
+    precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is half precision for large models where that is faster (float16 on GPUs of compute capability 7), else float32; `int8` is fastest on a CPU and less accurate.")
     unknown: UnknownCharacters = Field("refuse", title="Unknown characters", description="Characters that the tokenizer lacks: `refuse` the text, `leave_out` the characters, or `unk` to send [UNK] for each, as the published packages do. What is not refused is named in a warning.")
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
 
@@ -582,7 +582,7 @@ class EvaluateOptions(Options):
     recogniser: RecogniserOrNothing = Field("", title="Recogniser (ASR)", description="Recogniser that scores the new language: empty is that of the training or the model's own; else OWNER/NAME on the Hub, a folder, or `built-in`.")
     recogniser_language: str = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language where it is not the code, such as `amh` for MMS.")
     sound: SoundOptions = Field(default_factory=SoundOptions, title="Sound", description="How the speech sounds.")
-    precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is bfloat16 for large models where that is faster, else float32; `int8` is fastest on a CPU and less accurate.")
+    precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is half precision for large models where that is faster (float16 on GPUs of compute capability 7), else float32; `int8` is fastest on a CPU and less accurate.")
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
 
 

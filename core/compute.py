@@ -53,9 +53,9 @@ def physical_cores() -> int:
 
 
 def reads_bfloat16_fast() -> bool:
-    """Whether `models.cpu_loops` over bfloat16 weights was measured as faster than over float32 on such a processor.
+    """Whether a step with bfloat16 weights is faster than with float32 ones, although it widens them.
 
-    It is with AVX2 or AVX-512, on the threads of torch's OpenMP, which other systems than Linux lack.
+    It is with AVX2 or AVX-512 where `models.cpu_loops` has threads (Linux); AVX2 was measured on a processor with both.
     """
     return sys.platform == "linux" and torch.backends.cpu.get_cpu_capability().startswith(("AVX2", "AVX512"))
 

@@ -34,7 +34,7 @@ from numba.extending import intrinsic
 
 PLAIN, GELU, SWIGLU = 0, 1, 2  # activations
 MAX_WEIGHT = 127
-WIDTH_UNIT = 64  # of int8 weights: their width is a multiple of it; that of float32 weights of half of it
+WIDTH_UNIT = 64  # of int8 weights: their width is a multiple of it; that of other weights of half of it
 _AHEAD = 4096  # bytes
 _PART = 2**16  # bytes of weights that a thread takes at a time
 _NONE = np.empty(0, np.float32)
@@ -262,7 +262,7 @@ def _llvm(builder: ir.IRBuilder, name: str, result: Any, arguments: list[Any]) -
 
 
 def _prefetch(builder: ir.IRBuilder, address: Any) -> None:
-    """Into the second-level cache: into the first, on an EPYC with AVX-512, products overlapped with no reads."""
+    """Into the second-level cache: with prefetches into the first, an EPYC with AVX-512 did not read meanwhile."""
     text = _I8.as_pointer()
     prefetch = _llvm(builder, "llvm.prefetch.p0", ir.VoidType(), [text, _I32, _I32, _I32])
     builder.call(prefetch, [builder.inttoptr(address, text), *(ir.Constant(_I32, part) for part in (0, 2, 1))])

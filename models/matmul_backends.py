@@ -47,23 +47,26 @@ def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None =
     return F.linear(rows, weight, bias)
 
 
-def uses_loops(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    """Whether rows (..., width) are multiplied by weights (N, width), float32 or bfloat16, with `models.cpu_loops`."""
-    few = rows.numel() < _FEW_ROWS * rows.shape[-1] and rows.numel() * len(weight) >= _SMALL
+def uses_loops(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
+               kind: torch.dtype = torch.float32, fewer_than: int = _FEW_ROWS) -> bool:
+    """Whether rows (..., width) are multiplied by weights (N, width) of the type `kind` with `models.cpu_loops`.
+
+    Only if there are `fewer_than` so many, and where the call takes no longer than the product.
+    """
+    few = rows.numel() < fewer_than * rows.shape[-1] and rows.numel() * len(weight) >= _SMALL
     if not few or type(rows) is not torch.Tensor or torch.compiler.is_compiling():
         return False  # many, fake or traced
-    if not _is_plain(rows, weight, torch.bfloat16):
+    if not _is_plain(rows, weight, kind):
         return False  # of another type
     fits = rows.shape[-1] == weight.shape[1] and not weight.shape[1] % _LOOP_WIDTH and weight.is_contiguous()
     return fits and (bias is None or (bias.shape == weight.shape[:1] and bias.dtype == rows.dtype
                                       and bias.is_contiguous()))
 
 
-def _is_plain(rows: torch.Tensor, weight: torch.Tensor, other: torch.dtype = torch.float32) -> bool:
-    """Whether both are on the CPU and float32, or the weights of the `other` type, and no gradients are wanted."""
-    types = (rows.device.type, weight.device.type, rows.dtype)
-    return (types == ("cpu", "cpu", torch.float32) and weight.dtype in (torch.float32, other)
-            and not torch.is_grad_enabled())
+def _is_plain(rows: torch.Tensor, weight: torch.Tensor, kind: torch.dtype = torch.float32) -> bool:
+    """Whether both are on the CPU, rows float32 and weights of the type `kind`, and no gradients are wanted."""
+    types = (rows.device.type, weight.device.type, rows.dtype, weight.dtype)
+    return types == ("cpu", "cpu", torch.float32, kind) and not torch.is_grad_enabled()
 
 
 def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -95,7 +98,8 @@ def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch
 def can_pack(dtype: torch.dtype) -> bool:
     """Whether weights of `dtype` can be packed for oneDNN once, instead of at each product.
 
-    In bfloat16 on a processor that multiplies it: oneDNN emulates it with AVX-512 alone, and raises an error elsewhere.
+    bfloat16 is packed only for processors that multiply it: with plain AVX-512 oneDNN emulates it, and elsewhere it
+    raises an error.
     """
     known = _HAS_ONEDNN and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     return known and (dtype is not torch.bfloat16 or _multiplies_bfloat16())

@@ -2,8 +2,9 @@
 
 `speech_network.quantize_decoding_` converts the matrices that a step reads, those of the layers and of the speech
 head, to bfloat16, or to int8 with one scale per row. The cache of keys and values is bfloat16 then; attention over it
-is float32, and so are activations, embeddings and norms. `python -m scripts.dev.benchmark` measures the loss of
-accuracy. The conversion is permanent: load the model again to train it or to prove anything about it.
+is float32, and so are embeddings, norms and activations (but see `BFloat16Linear`). `python -m
+scripts.dev.benchmark` measures the loss of accuracy. The conversion is permanent: load the model again to train it or
+to prove anything about it.
 
 Rows are multiplied with int8 weights by `models.cpu_loops`, rounded to 16-bit integers, and their products are summed
 exactly. Nearly all of the error is thus the rounding of the weights.
@@ -23,14 +24,17 @@ from models.matmul_backends import Linear, can_pack, linear, pack, product, uses
 
 _ADAPTERS = "lora_"
 _PACKED_ROWS = 4  # from which packed weights are faster than the loops, by a third with 8 rows
+_WIDENED_ROWS = 48  # from which weights that are widened first are faster than the loops
 _SAME_INPUT = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gated", "up_proj": "gated"}
 
 
 class BFloat16Linear(nn.Module):
     """A linear layer with bfloat16 weights on a CPU.
 
-    Few rows are multiplied by `models.cpu_loops`, in float32. Where the processor multiplies bfloat16, more of them are
-    rounded to it and multiplied by a second, packed copy of the weights, else by the weights in float32.
+    Few rows are multiplied by `models.cpu_loops`, in float32. Where the processor multiplies bfloat16, more of them,
+    and small products, are rounded to it and multiplied by a second, packed copy of the weights, so that a text alone
+    is rounded less than among others. On other processors all is float32, and more rows widen the weights at each
+    call. The copy is made once: tensors that are loaded into the layer later do not reach it.
     """
 
     weight: torch.Tensor
@@ -45,15 +49,19 @@ class BFloat16Linear(nn.Module):
 
     def uses_loops(self, rows: torch.Tensor) -> bool:
         """Whether rows (..., width) are multiplied by `models.cpu_loops`."""
-        few = self._packed is None or rows.numel() < _PACKED_ROWS * rows.shape[-1]
-        return few and uses_loops(rows, self.weight, self.bias)
+        most = _WIDENED_ROWS if self._packed is None else _PACKED_ROWS
+        return uses_loops(rows, self.weight, self.bias, torch.bfloat16, most)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """(..., width) to (..., outputs), in the type of the input."""
         rows = hidden.float()
-        if self._packed is None or self.uses_loops(rows):
-            weight = self.weight if self.uses_loops(rows) else self.weight.float()
-            return linear(rows, weight, self.bias).to(hidden.dtype)
+        if self.uses_loops(rows):
+            from models.cpu_loops import multiply
+
+            result = multiply(rows.reshape(-1, rows.shape[-1]).contiguous(), [self.weight], [self.bias])
+            return result.view(*hidden.shape[:-1], len(self.weight)).to(hidden.dtype)
+        if self._packed is None:
+            return linear(rows, self.weight.float(), self.bias).to(hidden.dtype)
         bias = None if self.bias is None else self.bias.to(torch.bfloat16)
         return product(hidden.to(torch.bfloat16), self._packed, bias).to(hidden.dtype)
 

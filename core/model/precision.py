@@ -1,5 +1,7 @@
 """Precision of training and of synthesis: half precision where the hardware has it, for frozen weights too.
 
+For synthesis on a CPU also where it only reads such weights faster.
+
 `torch.cuda.is_bf16_supported()` is not used: it is true by emulation on cards that take twice as long with it (a T4).
 Those compute in float16, which is as fast there; its small numbers vanish, so the loss is scaled up. Trained parameters
 and their optimizer stay in float32.
@@ -85,7 +87,7 @@ def apply_synthesis_precision(asked: str, model: TTSModel, vocoder: Vocoder) -> 
     """Cast or quantize both for synthesis to the precision `asked` for, or the best for `auto`; returns a description.
 
     This cannot be undone: load the model again to prove anything. A CPU reads all weights for each code, so fewer bytes
-    are less time, also where it has to widen bfloat16 before each product; a small model gains nothing.
+    are less time for few rows, also where it has to widen bfloat16; a small model gains nothing.
     """
     module, device = model.lm.module, model.device
     if asked == "auto" and sum(value.numel() for value in module.parameters()) < _LARGE:

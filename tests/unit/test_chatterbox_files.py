@@ -24,11 +24,12 @@ from core.speech.synthesis import Synthesizer, find_voice, join_chunks, unused_c
 from core.workspace import Workspace
 from data.acoustics.voice_encoder import VoiceEncoder
 from models import matmul_backends
-from models.base import Generated, VocoderOptions
+from models.base import Generated, Sampling, VocoderOptions
 from models.chatterbox import model_folder
 from models.chatterbox.codec import ChatterboxVocoder, _watermarker
 from models.chatterbox.family import Chatterbox
 from models.chatterbox.speech_tokenizer import SpeechTokenizer
+from models.decoder import KVCache
 from models.tiny.family import Tiny
 from tests.chatterbox_world import TOKENIZER, write_model
 from tests.reference.clips import voiced
@@ -302,6 +303,33 @@ def test_it_speaks_in_every_precision(world: Workspace, asked: str, multiplies_b
     waveform = join_chunks(list(speaker.synthesize("a b", "en", SamplingOptions(seed=1))))
     assert torch.isfinite(waveform).all()
     assert waveform.abs().max() > 0
+
+
+def test_a_slow_processor_speaks_in_float32_and_refuses_bfloat16(world: Workspace,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "_LARGE", 0)
+    monkeypatch.setattr(compute, "cpu_capabilities", dict)
+    monkeypatch.setattr(compute, "reads_bfloat16_fast", lambda: False)
+    model = load_base(world, "chatterbox", CPU)
+    vocoder = Synthesizer(model).vocoder
+    assert precision.apply_synthesis_precision("auto", model, vocoder).startswith("float32 (the processor has neither")
+    with pytest.raises(UserError, match="no bfloat16 on this device"):
+        precision.apply_synthesis_precision("bfloat16", model, vocoder)
+
+
+@pytest.mark.parametrize(("kind", "stored"), [("", torch.float32), ("bfloat16", torch.bfloat16),
+                                              ("int8", torch.bfloat16)])
+def test_the_cache_is_half_as_large_beside_quantized_weights(world: Workspace, kind: str, stored: torch.dtype) -> None:
+    model = load_base(world, "chatterbox", CPU)
+    lm = model.lm
+    if kind:
+        lm.quantize_(kind)
+    voice = lm.prepare(Synthesizer(model).voice)
+    assert voice.keys_and_values.dtype is stored
+    network = lm.module
+    cache = KVCache(network.config.decoder, 2, lm._capacity(20), CPU, stored)  # type: ignore[attr-defined]
+    states = lm.max_speech_length * network.config.decoder.width * 4 if network.keeps_hidden_states else 0
+    assert lm.decode_bytes(20, Sampling(guidance=0.5)) == cache.storage.nbytes + states
 
 
 def test_an_extracted_clip_does_not_depend_on_its_neighbours(model: TTSModel) -> None:

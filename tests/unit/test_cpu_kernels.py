@@ -40,13 +40,14 @@ def convert(module: nn.Module, weights: str, monkeypatch: pytest.MonkeyPatch) ->
         quantize_(module, "int8" if weights == "int8" else "bfloat16", "layers" if isinstance(module, Decoder) else "h")
 
 
-def step(module: nn.Module, aligned: bool) -> tuple[torch.Tensor, KVCache]:
+def step(module: nn.Module, aligned: bool, rows: int = ROWS,
+         stored: torch.dtype = torch.float32) -> tuple[torch.Tensor, KVCache]:
     """The states after a step on rows at the last position of the cache, or at different ones, and the cache."""
-    cache = KVCache(module.config, ROWS, CAPACITY, torch.device("cpu"), torch.float32)  # type: ignore[arg-type]
+    cache = KVCache(module.config, rows, CAPACITY, torch.device("cpu"), stored)  # type: ignore[arg-type]
     cache.storage.normal_(generator=torch.Generator().manual_seed(1))
     cache.span, cache.aligned, cache.watched = FILLED, aligned, frozenset({1})
-    positions = torch.full((ROWS, 1), FILLED - 1) if aligned else torch.tensor([[7], [29], [0], [12]])
-    hidden = torch.randn(ROWS, 1, 64, generator=torch.Generator().manual_seed(2))
+    positions = torch.full((rows, 1), FILLED - 1) if aligned else torch.tensor([[7], [29], [0], [12]])
+    hidden = torch.randn(rows, 1, 64, generator=torch.Generator().manual_seed(2))
     with torch.inference_mode():
         return module(hidden, cache, positions), cache
 
@@ -75,6 +76,26 @@ def test_a_step_is_that_of_the_modules(
     module = network(kind)
     convert(module, weights, monkeypatch)
     assert_as_the_modules(module, monkeypatch, aligned, 1e-2 if weights == "bfloat16" else 2e-4)
+
+
+@pytest.mark.parametrize("rows", [3, 4])
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_bfloat16_takes_the_loops_for_fewer_than_four_rows_and_a_cache_of_its_type(
+    kind: str, rows: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(matmul_backends, "_SMALL", 0)
+    module, products = network(kind), []
+    quantize_(module, "bfloat16", "layers" if kind == "decoder" else "h")
+    monkeypatch.setattr("models.quantize.product",
+                        lambda *given: products.append(given) or matmul_backends.product(*given))
+    found, cache = step(module, True, rows, torch.bfloat16)
+    assert bool(products) == (rows == 4 and matmul_backends.can_pack(torch.bfloat16))
+    with monkeypatch.context() as patch:
+        for name in ("decoder", "gpt2"):
+            patch.setattr(f"models.{name}.step_kernels", lambda *_: None)
+        wanted, true = step(module, True, rows, torch.bfloat16)
+    assert (found - wanted).norm() < 1e-2 * wanted.norm()
+    assert (cache.storage.float() - true.storage.float()).norm() < 1e-2 * true.storage.float().norm()
 
 
 @pytest.mark.parametrize("rows", [None, [True, False]], ids=["all rows", "some rows"])

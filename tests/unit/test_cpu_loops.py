@@ -205,7 +205,7 @@ def test_attention_is_that_of_torch(kind: torch.dtype, size: int, rotated: bool)
         query, key, value = joined[row].view(3, heads, size)
         if rotated:
             query, key = (part * cosines[row] + part.roll(size // 2, -1) * sines[row] for part in (query, key))
-        keys, values = before[:, row, :, :position + 1].float()
+        keys, values = before[:, row, :, :position + 1].float().clone()
         keys[:, position], values[:, position] = storage[:, row, :, position].float()
         wanted = F.scaled_dot_product_attention(query[:, None], keys, values)[:, 0].flatten()
         assert torch.allclose(mixed[row], wanted, rtol=1e-5, atol=2e-6)

@@ -43,6 +43,17 @@ def test_emulation_is_refused_and_float32_is_always_there(monkeypatch: pytest.Mo
     assert caught.value.hint == "Choose the precision `auto` or `float16` or `float32`."
 
 
+@pytest.mark.parametrize(("system", "capability", "wanted"), [
+    ("linux", "AVX2", True), ("linux", "AVX512", True), ("linux", "DEFAULT", False), ("linux", "SVE256", False),
+    ("darwin", "AVX2", False), ("win32", "AVX512", False)])
+def test_bfloat16_weights_are_read_fast_where_that_was_measured(
+    system: str, capability: str, wanted: bool, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.platform", system)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert compute.reads_bfloat16_fast() is wanted
+
+
 def test_only_float16_scales_its_loss() -> None:
     scaled = [Precision("cpu", dtype, "").scaler().is_enabled()
               for dtype in (torch.float32, torch.bfloat16, torch.float16)]
