@@ -66,6 +66,10 @@ document.addEventListener("mousedown", (event) => {
   if (field === document.activeElement && field.matches("input[role=combobox][aria-expanded=false]")) field.blur();
 }, true);
 
+/* The open list of a dropdown has a fixed place, which Gradio finds anew when the page is scrolled (6.31): also when what
+   stands above its field grows. */
+new ResizeObserver(() => window.dispatchEvent(new Event("scroll"))).observe(document.body);
+
 /* Plays the parts of clips one after another while later parts are still being made. The card of the clip that is heard
    says so and has a button to pause. */
 (() => {

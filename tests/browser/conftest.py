@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from tests.processes import PATIENCE_S
@@ -153,6 +153,21 @@ def open_tab(page: Page, name: str) -> None:
     else:
         tab.click()
     page.locator(f"#tab-{name.lower()}").wait_for(state="visible")
+
+
+def choose(field: Locator, option: Locator) -> None:
+    """Open a dropdown's list and click an option, also where the page, as it fills, moves the field out of sight."""
+    field.click()
+
+    def clicked() -> bool:
+        field.scroll_into_view_if_needed()  # the list has a fixed place beside its field: it cannot be scrolled to
+        try:
+            option.click(timeout=5000)
+        except PlaywrightTimeout:
+            return False
+        return True
+
+    wait_until(clicked, field.page)
 
 
 def wait_until(what: Callable[[], bool], page: Page, seconds: float = PATIENCE_S) -> None:

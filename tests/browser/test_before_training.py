@@ -15,7 +15,7 @@ from core.jobs.events import Finished, Queued, Stage, Started, WarningRaised
 from core.preflight import untried_parts
 from core.workspace import Workspace
 from tests.browser import scenes
-from tests.browser.conftest import LOOKS, Take
+from tests.browser.conftest import LOOKS, Take, choose, wait_until
 from tests.serving import App, served
 
 pytestmark = pytest.mark.browser
@@ -62,20 +62,48 @@ def test_a_checkpoint_is_pinned_and_unpinned_by_name(app: tuple[App, Path], open
     url, run = app[0].url, app[1]
     page = open_page(f"{url}?tab=train")
     expand(page)
-    page.locator("#pin-step input").click()
-    page.get_by_role("option", name="200", exact=True).click()
+    choose(page.locator("#pin-step input"), page.get_by_role("option", name="200", exact=True))
     page.locator("#pin-name textarea, #pin-name input").first.fill("good")
     page.locator("#pin").click()
     expect(page.locator("#run-checkpoints")).to_contain_text("“good”")
     assert checkpoint_names.pinned_names(run) == {"good": 200}
-    page.locator("#pinned-name input").click()
-    page.get_by_role("option", name="good", exact=True).click()
+    choose(page.locator("#pinned-name input"), page.get_by_role("option", name="good", exact=True))
     page.locator("#unpin").click()
     expect(page.locator("#run-checkpoints")).not_to_contain_text("“good”")
     assert checkpoint_names.pinned_names(run) == {}
     page.locator("#pin-name textarea, #pin-name input").first.fill("")
     page.locator("#pin").click()
     expect(page.locator("#checkpoints").get_by_text("Step or name is missing")).to_be_visible()
+
+
+def test_an_open_list_stays_at_its_field_when_the_page_moves_it(
+    app: tuple[App, Path], open_page: Callable[..., Page],
+) -> None:
+    page = open_page(f"{app[0].url}?tab=train")
+    expand(page)
+    field = page.locator("#pin-step input")
+    field.click()
+    option = page.get_by_role("option", name="200", exact=True)
+    expect(option).to_be_visible()
+    page.evaluate("""() => {
+      const block = document.createElement("div");
+      block.style.height = "60px";
+      document.querySelector("#run-checkpoints").before(block);
+    }""")
+    expect(option).to_be_in_viewport()
+
+    def beside() -> bool:
+        """The list touches its field from below or from above."""
+        box, shown = field.bounding_box(), page.get_by_role("listbox").bounding_box()
+        assert box
+        assert shown
+        below = shown["y"] - (box["y"] + box["height"])
+        above = box["y"] - (shown["y"] + shown["height"])
+        return -1 <= max(below, above) <= 40
+
+    wait_until(beside, page)
+    option.click()
+    expect(field).to_have_value("200")
 
 
 def expand(page: Page) -> None:

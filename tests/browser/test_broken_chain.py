@@ -13,7 +13,7 @@ from core.jobs.events import Failed, Finished, Queued, Skipped, Started
 from core.jobs.job import create_job
 from core.submission import job_chains
 from tests.browser import scenes
-from tests.browser.conftest import LOOKS, PATIENCE_MS, WIDE, Take
+from tests.browser.conftest import LOOKS, PATIENCE_MS, WIDE, Take, choose
 from tests.serving import App, served
 from tests.unit.test_training_presets import world
 
@@ -86,8 +86,7 @@ def test_the_form_is_folded_by_group_and_keeps_what_was_typed(scene: Scene, open
     form = page.locator("#new-run")
     expect(page.locator("#run-status")).to_contain_text("100 of 100", timeout=PATIENCE_MS)  # it closes the fold once
     form.get_by_role("button", name="New run").click()
-    page.locator("#preset input").click()
-    page.get_by_role("option", name="Small data").click()
+    choose(page.locator("#preset input"), page.get_by_role("option", name="Small data"))
     expect(page.locator("#preset-about")).to_contain_text("Not yet measured", timeout=PATIENCE_MS)
     steps = page.locator("#field-steps input").first
     expect(steps).to_have_value("4000", timeout=PATIENCE_MS)
@@ -99,8 +98,7 @@ def test_the_form_is_folded_by_group_and_keeps_what_was_typed(scene: Scene, open
     rank.fill("24")
     expect(adapters).to_contain_text("Adapters: Adapter rank changed", timeout=PATIENCE_MS)
     expect(page.locator("#preset-about")).to_contain_text("Adapter rank: 24 (preset: 32)")
-    page.locator("#preset input").click()
-    page.get_by_role("option", name="Standard").click()
+    choose(page.locator("#preset input"), page.get_by_role("option", name="Standard"))
     expect(steps).to_have_value("20000", timeout=PATIENCE_MS)
     expect(rank).to_have_value("24")
     fits(page)

@@ -21,7 +21,7 @@ from core.jobs.state import JobBoard
 from core.library import model_info
 from core.workspace import Workspace
 from tests import chatterbox_world
-from tests.browser.conftest import NARROW, Take, open_tab, wait_until
+from tests.browser.conftest import NARROW, Take, choose, open_tab, wait_until
 from tests.browser.whole_way import (
     FULL_SIZE,
     choose_language,
@@ -106,8 +106,7 @@ def test_the_same_at_the_published_size(
 
 def download(page: Page, workspace: Workspace) -> None:
     """From the hub, the variant whose files are there."""
-    page.locator("#chatterbox-variant input").click()
-    page.get_by_role("option", name="Multilingual v2", exact=True).click()
+    choose(page.locator("#chatterbox-variant input"), page.get_by_role("option", name="Multilingual v2", exact=True))
     page.locator("#family-chatterbox ~ *").get_by_role("button", name="Name and revision").click()
     page.locator("#chatterbox-save-as textarea, #chatterbox-save-as input").fill("chatterbox")
     page.locator("#family-chatterbox ~ *").get_by_role("button", name="Command line").first.click()

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, Route, expect
 
 from core.workspace import Workspace
 from tests.browser import scenes
-from tests.browser.conftest import wait_until
+from tests.browser.conftest import choose, wait_until
 from tests.serving import served
 
 pytestmark = pytest.mark.browser
@@ -64,8 +64,7 @@ def test_own_recordings_are_recognised_on_start(two: Two, shared_page: Visit, tm
         (tmp_path / "in" / f"{name}.txt").write_text("Habari yako")
     packed = shutil.make_archive(str(tmp_path / "my speech"), "zip", tmp_path / "in")
     page = shared_page(two.empty, "Start")
-    page.locator("#start-dataset input").click()
-    page.locator("#start-dataset [role=option]").filter(has_text="My own recordings").click()
+    choose(page.locator("#start-dataset input"), page.get_by_role("option", name="My own recordings"))
     page.locator("#teach").click()
     expect(page.locator("#start-notice")).to_contain_text("No recordings were given.")
     page.locator("#own-upload input[type=file]").set_input_files(packed)

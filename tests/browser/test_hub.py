@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from core.workspace import Workspace
-from tests.browser.conftest import LOOKS, Take, open_tab
+from tests.browser.conftest import LOOKS, Take, choose, open_tab
 from tests.hub import LoopbackHub, serving
 from tests.serving import App, served
 from tests.unit.hub_model import FILES, MAIN, T3, TOKEN, contents
@@ -47,8 +47,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 def test_the_choices_fit_their_width(scene: Scene, open_page: Visit, take: Take, size: tuple[int, int],
                                      scheme: str) -> None:
     page = open_page(scene.app.url + "?tab=model", size, scheme)
-    page.locator("#chatterbox-variant input").click()
-    page.get_by_role("option", name="Latin American Spanish pack").click()
+    choose(page.locator("#chatterbox-variant input"), page.get_by_role("option", name="Latin American Spanish pack"))
     expect(page.locator("#about-chatterbox")).to_contain_text("t3_es_mx_latam.safetensors")
     for fold in ("Import from a local folder", "Name and revision", "Command line"):
         page.locator("#tab-model").get_by_role("button", name=fold).first.click()

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from core.jobs.state import JobBoard
 from core.workspace import Workspace
-from tests.browser.conftest import WIDE, wait_until
+from tests.browser.conftest import WIDE, choose, wait_until
 from tests.indextts2_world import write_model
 from tests.reference.clips import voiced
 from tests.serving import App, served
@@ -34,8 +34,7 @@ def test_the_controls_of_the_family_reach_the_job(app: tuple[App, Workspace], op
     address, workspace = app
     page, folder = open_page(address.url + "?tab=listen", WIDE), workspace.path.parent
     page.locator("#tab-listen").get_by_role("button", name="Voice and sampling settings").click()
-    page.locator("#listen-base input").click()
-    page.get_by_role("option", name="indextts2 (base)").click()
+    choose(page.locator("#listen-base input"), page.get_by_role("option", name="indextts2 (base)"))
     fields = page.locator("#listen-sound")
     expect(fields.locator("#field-sound-duration_s")).to_be_visible()
     expect(fields.locator("#field-sound-exaggeration")).to_have_count(0)

@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 from core.jobs import control
 from core.jobs.state import JobBoard, JobState
 from core.workspace import Workspace
-from tests.browser.conftest import NARROW, Take, open_tab, wait_until
+from tests.browser.conftest import NARROW, Take, choose, open_tab, wait_until
 from tests.serving import served
 from ui.start import chain_of, usable
 
@@ -61,8 +61,7 @@ def begin(page: Page, take: Take) -> None:
     """Pick the quick try, press the one button."""
     expect(page.locator("#chain")).to_contain_text("What will happen")
     take(page, "main-start")
-    page.locator("#start-length input").click()
-    page.get_by_role("option", name="Quick test").click()
+    choose(page.locator("#start-length input"), page.get_by_role("option", name="Quick test"))
     page.locator("#teach").click()
     expect(page.locator("#chain")).to_contain_text("Download base model")
 

@@ -14,6 +14,7 @@ from core.jobs.locks import FileLock
 from core.submission import job_chains
 from core.workspace import Workspace
 from tests.browser import scenes
+from tests.browser.conftest import choose
 from tests.serving import App, served
 from ui import start
 
@@ -58,8 +59,7 @@ def test_a_reload_shows_what_is_learnt_and_a_notice_ends_with_it(scene: Scene, o
         expect(page.locator("#start-length input")).to_have_value(LENGTH)
         page.reload()
     expect(page.locator("#start-dataset input")).to_have_value(RECORDINGS)
-    page.locator("#start-dataset input").click()
-    page.locator("#start-dataset [role=option]").filter(has_text=start.DEMO_LABEL).click()
+    choose(page.locator("#start-dataset input"), page.get_by_role("option", name=start.DEMO_LABEL))
     notice = page.locator(".notice.info", has_text="Stopping after this step")
     page.locator("#start-stop").click()
     expect(notice).to_be_visible()

@@ -15,7 +15,7 @@ from core.jobs.state import JobBoard
 from core.library import certificate, records
 from core.workspace import Workspace
 from data.acoustics import audio
-from tests.browser.conftest import open_tab
+from tests.browser.conftest import choose, open_tab
 from tests.serving import App, served
 from tests.trained import RUN, trained_world
 from tests.worlds import GREEK, RATE, Listener, tone
@@ -47,17 +47,12 @@ def app(workspace: Workspace) -> Iterator[App]:
         yield app
 
 
-def choose(page: Page, field: str, text: str) -> None:
-    page.locator(f"#{field} input").click()
-    page.locator(f"#{field} [role=option]").filter(has_text=text).first.click()
-
-
 def test_a_second_language_is_added_by_the_same_button(workspace: Workspace, app: App, open_page: Visit) -> None:
     page = open_page(app.url)
-    choose(page, "start-model", "with Amharic")
-    choose(page, "start-language", "Greek")
+    choose(page.locator("#start-model input"), page.get_by_role("option", name="with Amharic").first)
+    choose(page.locator("#start-language input"), page.get_by_role("option", name="Greek").first)
     expect(page.locator("#start-dataset input")).to_have_value("demo-el (24 clips)")
-    choose(page, "start-length", "Quick test")
+    choose(page.locator("#start-length input"), page.get_by_role("option", name="Quick test").first)
     page.locator("#teach").click()
     expect(page.locator("#teach")).to_have_text("Train Greek again", timeout=5 * MINUTES)
 

@@ -15,7 +15,7 @@ from core.jobs.job import Job
 from core.jobs.locks import FileLock
 from core.workspace import Workspace
 from tests.browser import scenes
-from tests.browser.conftest import LOOKS, Take, open_tab, wait_until
+from tests.browser.conftest import LOOKS, Take, choose, open_tab, wait_until
 from tests.serving import App, served
 from ui import comparison_views, web_surface
 from ui.page import TABS
@@ -232,8 +232,7 @@ def test_listen_offers_the_speakers_of_the_data_first_and_every_checkpoint(scene
     box = page.locator("#listen-finetuned input")
     expect(box).to_have_value(re.compile("step 2[02]0, best"))  # another test adds to the training that runs
     expect(page.locator("#listen-use")).to_be_hidden()
-    box.click()
-    page.get_by_role("option", name=re.compile("^step 100")).last.click()  # of the run that has finished
+    choose(box, page.get_by_role("option", name=re.compile("^step 100")).last)  # of the run that has finished
     expect(page.locator("#listen-use")).to_be_visible()
     expect(page.locator("#speak")).to_have_text("Compare")
     page.locator("#listen-both input").uncheck()
@@ -387,10 +386,8 @@ def test_what_is_deleted_comes_back_and_what_a_job_needs_stays(scene: Scene, ope
     expect(page.locator("#storage-items")).to_contain_text("amharic-demo")
 
     def delete(kind: str, name: str) -> None:
-        page.locator("#storage-kind input").click()
-        page.get_by_role("option", name=kind, exact=True).click()
-        page.locator("#storage-item input").click()
-        page.get_by_role("option", name=re.compile(rf"^\W*{name} ")).click()
+        choose(page.locator("#storage-kind input"), page.get_by_role("option", name=kind, exact=True))
+        choose(page.locator("#storage-item input"), page.get_by_role("option", name=re.compile(rf"^\W*{name} ")))
         page.keyboard.press("Escape")
         expect(page.locator("#storage-detail")).to_contain_text("once the bin is emptied")
         page.locator("#storage-delete").click()

@@ -15,7 +15,7 @@ from playwright.sync_api import Locator, Page, expect
 from core.jobs import control
 from core.jobs.state import JobBoard, JobState
 from core.workspace import Workspace
-from tests.browser.conftest import Take, open_tab, wait_until
+from tests.browser.conftest import Take, choose, open_tab, wait_until
 from tests.processes import PATIENCE_S
 from tests.worlds import RATE, SYLLABLES, tone
 
@@ -87,8 +87,7 @@ def train(page: Page, workspace: Workspace, take: Take, model: str, scope: str, 
     if count > 1:  # the form is folded away when there is a run to look at
         form.get_by_role("button", name="New run").click()
     expect(field(page, "train", "extension")).to_have_value(f"{model}-am")
-    field(page, "train", "scope").click()
-    page.get_by_role("option", name=scope, exact=True).click()
+    choose(field(page, "train", "scope"), page.get_by_role("option", name=scope, exact=True))
     if count == 1:
         for fold in ("Data", "Adapters", "Optimizer", "Losses and regularization", "Checkpoints and evaluation"):
             form.get_by_role("button", name=fold).click()
@@ -108,8 +107,7 @@ def train(page: Page, workspace: Workspace, take: Take, model: str, scope: str, 
 
 
 def choose_language(page: Page, name: str) -> None:
-    page.locator("#listen-language input").click()
-    page.get_by_role("option", name=name, exact=True).click()
+    choose(page.locator("#listen-language input"), page.get_by_role("option", name=name, exact=True))
 
 
 def export(page: Page, workspace: Workspace, model: str) -> None:
