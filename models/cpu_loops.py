@@ -235,15 +235,15 @@ def _products_of_rows(weight_size: int, count: int, columns: int) -> Any:
                         totals[row][column][half].add_incoming(sums_after[row][column][half], body)
             builder.cbranch(builder.icmp_signed("<", following, width), body, after)
             builder.position_at_end(after)
-            # Integers are added as float64, without rounding, so that the sum does not depend on the vectors.
+            # Eight sums of integers are added as float64, without rounding, so that no result depends on the vectors.
             number, mark = (ir.DoubleType(), "f64") if integers else (_F32, "f32")
-            numbers = ir.VectorType(number, size // 2 if integers else size)
+            numbers = ir.VectorType(number, min(size // 2, 8) if integers else size)
             add_all = _llvm(builder, f"llvm.vector.reduce.fadd.v{numbers.count}{mark}", number, [number, numbers])
             for row in rows_at:
                 for column in columns_at:
                     parts = sums_after[row][column]
                     if integers:
-                        parts = [builder.sitofp(part, numbers) for part in parts]
+                        parts = [builder.sitofp(part, numbers) for part in _eight_sums(builder, parts)]
                     both = reduce(builder.fadd, parts)
                     total = builder.call(add_all, [ir.Constant(number, 0.0), both], fastmath=("reassoc",))
                     address = builder.add(products, builder.mul(product_stride, ir.Constant(_I64, row)))
@@ -281,6 +281,17 @@ def _add_pairs(context: Any, builder: ir.IRBuilder, first: Any, second: Any, siz
             builder.sext(builder.shuffle_vector(value, ir.Constant(numbers, ir.Undefined), places), sums)
             for value in (first, second))))
     return builder.add(*parts)
+
+
+def _eight_sums(builder: ir.IRBuilder, parts: list[Any]) -> list[Any]:
+    """Vectors of 32-bit integers, added to eight sums: one vector, or two of four sums."""
+    if len(parts) == 2 and parts[0].type.count >= 8:
+        parts = [builder.add(*parts)]
+    if parts[0].type.count == 16:
+        undefined = ir.Constant(parts[0].type, ir.Undefined)
+        halves = [ir.Constant(ir.VectorType(_I32, 8), list(range(start, start + 8))) for start in (0, 8)]
+        parts = [builder.add(*(builder.shuffle_vector(parts[0], undefined, half) for half in halves))]
+    return parts
 
 
 def _is_x86(builder: ir.IRBuilder) -> bool:
@@ -327,7 +338,7 @@ def multiply(rows: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequen
     result = torch.empty(count, outputs if activation == SWIGLU else outputs * matrices)
     weight, bias, epsilon = (None, None, 0.0) if norm is None else norm
     part = max(2, _PART // (width * size) // 2 * 2)
-    # Every vector of a loop has eight sums or more, so that a sum is of an eighth of the products, in 32 bits.
+    # A sum is of an eighth of the products, at most, in 32 bits: see `_eight_sums`.
     limit = min(32_767, (2**31 - 1) // (MAX_WEIGHT * (width // 8)))
     job = array("q", (0, _address(rows, count * input_width), input_width, _address(weight, input_width),
                       _address(bias, input_width), 0, 0, count, width, 0, size, limit, outputs,

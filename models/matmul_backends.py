@@ -20,6 +20,7 @@ _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn,
 _HAS_AVX512 = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 _SMALL = 2**20  # multiplications below which the call takes longer than the product
 _FEW_ROWS = 16
+_FEW_ROWS_OF_MANY_OUTPUTS = 48 if _HAS_AVX512 else _FEW_ROWS  # oneDNN takes 3 to 5 times as long, at widths of 1024
 _LOOP_WIDTH = 32  # half of `models.cpu_loops.WIDTH_UNIT`
 
 
@@ -48,11 +49,13 @@ def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None =
 
 
 def uses_loops(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
-               kind: torch.dtype = torch.float32, fewer_than: int = _FEW_ROWS) -> bool:
+               kind: torch.dtype = torch.float32, fewer_than: int | None = None) -> bool:
     """Whether rows (..., width) are multiplied by weights (N, width) of the type `kind` with `models.cpu_loops`.
 
-    Only if there are `fewer_than` so many, and where the call takes no longer than the product.
+    Only if there are fewer than `fewer_than`, if given, and where the call takes no longer than the product.
     """
+    if fewer_than is None:
+        fewer_than = _FEW_ROWS if len(weight) < weight.shape[1] else _FEW_ROWS_OF_MANY_OUTPUTS
     few = rows.numel() < fewer_than * rows.shape[-1] and rows.numel() * len(weight) >= _SMALL
     if not few or type(rows) is not torch.Tensor or torch.compiler.is_compiling():
         return False  # many, fake or traced

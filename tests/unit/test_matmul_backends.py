@@ -42,17 +42,29 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 @needs_onednn
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(64,), (1, 64), (2, 1, 64), (15, 64), (16, 64), (3, 50, 64), (0, 64)])
+@pytest.mark.parametrize("shape", [(64,), (1, 64), (2, 1, 64), (15, 64), (16, 64), (47, 64), (48, 64), (3, 50, 64),
+                                   (0, 64)])
 @torch.inference_mode()
 def test_it_is_the_plain_layer_to_rounding(bias: bool, shape: tuple[int, ...], backends: list[tuple[str, int]]) -> None:
     plain, ours = pair(bias)
     rows = torch.randn(shape)
     made, wanted = ours(rows), plain(rows)
     count = math.prod(shape[:-1])
-    assert backends == ([("loops" if count < 16 else "oneDNN", count)] if count else [])
+    few = 48 if matmul_backends._HAS_AVX512 else 16
+    assert backends == ([("loops" if count < few else "oneDNN", count)] if count else [])
     assert made.shape == wanted.shape
     assert torch.allclose(made, wanted, atol=1e-5)
     assert torch.equal(made, matmul_backends.linear(rows, ours.weight, ours.bias))
+
+
+@needs_onednn
+@torch.inference_mode()
+def test_weights_with_fewer_outputs_than_their_width_meet_fifteen_rows_in_the_loops(
+    backends: list[tuple[str, int]],
+) -> None:
+    for rows in (15, 16):
+        matmul_backends.linear(torch.randn(rows, 96), torch.randn(64, 96))
+    assert backends == [("loops", 15), ("oneDNN", 16)]
 
 
 @pytest.mark.parametrize("rows", [(2, 64), (64, 2)])
