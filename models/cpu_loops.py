@@ -36,7 +36,8 @@ PLAIN, GELU, SWIGLU = 0, 1, 2  # activations
 MAX_WEIGHT = 127
 WIDTH_UNIT = 64  # of int8 weights: their width is a multiple of it; that of other weights of half of it
 _AHEAD = 4096  # bytes
-_PART = 2**16  # bytes of weights that a thread takes at a time
+_PART = 2**19  # bytes of weights that a thread takes at a time: what it reads ahead of a part's end is read in vain
+_REPEATED_PART = 2**18  # if more than one tile of rows meets them: they are to stay in the second-level cache
 _NONE = np.empty(0, np.float32)
 _NO_INTEGERS = np.empty(0, np.int16)
 f32, i32 = np.float32, np.int32
@@ -337,7 +338,9 @@ def multiply(rows: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequen
         addresses.append((first + outputs * width * size, *(value and value + 4 * outputs for value in others)))
     result = torch.empty(count, outputs if activation == SWIGLU else outputs * matrices)
     weight, bias, epsilon = (None, None, 0.0) if norm is None else norm
-    part = max(2, _PART // (width * size) // 2 * 2)
+    threads = torch.get_num_threads()
+    part_bytes = min(_PART if count <= _TILE else _REPEATED_PART, outputs * width * size * matrices // (8 * threads))
+    part = max(2, part_bytes // (width * size) // 2 * 2)
     # A sum is of an eighth of the products, at most, in 32 bits: see `_eight_sums`.
     limit = min(32_767, (2**31 - 1) // (MAX_WEIGHT * (width // 8)))
     job = array("q", (0, _address(rows, count * input_width), input_width, _address(weight, input_width),
@@ -345,7 +348,7 @@ def multiply(rows: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequen
                       _address(residual, result.numel()), result.data_ptr(), activation, matrices, part,
                       *chain.from_iterable(addresses), *_PADDING[matrices]))
     if count:
-        _multiply(job.buffer_info()[0], epsilon, _OPENMP, _prepare_rows(), _multiply_parts(), torch.get_num_threads())
+        _multiply(job.buffer_info()[0], epsilon, _OPENMP, _prepare_rows(), _multiply_parts(), threads)
     return result
 
 
