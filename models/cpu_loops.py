@@ -36,8 +36,9 @@ PLAIN, GELU, SWIGLU = 0, 1, 2  # activations
 MAX_WEIGHT = 127
 WIDTH_UNIT = 64  # of int8 weights: their width is a multiple of it; that of other weights of half of it
 _AHEAD = 4096  # bytes
-_PART = 2**19  # bytes of weights that a thread takes at a time: what it reads ahead of a part's end is read in vain
-_REPEATED_PART = 2**18  # if more than one tile of rows meets them: they are to stay in the second-level cache
+# Bytes of weights that a thread takes at a time. Its first `_AHEAD` are not read ahead, so that large parts are faster;
+# those that several tiles of rows meet have to stay in the second-level cache, and each thread should have eight.
+_LEAST_PART, _PART, _REPEATED_PART = 2**16, 2**19, 2**18
 _NONE = np.empty(0, np.float32)
 _NO_INTEGERS = np.empty(0, np.int16)
 f32, i32 = np.float32, np.int32
@@ -339,7 +340,8 @@ def multiply(rows: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequen
     result = torch.empty(count, outputs if activation == SWIGLU else outputs * matrices)
     weight, bias, epsilon = (None, None, 0.0) if norm is None else norm
     threads = torch.get_num_threads()
-    part_bytes = min(_PART if count <= _TILE else _REPEATED_PART, outputs * width * size * matrices // (8 * threads))
+    share = outputs * width * size * matrices // (8 * threads)
+    part_bytes = min(_PART if count <= _TILE else _REPEATED_PART, max(_LEAST_PART, share))
     part = max(2, part_bytes // (width * size) // 2 * 2)
     # A sum is of an eighth of the products, at most, in 32 bits: see `_eight_sums`.
     limit = min(32_767, (2**31 - 1) // (MAX_WEIGHT * (width // 8)))
