@@ -3,7 +3,8 @@
 A step of a few rows takes as long as its weights take to be read, so a loop reads them once, in their order, a little
 ahead, and what else the layer asks for is done beside it. Two rows by 4096 x 1024 on two cores of an EPYC without
 AVX-512: 0.6 ms in float32, where MKL takes 1.5 to 2.3 and oneDNN 0.9 to 1.3; 0.15 to 0.2 ms in int8, where torch's own
-kernel takes 0.4. On one with AVX-512: 0.29 ms in bfloat16, where oneDNN takes 0.38.
+kernel takes 0.4 (in parts of 64 kB; larger ones were faster with AVX-512). Any number of rows by int8 weights take the
+loops, and up to 47 in float32: see `models.matmul_backends`.
 
 Weights of bfloat16 are widened to float32, which gives the bits of the same weights in float32.
 
@@ -37,7 +38,7 @@ MAX_WEIGHT = 127
 WIDTH_UNIT = 64  # of int8 weights: their width is a multiple of it; that of other weights of half of it
 _AHEAD = 4096  # bytes
 # Bytes of weights that a thread takes at a time. Its first `_AHEAD` are not read ahead, so that large parts are faster;
-# those that several tiles of rows meet have to stay in the second-level cache, and each thread should have eight.
+# those that more rows make it read again have to stay in the second-level cache, and each thread should have eight.
 _LEAST_PART, _PART, _REPEATED_PART = 2**16, 2**19, 2**18
 _NONE = np.empty(0, np.float32)
 _NO_INTEGERS = np.empty(0, np.int16)
@@ -341,7 +342,8 @@ def multiply(rows: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequen
     weight, bias, epsilon = (None, None, 0.0) if norm is None else norm
     threads = torch.get_num_threads()
     share = outputs * width * size * matrices // (8 * threads)
-    part_bytes = min(_PART if count <= _TILE else _REPEATED_PART, max(_LEAST_PART, share))
+    is_read_once = count in (1, 2, 4) or (integers and count == _TILE)
+    part_bytes = min(_PART if is_read_once else _REPEATED_PART, max(_LEAST_PART, share))
     part = max(2, part_bytes // (width * size) // 2 * 2)
     # A sum is of an eighth of the products, at most, in 32 bits: see `_eight_sums`.
     limit = min(32_767, (2**31 - 1) // (MAX_WEIGHT * (width // 8)))
@@ -349,7 +351,7 @@ def multiply(rows: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequen
                       _address(bias, input_width), 0, 0, count, width, 0, size, limit, outputs,
                       _address(residual, result.numel()), result.data_ptr(), activation, matrices, part,
                       *chain.from_iterable(addresses), *_PADDING[matrices]))
-    if count:
+    if count and outputs:
         _multiply(job.buffer_info()[0], epsilon, _OPENMP, _prepare_rows(), _multiply_parts(), threads)
     return result
 

@@ -20,7 +20,9 @@ _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn,
 _HAS_AVX512 = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 _SMALL = 2**20  # multiplications below which the call takes longer than the product
 _FEW_ROWS = 16
-_FEW_ROWS_OF_MANY_OUTPUTS = 48 if _HAS_AVX512 else _FEW_ROWS  # oneDNN takes 3 to 5 times as long, at widths of 1024
+# With AVX-512 oneDNN takes 2 to 5 times as long for 16 to 47 rows by 4096 x 1024 (two cores of an EPYC); by weights
+# with fewer outputs than their width it is faster.
+_FEW_ROWS_OF_MANY_OUTPUTS = 48 if _HAS_AVX512 else _FEW_ROWS
 _LOOP_WIDTH = 32  # half of `models.cpu_loops.WIDTH_UNIT`
 
 
@@ -52,10 +54,11 @@ def uses_loops(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
                kind: torch.dtype = torch.float32, fewer_than: int | None = None) -> bool:
     """Whether rows (..., width) are multiplied by weights (N, width) of the type `kind` with `models.cpu_loops`.
 
-    Only if there are fewer than `fewer_than`, if given, and where the call takes no longer than the product.
+    Only fewer than `fewer_than` rows, by default as many as the loops multiply faster than oneDNN, and only where the
+    call takes no longer than the product.
     """
     if fewer_than is None:
-        fewer_than = _FEW_ROWS if len(weight) < weight.shape[1] else _FEW_ROWS_OF_MANY_OUTPUTS
+        fewer_than = _FEW_ROWS if len(weight) < rows.shape[-1] else _FEW_ROWS_OF_MANY_OUTPUTS
     few = rows.numel() < fewer_than * rows.shape[-1] and rows.numel() * len(weight) >= _SMALL
     if not few or type(rows) is not torch.Tensor or torch.compiler.is_compiling():
         return False  # many, fake or traced

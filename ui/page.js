@@ -66,9 +66,18 @@ document.addEventListener("mousedown", (event) => {
   if (field === document.activeElement && field.matches("input[role=combobox][aria-expanded=false]")) field.blur();
 }, true);
 
-/* The open list of a dropdown has a fixed place, which Gradio finds anew when the page is scrolled (6.31): also when what
-   stands above its field grows. */
-new ResizeObserver(() => window.dispatchEvent(new Event("scroll"))).observe(document.body);
+/* The open list of a dropdown has a fixed place, which Gradio finds anew when the page is scrolled (6.31): also when its
+   field moves, as what stands above it grows. */
+document.addEventListener("focusin", ({target}) => {
+  if (!target.matches("input[role=combobox]")) return;
+  let top = target.getBoundingClientRect().top;
+  const timer = setInterval(() => {
+    if (document.activeElement !== target) { clearInterval(timer); return; }
+    const now = target.getBoundingClientRect().top;
+    if (now !== top) window.dispatchEvent(new Event("scroll"));
+    top = now;
+  }, 100);
+});
 
 /* Plays the parts of clips one after another while later parts are still being made. The card of the clip that is heard
    says so and has a button to pause. */

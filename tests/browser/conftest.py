@@ -139,7 +139,7 @@ def open_tab(page: Page, name: str) -> None:
     if not tab.is_visible():
         tab = page.locator(f'#tabs .overflow-dropdown button:text-is("{name}")').first
 
-        def choose() -> bool:
+        def opened() -> bool:
             """Open the menu and choose; False where it closed in between, as when the bar was measured again."""
             if not tab.is_visible():
                 page.locator("#tabs .overflow-menu > button").click()
@@ -149,7 +149,7 @@ def open_tab(page: Page, name: str) -> None:
                 return False
             return True
 
-        wait_until(choose, page)
+        wait_until(opened, page)
     else:
         tab.click()
     page.locator(f"#tab-{name.lower()}").wait_for(state="visible")
@@ -157,9 +157,10 @@ def open_tab(page: Page, name: str) -> None:
 
 def choose(field: Locator, option: Locator) -> None:
     """Open a dropdown's list and click an option, also where the page, as it fills, moves the field out of sight."""
-    field.click()
 
     def clicked() -> bool:
+        if field.get_attribute("aria-expanded") != "true":
+            field.click()
         field.scroll_into_view_if_needed()  # the list has a fixed place beside its field: it cannot be scrolled to
         try:
             option.click(timeout=5000)

@@ -76,10 +76,11 @@ def test_a_checkpoint_is_pinned_and_unpinned_by_name(app: tuple[App, Path], open
     expect(page.locator("#checkpoints").get_by_text("Step or name is missing")).to_be_visible()
 
 
+@pytest.mark.parametrize("height", [900, 5000])  # the page is taller, and shorter
 def test_an_open_list_stays_at_its_field_when_the_page_moves_it(
-    app: tuple[App, Path], open_page: Callable[..., Page],
+    app: tuple[App, Path], open_page: Callable[..., Page], height: int,
 ) -> None:
-    page = open_page(f"{app[0].url}?tab=train")
+    page = open_page(f"{app[0].url}?tab=train", (1280, height))
     expand(page)
     field = page.locator("#pin-step input")
     field.click()

@@ -88,12 +88,12 @@ def test_products_are_those_of_torch(rows: int, units: int, outputs: int, matric
 
 
 @pytest.mark.parametrize("width", [64, 1024, 4096, 5120, 8192])
-@pytest.mark.parametrize("rows", [1, 2, 8])
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
 def test_sums_of_the_largest_integers_do_not_overflow(width: int, rows: int) -> None:
     """All weights and all numbers of a row at their largest, where 32 bits would overflow first."""
-    weight = torch.full((2, width), MAX_WEIGHT, dtype=torch.int8)
+    weight = torch.full((3, width), MAX_WEIGHT, dtype=torch.int8)
     given_rows = torch.ones(rows, width)
-    found = multiply(given_rows, [weight], [None], [torch.ones(2)])
+    found = multiply(given_rows, [weight], [None], [torch.ones(3)])
     assert (found - width * MAX_WEIGHT).abs().max() <= 1e-6 * width * MAX_WEIGHT
 
 

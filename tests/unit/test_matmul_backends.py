@@ -67,6 +67,14 @@ def test_weights_with_fewer_outputs_than_their_width_meet_fifteen_rows_in_the_lo
     assert backends == [("loops", 15), ("oneDNN", 16)]
 
 
+@pytest.mark.skipif(not matmul_backends._HAS_AVX512, reason="without AVX-512 the shape is no matter")
+@torch.inference_mode()
+def test_square_weights_meet_47_rows_in_the_loops(backends: list[tuple[str, int]]) -> None:
+    for rows in (47, 48):
+        matmul_backends.linear(torch.randn(rows, 64), torch.randn(64, 64))
+    assert backends == [("loops", 47), ("oneDNN", 48)]
+
+
 @pytest.mark.parametrize("rows", [(2, 64), (64, 2)])
 @torch.inference_mode()
 def test_what_the_loops_cannot_read_is_left_to_torch(rows: tuple[int, int], backends: list[tuple[str, int]]) -> None:
