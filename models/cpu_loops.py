@@ -37,8 +37,9 @@ PLAIN, GELU, SWIGLU = 0, 1, 2  # activations
 MAX_WEIGHT = 127
 WIDTH_UNIT = 64  # of int8 weights: their width is a multiple of it; that of other weights of half of it
 _AHEAD = 4096  # bytes
-# Bytes of weights that a thread takes at a time. Its first `_AHEAD` are not read ahead, so that large parts are faster;
-# those that more rows make it read again have to stay in the second-level cache, and each thread should have eight.
+# Bytes of weights that a thread takes at a time, if there are eight such parts for each thread, else fewer. The first
+# `_AHEAD` of a part are not read ahead, so that large parts are faster; a part that more rows make a thread read again
+# has to stay in the second-level cache.
 _LEAST_PART, _PART, _REPEATED_PART = 2**16, 2**19, 2**18
 _NONE = np.empty(0, np.float32)
 _NO_INTEGERS = np.empty(0, np.int16)

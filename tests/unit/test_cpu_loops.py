@@ -97,6 +97,11 @@ def test_sums_of_the_largest_integers_do_not_overflow(width: int, rows: int) -> 
     assert (found - width * MAX_WEIGHT).abs().max() <= 1e-6 * width * MAX_WEIGHT
 
 
+@pytest.mark.parametrize(("rows", "outputs"), [(0, 3), (2, 0)])
+def test_nothing_is_multiplied_where_there_are_no_rows_or_no_outputs(rows: int, outputs: int) -> None:
+    assert multiply(torch.randn(rows, 64), [torch.randn(outputs, 64)], [None]).shape == (rows, outputs)
+
+
 def test_integers_of_16_bits_are_multiplied_exactly() -> None:
     """Rows that are whole numbers up to the limit of their width keep every digit, below what float32 can hold."""
     generator = torch.Generator().manual_seed(0)
