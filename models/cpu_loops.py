@@ -36,11 +36,14 @@ from numba.extending import intrinsic
 PLAIN, GELU, SWIGLU = 0, 1, 2  # activations
 MAX_WEIGHT = 127
 WIDTH_UNIT = 64  # of int8 weights: their width is a multiple of it; that of other weights of half of it
-_AHEAD = 4096  # bytes
+_AHEAD, _PAIRS_AHEAD = 4096, 8192  # bytes that weights are fetched ahead, and where they are read two rows at a time
 # Bytes of weights that a thread takes at a time, if there are eight such parts for each thread, else fewer. The first
 # `_AHEAD` of a part are not read ahead, so that large parts are faster; a part that more rows make a thread read again
 # has to stay in the second-level cache.
 _LEAST_PART, _PART, _REPEATED_PART = 2**16, 2**19, 2**18
+# A float32 sum of twice as many products or more is a sum of sums. So several rows can be multiplied with a piece of
+# their width at a time, of as many numbers of all rows together as fill half of a first-level cache of 32 kB.
+_PRODUCTS_OF_A_SUM, _NUMBERS_OF_A_PIECE = 1024, 4096
 _NONE = np.empty(0, np.float32)
 _NO_INTEGERS = np.empty(0, np.int16)
 f32, i32 = np.float32, np.int32
@@ -169,21 +172,21 @@ def _vector_bytes(context: Any) -> int:
     return 64 if "+avx512bw" in features else 32 if "+avx2" in features else 16
 
 
-def _products_of_rows(weight_size: int, count: int, columns: int) -> Any:
-    """A loop over `columns` rows of weights, each multiplied with `count` rows: float32 products at an address.
+def _products_of_rows(weight_size: int, count: int, columns: int, prefetches: bool = True) -> Any:
+    """A loop over `columns` rows of weights, each multiplied with `count` rows, and added to float32 at an address.
 
     A weight has four bytes, float32, two, bfloat16, or one, int8. Rows are float32, for int8 16-bit integers.
 
     Its arguments are addresses and strides in bytes: rows, their stride, weights, their stride, the width, products,
-    and the stride of the products of one row.
+    the stride of the products of one row, and how far ahead weights are fetched.
     """
     rows_at, columns_at, integers = range(count), range(columns), weight_size == 1
     stored = {4: _F32, 2: _I16, 1: _I8}[weight_size]
 
     @intrinsic
-    def loop(_context, _rows, _row_stride, _weights, _weight_stride, _width, _products, _product_stride):
+    def loop(_context, _rows, _row_stride, _weights, _weight_stride, _width, _products, _product_stride, _ahead):
         def generate(context, builder, _s, arguments):
-            rows, row_stride, weights, weight_stride, width, products, product_stride = arguments
+            rows, row_stride, weights, weight_stride, width, products, product_stride, ahead = arguments
             vector = _vector_bytes(context)
             size = vector // (2 if integers else 4)  # numbers in a vector
             sums = ir.VectorType(_I32, size // 2) if integers else ir.VectorType(_F32, size)
@@ -210,8 +213,8 @@ def _products_of_rows(weight_size: int, count: int, columns: int) -> Any:
                 matrix = []
                 for column in columns_at:
                     address, value = load(weights, weight_stride, column, stored, half)
-                    if columns == 1 and (half == 0 or weight_size == 4):
-                        _prefetch(builder, builder.add(address, ir.Constant(_I64, _AHEAD)))
+                    if prefetches and (half == 0 or weight_size == 4):
+                        _prefetch(builder, builder.add(address, ahead))
                     if integers:
                         value = builder.sext(value, ir.VectorType(_I16, size))
                     elif weight_size == 2:  # the upper half of a float32
@@ -252,11 +255,12 @@ def _products_of_rows(weight_size: int, count: int, columns: int) -> Any:
                     total = builder.call(add_all, [ir.Constant(number, 0.0), both], fastmath=("reassoc",))
                     address = builder.add(products, builder.mul(product_stride, ir.Constant(_I64, row)))
                     address = builder.add(address, ir.Constant(_I64, 4 * column))
-                    builder.store(builder.fptrunc(total, _F32) if integers else total,
-                                  builder.inttoptr(address, _F32.as_pointer()))
+                    total = builder.fptrunc(total, _F32) if integers else total
+                    place = builder.inttoptr(address, _F32.as_pointer())
+                    builder.store(builder.fadd(builder.load(place), total), place)
             return ir.Constant(_I64, 0)
 
-        return types.int64(*[types.int64] * 7), generate
+        return types.int64(*[types.int64] * 8), generate
 
     return loop
 
@@ -305,7 +309,7 @@ def _is_x86(builder: ir.IRBuilder) -> bool:
 _float_1, _float_2, _float_4 = (_products_of_rows(4, count, 1) for count in (1, 2, 4))
 _half_1, _half_2, _half_4 = (_products_of_rows(2, count, 1) for count in (1, 2, 4))
 _integer_1, _integer_2, _integer_4 = (_products_of_rows(1, count, 1) for count in (1, 2, 4))
-_integer_block = _products_of_rows(1, 4, 2)
+_integer_block, _integer_block_again = (_products_of_rows(1, 4, 2, prefetches) for prefetches in (True, False))
 
 # The fields of a job of products; an address is 0 where there is nothing.
 (_NEXT, _INPUT, _INPUT_WIDTH, _NORM_WEIGHT, _NORM_BIAS, _EPSILON, _ROWS, _COUNT, _WIDTH, _LARGEST, _SIZE_OF_WEIGHT,
@@ -465,38 +469,54 @@ def _multiply_part(job, matrix, first, size, row, count, products):
     row_stride, weight_stride = width * (2 if integers else 4), width * size_of_weight
     rows, weights = job[_ROWS] + row * row_stride, job[_WEIGHTS + 3 * matrix] + first * weight_stride
     results, stride = products.ctypes.data, products.strides[0]
+    products[:count, :size] = 0
     column, done = 0, 0
     if integers and count == _TILE:
         while column + 2 <= size:
-            for half in range(0, _TILE, 4):
-                _integer_block(rows + half * row_stride, row_stride, weights + column * weight_stride, weight_stride,
-                               width, results + half * stride + 4 * column, stride)
-            column += 2
-    while done < count:
-        left, at = count - done, rows + done * row_stride
-        for output in range(column, size):
-            weight, result = weights + output * weight_stride, results + done * stride + 4 * output
-            if integers:
-                if left >= 4:
-                    _integer_4(at, row_stride, weight, weight_stride, width, result, stride)
-                elif left >= 2:
-                    _integer_2(at, row_stride, weight, weight_stride, width, result, stride)
-                else:
-                    _integer_1(at, row_stride, weight, weight_stride, width, result, stride)
-            elif size_of_weight == 2:
-                if left >= 4:
-                    _half_4(at, row_stride, weight, weight_stride, width, result, stride)
-                elif left >= 2:
-                    _half_2(at, row_stride, weight, weight_stride, width, result, stride)
-                else:
-                    _half_1(at, row_stride, weight, weight_stride, width, result, stride)
-            elif left >= 4:
-                _float_4(at, row_stride, weight, weight_stride, width, result, stride)
-            elif left >= 2:
-                _float_2(at, row_stride, weight, weight_stride, width, result, stride)
+            weight, result, lower = weights + column * weight_stride, results + 4 * column, rows + 4 * row_stride
+            if row == 0:
+                _integer_block(rows, row_stride, weight, weight_stride, width, result, stride, _PAIRS_AHEAD)
             else:
-                _float_1(at, row_stride, weight, weight_stride, width, result, stride)
-        done += 4 if left >= 4 else 2 if left >= 2 else 1
+                _integer_block_again(rows, row_stride, weight, weight_stride, width, result, stride, 0)
+            _integer_block_again(lower, row_stride, weight, weight_stride, width, result + 4 * stride, stride, 0)
+            column += 2
+    is_split = width >= 2 * _PRODUCTS_OF_A_SUM
+    products_of_sum = _PRODUCTS_OF_A_SUM if is_split else width
+    while done < count:
+        group = 4 if count - done >= 4 else 2 if count - done >= 2 else 1
+        row_at, result = rows + done * row_stride, results + done * stride
+        if integers:
+            for output in range(column, size):
+                weight, total = weights + output * weight_stride, result + 4 * output
+                if group == 4:
+                    _integer_4(row_at, row_stride, weight, weight_stride, width, total, stride, _AHEAD)
+                elif group == 2:
+                    _integer_2(row_at, row_stride, weight, weight_stride, width, total, stride, _AHEAD)
+                else:
+                    _integer_1(row_at, row_stride, weight, weight_stride, width, total, stride, _AHEAD)
+        else:
+            piece = _NUMBERS_OF_A_PIECE // group if is_split and group > 1 else width
+            for start in range(0, width, piece):
+                for output in range(size):
+                    total, ahead = result + 4 * output, _AHEAD
+                    if piece < width:  # the same piece of the next weights; at the end the next piece of the first ones
+                        ahead = weight_stride if output + 1 < size else piece * size_of_weight - output * weight_stride
+                    for at in range(start, min(start + piece, width), products_of_sum):
+                        numbers, length = row_at + 4 * at, min(products_of_sum, width - at)
+                        weight = weights + output * weight_stride + at * size_of_weight
+                        if size_of_weight == 2 and group == 4:
+                            _half_4(numbers, row_stride, weight, weight_stride, length, total, stride, ahead)
+                        elif size_of_weight == 2 and group == 2:
+                            _half_2(numbers, row_stride, weight, weight_stride, length, total, stride, ahead)
+                        elif size_of_weight == 2 and group == 1:
+                            _half_1(numbers, row_stride, weight, weight_stride, length, total, stride, ahead)
+                        elif group == 4:
+                            _float_4(numbers, row_stride, weight, weight_stride, length, total, stride, ahead)
+                        elif group == 2:
+                            _float_2(numbers, row_stride, weight, weight_stride, length, total, stride, ahead)
+                        else:
+                            _float_1(numbers, row_stride, weight, weight_stride, length, total, stride, ahead)
+        done += group
     bias = _floats(job[_BIASES + 3 * matrix] + 4 * first if job[_BIASES + 3 * matrix] else 0, size)
     scale = _floats(job[_SCALES + 3 * matrix] + 4 * first if integers else 0, size)
     largest = _floats(job[_LARGEST], job[_COUNT])
