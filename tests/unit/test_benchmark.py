@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from config.errors import UserError
+from core.training.memory_plan import peak_bytes
 from models.base import Losses
 from models.chatterbox import t3 as chatterbox_t3
 from models.chatterbox.s3gen import S3Gen
@@ -153,6 +154,16 @@ def test_training_is_measured_in_each_scope_and_beside_the_package(bench: Bench)
         assert beside.package == MeasurementStats(200.0, 200.0, 200.0, 1)  # 100 tokens in half a second
         assert beside.more_is_better
         assert beside.times == 3.0
+
+
+def test_the_peak_of_a_step_has_the_moments_beside_the_activations(bench: Bench) -> None:
+    """The first step makes the moments at its end, when the activations are gone."""
+    first, later, averaged = (training.make(bench, "full", ema=ema) for ema in (0.0, 0.0, 0.9))
+    trained = sum(value.nbytes for value in later.trainables.named.values())
+    of_the_first = training.size(first) + peak_bytes(CPU, first.train_step)
+    found = training.step_peak(CPU, later)
+    assert found > max(of_the_first, training.size(later) + 3 * trained)  # gradients and two moments
+    assert training.step_peak(CPU, averaged) == pytest.approx(found + trained, rel=0.02)
 
 
 def test_options_are_measured_beside_none_of_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

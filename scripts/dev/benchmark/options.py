@@ -13,7 +13,6 @@ from typing import Any
 
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from core.training import memory_plan
 from core.training.dataloader import Utterance
 from core.training.trainer import Trainer
 from data.batches import BatchClip
@@ -58,9 +57,9 @@ class _Variant:
             return training.epoch(self.trainer)
 
     def peak(self, bench: Bench) -> int:
-        """Bytes of a step beyond what is held before it, and those of the model."""
+        """Bytes of a step, with those of the model and its optimizer."""
         with self.attention():
-            return memory_plan.peak_bytes(bench.device, self.trainer.train_step) + training.size(self.trainer)
+            return training.step_peak(bench.device, self.trainer)
 
 
 def measure(bench: Bench) -> BenchmarkResults:

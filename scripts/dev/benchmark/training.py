@@ -92,7 +92,7 @@ def measure(bench: Bench) -> BenchmarkResults:
 def _scope(bench: Bench, scope: Scope, name: str) -> list[BenchmarkRow]:
     trainer = make(bench, scope, name)
     run_plan.fit_memory_plan(trainer)  # as before any training: it leaves the trainer with what fits into the memory
-    peak = memory_plan.peak_bytes(bench.device, trainer.train_step) + size(trainer)
+    peak = step_peak(bench.device, trainer)
     speed = measure_interleaved({scope: lambda: epoch(trainer)}, bench.sizes.epochs)[scope]
     layers = (bench.sizes.language if name == "chatterbox" else bench.sizes.voice).decoder.layers
     how = f"{name}, {scope}, {layers} layers, {trainer.precision}{_setting(trainer)}"
@@ -228,6 +228,14 @@ def _setting(trainer: Trainer) -> str:
     recomputed = ", activations computed twice" if trainer.microbatch_plan.activation_checkpointing else ""
     splits = trainer.microbatch_plan.splits
     return recomputed + (f", a batch in {splits} micro-batches" if splits > 1 else "")
+
+
+def step_peak(device: torch.device, trainer: Trainer) -> int:
+    """Peak bytes of a training step after the first, with the model, the optimizer's moments and the averages."""
+    averages = trainer.ema.values.values() if trainer.ema else ()
+    held = size(trainer) + trainer.optimizer_bytes + sum(value.nbytes for value in averages)
+    trainer.train_step()  # makes the moments
+    return held + memory_plan.peak_bytes(device, trainer.train_step)
 
 
 def size(trainer: Trainer) -> int:
