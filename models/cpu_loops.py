@@ -1,7 +1,7 @@
 """Loops over the weights and the cache of a decoding step on a CPU, which Numba compiles for the processor at hand.
 
-A step of a few rows takes as long as its weights take to be read, so a loop reads them once, in their order, a little
-ahead, and what else the layer asks for is done beside it. Two rows by 4096 x 1024 on two cores of an EPYC without
+A step of a few rows takes as long as its weights take to be read, so a loop reads them once, a little ahead,
+and what else the layer asks for is done beside it. Two rows by 4096 x 1024 on two cores of an EPYC without
 AVX-512: 0.6 ms in float32, where MKL takes 1.5 to 2.3 and oneDNN 0.9 to 1.3; 0.15 to 0.2 ms in int8, where torch's own
 kernel takes 0.4 (in parts of 64 kB; larger ones were faster with AVX-512). Any number of rows by int8 weights take the
 loops, and up to 47 in float32: see `models.matmul_backends`.
@@ -41,8 +41,8 @@ _AHEAD, _PAIRS_AHEAD = 4096, 8192  # bytes that weights are fetched ahead, and w
 # `_AHEAD` of a part are not read ahead, so that large parts are faster; a part that more rows make a thread read again
 # has to stay in the second-level cache.
 _LEAST_PART, _PART, _REPEATED_PART = 2**16, 2**19, 2**18
-# A float32 sum of twice as many products or more is a sum of sums. So several rows can be multiplied with a piece of
-# their width at a time, of as many numbers of all rows together as fill half of a first-level cache of 32 kB.
+# A float32 sum of at least twice `_PRODUCTS_OF_A_SUM` products is a sum of sums of so many. So several rows can be
+# multiplied with a piece of their width at a time: numbers of all of them that fill half a first-level cache of 32 kB.
 _PRODUCTS_OF_A_SUM, _NUMBERS_OF_A_PIECE = 1024, 4096
 _NONE = np.empty(0, np.float32)
 _NO_INTEGERS = np.empty(0, np.int16)
@@ -499,7 +499,7 @@ def _multiply_part(job, matrix, first, size, row, count, products):
             for start in range(0, width, piece):
                 for output in range(size):
                     total, ahead = result + 4 * output, _AHEAD
-                    if piece < width:  # the same piece of the next weights; at the end the next piece of the first ones
+                    if piece < width:  # the same piece of the next weights, or the next piece of the first
                         ahead = weight_stride if output + 1 < size else piece * size_of_weight - output * weight_stride
                     for at in range(start, min(start + piece, width), products_of_sum):
                         numbers, length = row_at + 4 * at, min(products_of_sum, width - at)

@@ -114,7 +114,7 @@ def test_integers_of_16_bits_are_multiplied_exactly() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("width", [64, 1024, 2112, 4096, 5120])
+@pytest.mark.parametrize("width", [64, 1024, 2048, 2112, 4096, 5120])
 def test_a_row_is_the_same_bits_among_any_others_and_with_any_threads(width: int, kind: str, threads: None,
                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     rows, weight = noise(19, width) + 1, noise(300, width, seed=1) + 1  # sums beyond 2^24, which float32 would round
@@ -139,7 +139,7 @@ def test_bfloat16_weights_give_the_bits_of_the_same_weights_in_float32(width: in
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("activation", [PLAIN, GELU, SWIGLU])
 @pytest.mark.parametrize("outputs", [1, 7, 64, 129, 300])
-@pytest.mark.parametrize("width", [192, 320])
+@pytest.mark.parametrize("width", [192, 320, 2112])
 def test_steps_one_by_one_give_the_same_bits_as_all_in_one(width: int, outputs: int, activation: int,
                                                            kind: str) -> None:
     """As layers with adapters need them; parts of the weights end at other outputs."""

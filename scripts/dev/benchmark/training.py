@@ -231,11 +231,16 @@ def _setting(trainer: Trainer) -> str:
 
 
 def step_peak(device: torch.device, trainer: Trainer) -> int:
-    """Peak bytes of a training step after the first, with the model, the optimizer's moments and the averages."""
+    """Peak bytes of the steps of an epoch, with the model, moments and averages; the trainer has made no step yet.
+
+    Its first step is not among them, as it makes the moments at its end, when the activations are gone.
+    """
+    assert not trainer.optimizer.state
     averages = trainer.ema.values.values() if trainer.ema else ()
     held = size(trainer) + trainer.optimizer_bytes + sum(value.nbytes for value in averages)
-    trainer.train_step()  # makes the moments
-    return held + memory_plan.peak_bytes(device, trainer.train_step)
+    trainer.train_step()
+    trainer.optimizer.zero_grad(set_to_none=True)  # on a GPU they would be freed within what is measured
+    return held + memory_plan.peak_bytes(device, lambda: epoch(trainer))
 
 
 def size(trainer: Trainer) -> int:
