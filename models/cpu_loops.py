@@ -309,6 +309,7 @@ def _is_x86(builder: ir.IRBuilder) -> bool:
 _float_1, _float_2, _float_4 = (_products_of_rows(4, count, 1) for count in (1, 2, 4))
 _half_1, _half_2, _half_4 = (_products_of_rows(2, count, 1) for count in (1, 2, 4))
 _integer_1, _integer_2, _integer_4 = (_products_of_rows(1, count, 1) for count in (1, 2, 4))
+# The second where the weights are in a cache already.
 _integer_block, _integer_block_again = (_products_of_rows(1, 4, 2, prefetches) for prefetches in (True, False))
 
 # The fields of a job of products; an address is 0 where there is nothing.

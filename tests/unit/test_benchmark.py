@@ -164,10 +164,10 @@ def test_the_peak_is_that_of_any_step_but_the_first(bench: Bench, scope: Scope) 
     held = training.size(stepped) + stepped.optimizer_bytes
     trained = sum(value.nbytes for value in stepped.trainables.named.values())
     first, *later = [peak_bytes(CPU, stepped.train_step) for _ in range(1 + 2 * len(stepped.data.train))]
-    found = training.step_peak(CPU, fresh)
+    found = training.epoch_peak(CPU, fresh)
     assert found == pytest.approx(held + max(later), rel=0.01)
     assert scope == "rows" or found > held - 2 * trained + first
-    assert training.step_peak(CPU, averaged) == pytest.approx(found + trained, rel=0.02)
+    assert training.epoch_peak(CPU, averaged) == pytest.approx(found + trained, rel=0.02)
 
 
 def test_options_are_measured_beside_none_of_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,9 +57,9 @@ class _Variant:
             return training.epoch(self.trainer)
 
     def peak(self, bench: Bench) -> int:
-        """Bytes of a step, with those of the model and its optimizer."""
+        """Bytes of the steps of an epoch at their peak, with those of the model and its optimizer."""
         with self.attention():
-            return training.step_peak(bench.device, self.trainer)
+            return training.epoch_peak(bench.device, self.trainer)
 
 
 def measure(bench: Bench) -> BenchmarkResults:

@@ -92,7 +92,7 @@ def measure(bench: Bench) -> BenchmarkResults:
 def _scope(bench: Bench, scope: Scope, name: str) -> list[BenchmarkRow]:
     trainer = make(bench, scope, name)
     run_plan.fit_memory_plan(trainer)  # as before any training: it leaves the trainer with what fits into the memory
-    peak = step_peak(bench.device, trainer)
+    peak = epoch_peak(bench.device, trainer)
     speed = measure_interleaved({scope: lambda: epoch(trainer)}, bench.sizes.epochs)[scope]
     layers = (bench.sizes.language if name == "chatterbox" else bench.sizes.voice).decoder.layers
     how = f"{name}, {scope}, {layers} layers, {trainer.precision}{_setting(trainer)}"
@@ -230,7 +230,7 @@ def _setting(trainer: Trainer) -> str:
     return recomputed + (f", a batch in {splits} micro-batches" if splits > 1 else "")
 
 
-def step_peak(device: torch.device, trainer: Trainer) -> int:
+def epoch_peak(device: torch.device, trainer: Trainer) -> int:
     """Peak bytes of the steps of an epoch, with the model, moments and averages; the trainer has made no step yet.
 
     Its first step is not among them, as it makes the moments at its end, when the activations are gone.
