@@ -24,6 +24,7 @@ INPUT_FRAMES_PER_CODE = 4
 LEVELS, DIGITS = 3, 8  # LEVELS ** DIGITS = 6561 codes
 WINDOW, OVERLAP = 3000, 400  # frames; longer clips are encoded in windows of 30 s that share 4 s
 FRAMES_PER_BATCH = 8 * WINDOW  # padding included; bounds the memory of `encode`
+MAX_PADDING = 0.1  # of a row in a batch: padding costs as much time as sound
 
 
 @dataclass(frozen=True)
@@ -134,9 +135,12 @@ def _windows(clip: int, frames: int) -> list[_Piece]:
 def _batches(pieces: list[_Piece]) -> list[list[_Piece]]:
     """Pieces of similar length together, at most FRAMES_PER_BATCH frames a batch once padded, longest first."""
     batches: list[list[_Piece]] = []
+    longest = 0
     for piece in sorted(pieces, key=lambda piece: -piece.frames):
-        if not batches or (len(batches[-1]) + 1) * batches[-1][0].frames > FRAMES_PER_BATCH:
+        if (not batches or piece.frames < (1 - MAX_PADDING) * longest
+                or (len(batches[-1]) + 1) * longest > FRAMES_PER_BATCH):
             batches.append([])
+            longest = piece.frames
         batches[-1].append(piece)
     return batches
 

@@ -118,6 +118,19 @@ def test_windows_of_long_clips_go_in_batches_of_bounded_size(tokenizer, monkeypa
     assert max(rows * frames for rows, _, frames in shapes) <= 6000
 
 
+def test_little_of_a_batch_is_padding(tokenizer, monkeypatch):
+    padded, plain = [], tokenizer.codes
+
+    def codes(mel, lengths):
+        padded.append(1 - float(lengths.sum()) / (len(mel) * mel.shape[-1]))
+        return plain(mel, lengths)
+
+    monkeypatch.setattr(tokenizer, "codes", codes)
+    tokenizer.encode([clip(1600 * tenths) for tenths in (120, 90, 119, 60, 60, 45, 10)])
+    assert len(padded) == 5
+    assert max(padded) < speech_tokenizer.MAX_PADDING
+
+
 def test_silence_has_codes(tokenizer):
     codes = tokenizer.encode([torch.zeros(16000)])[0]
     assert codes.shape == (25,)
