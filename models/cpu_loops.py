@@ -36,7 +36,7 @@ from numba.extending import intrinsic
 PLAIN, GELU, SWIGLU = 0, 1, 2  # activations
 MAX_WEIGHT = 127
 WIDTH_UNIT = 64  # of int8 weights: their width is a multiple of it; that of other weights of half of it
-_AHEAD, _PAIRS_AHEAD = 4096, 8192  # bytes that weights are fetched ahead, and where they are read two rows at a time
+_AHEAD, _BLOCK_AHEAD = 4096, 8192  # bytes that weights are fetched ahead; at least, where several rows are read at once
 # Bytes of weights that a thread takes at a time, if there are eight such parts for each thread, else fewer. The first
 # `_AHEAD` of a part are not read ahead, so that large parts are faster; a part that more rows make a thread read again
 # has to stay in the second-level cache.
@@ -172,15 +172,25 @@ def _vector_bytes(context: Any) -> int:
     return 64 if "+avx512bw" in features else 32 if "+avx2" in features else 16
 
 
-def _products_of_rows(weight_size: int, count: int, columns: int, prefetches: bool = True) -> Any:
-    """A loop over `columns` rows of weights, each multiplied with `count` rows, and added to float32 at an address.
+def _columns_of_block(context: Any) -> int:
+    """Rows of weights that a block takes: as many as there are registers for."""
+    return 4 if _vector_bytes(context) == 64 else 2
+
+
+@intrinsic
+def _block_columns(_context):
+    return types.int64(), lambda context, *_: ir.Constant(_I64, _columns_of_block(context))
+
+
+def _products_of_rows(weight_size: int, count: int, block: bool = False, prefetches: bool = True) -> Any:
+    """A loop over a row of weights, or a `block` of rows, multiplied with `count` rows, added to float32 at an address.
 
     A weight has four bytes, float32, two, bfloat16, or one, int8. Rows are float32, for int8 16-bit integers.
 
     Its arguments are addresses and strides in bytes: rows, their stride, weights, their stride, the width, products,
     the stride of the products of one row, and how far ahead weights are fetched.
     """
-    rows_at, columns_at, integers = range(count), range(columns), weight_size == 1
+    rows_at, integers = range(count), weight_size == 1
     stored = {4: _F32, 2: _I16, 1: _I8}[weight_size]
 
     @intrinsic
@@ -188,10 +198,11 @@ def _products_of_rows(weight_size: int, count: int, columns: int, prefetches: bo
         def generate(context, builder, _s, arguments):
             rows, row_stride, weights, weight_stride, width, products, product_stride, ahead = arguments
             vector = _vector_bytes(context)
+            columns_at = range(_columns_of_block(context) if block else 1)
             size = vector // (2 if integers else 4)  # numbers in a vector
             sums = ir.VectorType(_I32, size // 2) if integers else ir.VectorType(_F32, size)
             # Two vectors in turn, so that one addition does not wait for the other, if there are registers for them.
-            halves = range(1 if columns > 1 and vector == 32 else 2)
+            halves = range(1 if block and vector > 16 else 2)
             before, after = builder.block, builder.append_basic_block("products")
             body = builder.append_basic_block("weights")
             builder.branch(body)
@@ -306,11 +317,11 @@ def _is_x86(builder: ir.IRBuilder) -> bool:
     return builder.module.triple.startswith(("x86", "i686"))
 
 
-_float_1, _float_2, _float_4 = (_products_of_rows(4, count, 1) for count in (1, 2, 4))
-_half_1, _half_2, _half_4 = (_products_of_rows(2, count, 1) for count in (1, 2, 4))
-_integer_1, _integer_2, _integer_4 = (_products_of_rows(1, count, 1) for count in (1, 2, 4))
+_float_1, _float_2, _float_4 = (_products_of_rows(4, count) for count in (1, 2, 4))
+_half_1, _half_2, _half_4 = (_products_of_rows(2, count) for count in (1, 2, 4))
+_integer_1, _integer_2, _integer_4 = (_products_of_rows(1, count) for count in (1, 2, 4))
 # The second where the weights are in a cache already.
-_integer_block, _integer_block_again = (_products_of_rows(1, 4, 2, prefetches) for prefetches in (True, False))
+_integer_block, _integer_block_again = (_products_of_rows(1, 4, True, prefetches) for prefetches in (True, False))
 
 # The fields of a job of products; an address is 0 where there is nothing.
 (_NEXT, _INPUT, _INPUT_WIDTH, _NORM_WEIGHT, _NORM_BIAS, _EPSILON, _ROWS, _COUNT, _WIDTH, _LARGEST, _SIZE_OF_WEIGHT,
@@ -473,14 +484,16 @@ def _multiply_part(job, matrix, first, size, row, count, products):
     products[:count, :size] = 0
     column, done = 0, 0
     if integers and count == _TILE:
-        while column + 2 <= size:
+        columns = _block_columns()
+        ahead = max(_BLOCK_AHEAD, columns * weight_stride)
+        while column + columns <= size:
             weight, result, lower = weights + column * weight_stride, results + 4 * column, rows + 4 * row_stride
             if row == 0:
-                _integer_block(rows, row_stride, weight, weight_stride, width, result, stride, _PAIRS_AHEAD)
+                _integer_block(rows, row_stride, weight, weight_stride, width, result, stride, ahead)
             else:
                 _integer_block_again(rows, row_stride, weight, weight_stride, width, result, stride, 0)
             _integer_block_again(lower, row_stride, weight, weight_stride, width, result + 4 * stride, stride, 0)
-            column += 2
+            column += columns
     is_split = width >= 2 * _PRODUCTS_OF_A_SUM
     products_of_sum = _PRODUCTS_OF_A_SUM if is_split else width
     while done < count:

@@ -92,9 +92,9 @@ def test_products_are_those_of_torch(rows: int, units: int, outputs: int, matric
 @pytest.mark.parametrize("rows", [1, 2, 4, 8])
 def test_sums_of_the_largest_integers_do_not_overflow(width: int, rows: int) -> None:
     """All weights and all numbers of a row at their largest, where 32 bits would overflow first."""
-    weight = torch.full((3, width), MAX_WEIGHT, dtype=torch.int8)
+    weight = torch.full((7, width), MAX_WEIGHT, dtype=torch.int8)
     given_rows = torch.ones(rows, width)
-    found = multiply(given_rows, [weight], [None], [torch.ones(3)])
+    found = multiply(given_rows, [weight], [None], [torch.ones(7)])
     assert (found - width * MAX_WEIGHT).abs().max() <= 1e-6 * width * MAX_WEIGHT
 
 
@@ -103,10 +103,11 @@ def test_nothing_is_multiplied_where_there_are_no_rows_or_no_outputs(rows: int, 
     assert multiply(torch.randn(rows, 64), [torch.randn(outputs, 64)], [None]).shape == (rows, outputs)
 
 
-def test_integers_of_16_bits_are_multiplied_exactly() -> None:
+@pytest.mark.parametrize("count", [5, 19])
+def test_integers_of_16_bits_are_multiplied_exactly(count: int) -> None:
     """Rows that are whole numbers up to the limit of their width keep every digit, below what float32 can hold."""
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randint(-300, 301, (5, 64), generator=generator).float()
+    rows = torch.randint(-300, 301, (count, 64), generator=generator).float()
     rows[:, 0] = 32_767  # the largest, so that the scale is one
     weight = torch.randint(-MAX_WEIGHT, MAX_WEIGHT + 1, (33, 64), generator=generator, dtype=torch.int8)
     found = multiply(rows, [weight], [None], [torch.ones(33)])
@@ -246,7 +247,7 @@ def test_loops_are_compiled_where_no_folder_can_keep_them(monkeypatch: pytest.Mo
 
 def test_processors_other_than_x86_multiply_pairs_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_loops, "_is_x86", lambda builder: False)
-    loop = cpu_loops._products_of_rows(1, 2, 1)
+    loop = cpu_loops._products_of_rows(1, 2)
     made = np.zeros(2, np.float32)  # the loop adds to it
     rows = np.arange(-128, 128, dtype=np.int16).reshape(2, 128) * 99
     weights = np.arange(-64, 64, dtype=np.int8)
