@@ -14,8 +14,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of a `covering` test's product of parameters, mark what is off the diagonal as slow.
 
     With as many steps as the shortest of its parameters has values, every value of each stays in the default run; and
-    all cases of a family that `covering(whole=...)` names.
+    all cases of a family that the nearest `covering(whole=...)` names. With LISAN_ALL_CASES in the environment nothing
+    is marked.
     """
+    if "LISAN_ALL_CASES" in os.environ:
+        return
     tests: dict[str, list[pytest.Function]] = {}
     for item in items:
         if (isinstance(item, pytest.Function) and hasattr(item, "callspec") and item.get_closest_marker("covering")

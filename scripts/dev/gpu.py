@@ -8,6 +8,7 @@ Nothing is downloaded.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -29,6 +30,7 @@ from scripts.command import USAGE_ERROR, exit_with
 from scripts.dev.benchmark import machine
 
 LIMIT_S = 480.0
+_STOPPING_S = 20.0  # of it, in which interrupted tests write what they found
 _ROOT = Path(__file__).resolve().parents[2]
 _BENCHMARKS = ("T3", "S3Gen", "GPT", "S2Mel", "training", "options", "extraction", "certificate", "built-in")
 _PARALLEL = ("-n", "auto", "--maxprocesses", "14", "--dist")
@@ -46,15 +48,20 @@ class GpuStage:
     environment: dict[str, str] = field(default_factory=dict)
 
 
+# Names of tests, each of which is in one of the three; those of all families are with the built-in model's.
+_CONTRACT = {"tiny": "not chatterbox and not indextts2", "chatterbox": "chatterbox and not indextts2",
+             "indextts2": "indextts2"}
+
 # Every file of tests that emulate CUDA where there is no GPU.
 CUDA_TESTS = ("tests/contract/test_cuda.py", "tests/unit/test_cuda_graph_decode.py",
               "tests/unit/test_alignment_guard.py", "tests/unit/test_precision.py", "tests/unit/test_benchmark.py")
 
 STAGES: dict[str, GpuStage] = {
-    "tests": GpuStage("the tests of CUDA, on the GPU", (*CUDA_TESTS, *_PARALLEL, "load")),
-    "contract": GpuStage("the contract suite of all families, trained on the GPU",
-                      ("tests/contract", "--ignore=tests/contract/test_cuda.py", *_PARALLEL, "load"),
-                      environment={"LISAN_TEST_DEVICE": "cuda"}),
+    "tests": GpuStage("the tests of CUDA, on the GPU", (*CUDA_TESTS, *_PARALLEL, "load"),
+                      environment={"LISAN_ALL_CASES": "1"}),
+    **{f"contract-{family}": GpuStage(f"the contract suite, trained on the GPU: {family}", (
+        "tests/contract", "--ignore=tests/contract/test_cuda.py", "-k", names, *_PARALLEL, "load"),
+        environment={"LISAN_TEST_DEVICE": "cuda"}) for family, names in _CONTRACT.items()},
     "demo": GpuStage("the demo"),
     "memory": GpuStage("what happens when memory runs out", ("tests/e2e/test_gpu_memory.py",)),
     "kill": GpuStage("a training that is killed three times", ("tests/e2e/test_kill_and_resume.py",),
@@ -122,7 +129,8 @@ def run(name: str, device: torch.device, scratch: Path, *, quick: bool, limit_s:
     scratch.mkdir(parents=True, exist_ok=True)
     report = scratch / "tests.xml"
     if stage.tests:
-        command = ["-m", "pytest", *stage.tests, "-m", "not slow", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        command = ["-m", "pytest", *stage.tests, "-m", "not slow", "-p", "no:cacheprovider", f"--junitxml={report}",
+                   "-o", "junit_duration_report=call"]  # else the report has tests, too, that an interrupt ended
     elif stage.parts:
         command = ["-m", "scripts.dev.benchmark", "--only", stage.parts, "--device", device.type, "--out", str(scratch),
                    *(["--quick"] if quick else []), *(["--against-reference"] if stage.against_reference else [])]
@@ -142,11 +150,15 @@ def run(name: str, device: torch.device, scratch: Path, *, quick: bool, limit_s:
         process = subprocess.Popen([sys.executable, *command], cwd=_ROOT, stdout=log, stderr=subprocess.STDOUT,
                                    env={**os.environ, **stage.environment}, start_new_session=True)
         try:
-            code = process.wait(limit_s)
+            code = process.wait(limit_s - (min(_STOPPING_S, limit_s / 2) if stage.tests else 0))
             if code:
                 made.result, made.reason = "failed", f"exit code {code}"
         except subprocess.TimeoutExpired:
             made.result, made.reason = "stopped", f"it took more than {limit_s:.0f} s"
+            if stage.tests:
+                process.send_signal(signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_STOPPING_S)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -184,7 +196,7 @@ def write(folder: Path, made: StageResult) -> None:
     path = folder / "gpu.json"
     before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     results = {**before, made.stage: asdict(made)}
-    ordered = {name: results[name] for name in STAGES if name in results}
+    ordered = {name: results[name] for name in (*STAGES, *results) if name in results}  # also of former stages
     path.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     (folder / "gpu.md").write_text(_markdown(ordered), encoding="utf-8")
 

@@ -120,9 +120,8 @@ def test_the_losses_of_a_training_stay_on_the_gpu(world: World, changes: dict[st
 
 
 @pytest.mark.covering
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_codes_are_decoded_on_one_device(world: World, voice: Voice,
-                                                                   dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_codes_are_decoded_on_one_device(world: World, voice: Voice, dtype: torch.dtype) -> None:
     base = world.base()
     vocoder = base.family.load_vocoder(base.base_folder, CPU)
     parts = [getattr(value, "__self__", value) for value in vars(vocoder).values()]  # of a bound method too

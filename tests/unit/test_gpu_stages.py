@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,11 @@ def test_tests_are_counted_and_a_stage_that_takes_too_long_is_stopped(tmp_path: 
     assert (made.result, made.reason, made.found["failed"]) == ("failed", "exit code 1", ["test_them::test_three"])
     write(tmp_path / "out", made)
     assert "- `test_them::test_three`" in (tmp_path / "out" / "gpu.md").read_text()
-    path.write_text(TESTS.format(third="time.sleep(600)"))
-    assert result(stage, tmp_path, monkeypatch, limit_s=3.0).result == "stopped"
+    path.write_text(TESTS.format(third="def test_three(): time.sleep(600)"))
+    for parallel in ((), ("-n", "1")):
+        more = replace(stage, tests=(*stage.tests, *parallel))
+        made = result(more, tmp_path, monkeypatch, limit_s=12.0)
+        assert (made.result, made.found["passed"], made.found["skipped"]) == ("stopped", 1, 1)
     path.write_text("import pytest\n@pytest.mark.skip\ndef test_none(): pass")
     assert result(stage, tmp_path, monkeypatch).result == "not run"
 
@@ -56,11 +60,12 @@ def test_tests_are_counted_and_a_stage_that_takes_too_long_is_stopped(tmp_path: 
 @pytest.mark.slow
 def test_a_part_of_the_benchmark_is_written_beside_what_was_found_before(tmp_path: Path) -> None:
     """The benchmark itself, on a narrow model."""
+    write(tmp_path, StageResult("former", "a stage that is no more", "", "passed", 1.0, "2026-01-01", "abc", "a GPU"))
     write(tmp_path, StageResult("demo", "the demo", "", "failed", 1.0, "2026-01-01", "abc", "a GPU", "exit code 3"))
     assert gpu.main(["--stage", "S2Mel", "--device", "cpu", "--quick", "--out", str(tmp_path),
                      "--scratch", str(tmp_path / "scratch")]) == 0
     found = json.loads((tmp_path / "gpu.json").read_text())
-    assert list(found) == ["demo", "S2Mel"]
+    assert list(found) == ["demo", "S2Mel", "former"]
     assert found["S2Mel"]["result"] == "passed"
     assert {row["part"] for row in found["S2Mel"]["found"]["rows"]} == {"S2Mel"}
     written = (tmp_path / "gpu.md").read_text()

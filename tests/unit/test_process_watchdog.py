@@ -71,6 +71,17 @@ def test_a_process_ends_with_the_one_that_started_it() -> None:
     assert found.returncode == 0
 
 
+def test_another_rank_of_a_training_ends_with_the_first(tmp_path: Path) -> None:
+    """It waits for a rank 0 that never listens. Its standard output is ours: `run` comes back once both are gone."""
+    parent = ("import os, subprocess, sys, time; "
+              "settings = dict(os.environ, LISAN_RANK0_PID=str(os.getpid()), RANK='1', WORLD_SIZE='2', "
+              "MASTER_ADDR='127.0.0.1', MASTER_PORT='1'); "
+              f"subprocess.Popen([sys.executable, '-m', 'core.train', {str(tmp_path)!r}], env=settings); time.sleep(1)")
+    found = subprocess.run([sys.executable, "-c", parent], capture_output=True, cwd=ROOT, timeout=PATIENCE_S,
+                           check=False)
+    assert found.returncode == 0
+
+
 def test_a_worker_left_waiting_is_told_of_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)  # this process keeps its handlers
     job = create_job(Workspace.open(tmp_path), "train", TrainOptions())

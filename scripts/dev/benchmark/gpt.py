@@ -17,15 +17,15 @@ from core.model import precision
 from models import teacher_forcing
 from models.base import LossOptions, Sample, Sampling, Voice
 from models.cuda_graph_decode import CUDAGraphStepper
-from models.decoder import KVCache
-from models.generate import Stepper, cache_type, prepare_voice
+from models.generate import Stepper, prepare_voice
 from models.indextts2 import unified_voice
 from models.indextts2.conditioning import PositionTable
 from models.indextts2.unified_voice import IndexTTS2LanguageModel, UnifiedVoice, UnifiedVoiceConfig
 from models.speech_network import quantize_decoding_
+from scripts.dev.benchmark import logits
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.gpu_decode import add_adapters, decode_rows
-from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound, Cost
+from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound
 from scripts.dev.benchmark.sizes import fill_randomly
 from scripts.dev.benchmark.timing import Measure, measure_interleaved, seconds
 
@@ -50,7 +50,7 @@ def measure(bench: Bench) -> BenchmarkResults:
     found = _prefills(bench, models)
     bench.keep(found)
     rows += found
-    costs = _costs(bench, models)
+    costs = logits.costs(bench, PART, models, [_sample(bench, seed) for seed in range(bench.sizes.samples)], _logits)
     if bench.device.type == "cuda":
         rows += decode_rows(bench, PART, models, adapt, lambda model, texts, kind: _decoding(
             bench, model, bench.sizes.prefills[0], texts, kind), _MS_A_CODE)
@@ -165,34 +165,12 @@ def conditioning(config: UnifiedVoiceConfig) -> dict[str, np.ndarray]:
             for name, shape in config.conditioning_shapes.items()}
 
 
-def _costs(bench: Bench, models: Models) -> list[Cost]:
-    """Relative error of the logits against float32, and how often the top-1 code is the same."""
-    samples = [_sample(bench, seed) for seed in range(bench.sizes.samples)]
-    cpu, on_cpu = torch.device("cpu"), models["float32"]
-    if bench.device.type != "cpu":
-        on_cpu = copy.deepcopy(on_cpu).to(cpu)
-    wanted = [_logits(on_cpu, sample, cpu) for sample in samples]
-    costs = []
-    for name, model in models.items():
-        if model is on_cpu:
-            continue
-        made = [_logits(model, sample, bench.device).cpu() for sample in samples]
-        errors = [float((found - true).norm() / true.norm()) for found, true in zip(made, wanted, strict=True)]
-        same = torch.cat([(found.argmax(-1) == true.argmax(-1)).float()
-                          for found, true in zip(made, wanted, strict=True)])
-        note = f"logits of {len(same)} teacher-forced contexts, against float32 on the CPU"
-        costs += [Cost(PART, f"{name}: relative error of the logits", 100 * float(np.mean(errors)), "%", note),
-                  Cost(PART, f"{name}: top-1 code is the same", 100 * float(same.mean()), "%", note)]
-    return costs
-
-
 @torch.inference_mode()
-def _logits(model: UnifiedVoice, sample: Sample, device: torch.device) -> torch.Tensor:
-    """Teacher-forced logits of the codes (U + 1, codes), in float32."""
+def _logits(model: UnifiedVoice, sample: Sample, device: torch.device, by_steps: bool) -> torch.Tensor:
+    """Teacher-forced logits of the codes (U + 1, codes), in float32; see `logits.costs`."""
     batch = teacher_forcing.collate([sample], model.config, device, LossOptions(), [0])
     rows, _, codes_at = teacher_forcing.embed_rows(model, batch)
-    cache = KVCache(model.config.decoder, 1, rows.shape[1], device, cache_type(model, rows))  # it may be rounded too
-    hidden = model.hidden_states(rows, cache)[0]
+    hidden = logits.hidden_states(model, rows, int(codes_at[0, 0]) + 1, by_steps)
     return model.speech_head(hidden[codes_at[0]]).float()[:, :model.config.start_speech]
 
 

@@ -20,13 +20,13 @@ from models.base import LossOptions, PreparedVoice, Sample, Sampling, Voice
 from models.chatterbox import codec, t3
 from models.chatterbox.family import BASE_CODE_LIMIT, CODES_PER_TOKEN
 from models.cuda_graph_decode import CUDAGraphStepper
-from models.decoder import KVCache
-from models.generate import Stepper, cache_type, prepare_voice
+from models.generate import Stepper, prepare_voice
 from models.language_model import TransformerLanguageModel
 from models.speech_network import T3, quantize_decoding_
+from scripts.dev.benchmark import logits
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.gpu_decode import add_adapters, decode_rows
-from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound, Cost
+from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound
 from scripts.dev.benchmark.sizes import TEXT_ROWS, fill_randomly
 from scripts.dev.benchmark.timing import Measure, measure_interleaved, seconds
 
@@ -49,7 +49,7 @@ def measure(bench: Bench) -> BenchmarkResults:
             rows += _codes(bench, models, context, guided)
     bench.say("T3: prefill and errors")
     rows += _prefills(bench, models)
-    costs = _costs(bench, models)
+    costs = logits.costs(bench, PART, models, [_sample(bench, seed) for seed in range(bench.sizes.samples)], _logits)
     if bench.device.type == "cuda":
         rows += decode_rows(bench, PART, models, adapt, lambda model, texts, kind: _decoding(
             bench, model, bench.sizes.prefills[0], texts, _GUIDANCE, kind), _MS_A_CODE, _CODES_A_SECOND)
@@ -190,40 +190,19 @@ def _package_prefill(bench: Bench, text: int) -> Measure:
     return ask
 
 
-def _costs(bench: Bench, models: Models) -> list[Cost]:
-    """Relative error of the logits with guidance against float32, and how often the top-1 code is the same."""
-    samples = [_sample(bench, seed) for seed in range(bench.sizes.samples)]
-    cpu, on_cpu = torch.device("cpu"), models["float32"]
-    if bench.device.type != "cpu":
-        on_cpu = copy.deepcopy(on_cpu).to(cpu)
-    wanted = [logits(on_cpu, sample, cpu) for sample in samples]
-    costs = []
-    for name, model in models.items():
-        if model is on_cpu:
-            continue
-        made = [logits(model, sample, bench.device).cpu() for sample in samples]
-        errors = [float((found - true).norm() / true.norm()) for found, true in zip(made, wanted, strict=True)]
-        same = torch.cat([(found.argmax(-1) == true.argmax(-1)).float()
-                          for found, true in zip(made, wanted, strict=True)])
-        note = f"guided logits of {len(same)} teacher-forced contexts, against float32 on the CPU"
-        costs += [Cost(PART, f"{name}: relative error of the logits", 100 * float(np.mean(errors)), "%", note),
-                  Cost(PART, f"{name}: top-1 code is the same", 100 * float(same.mean()), "%", note)]
-    return costs
-
-
 @torch.inference_mode()
-def logits(model: T3, sample: Sample, device: torch.device) -> torch.Tensor:
-    """Teacher-forced speech logits with guidance (U + 1, codes), in float32."""
-    rows = [_speech_logits(model, sample, device, dropout) for dropout in (0.0, 1.0)]
+def _logits(model: T3, sample: Sample, device: torch.device, by_steps: bool) -> torch.Tensor:
+    """Teacher-forced speech logits with guidance (U + 1, codes), in float32; see `logits.costs`."""
+    rows = [_speech_logits(model, sample, device, dropout, by_steps) for dropout in (0.0, 1.0)]
     return rows[0] + _GUIDANCE * (rows[0] - rows[1])
 
 
-def _speech_logits(model: T3, sample: Sample, device: torch.device, text_dropout: float) -> torch.Tensor:
+def _speech_logits(model: T3, sample: Sample, device: torch.device, text_dropout: float, by_steps: bool
+                   ) -> torch.Tensor:
     batch = teacher_forcing.collate([sample], model.config, device, LossOptions(text_dropout), [0])
     rows, _, codes_at = teacher_forcing.embed_rows(model, batch)
     rows = rows.to(model.speech_emb.weight.dtype)
-    cache = KVCache(model.config.decoder, 1, rows.shape[1], device, cache_type(model, rows))  # it may be rounded too
-    hidden = model.tfmr(rows, cache)[0]
+    hidden = logits.hidden_states(model, rows, int(codes_at[0, 0]) + 1, by_steps)
     return model.speech_head(hidden[codes_at[0]]).float()[:, :model.config.start_speech]
 
 

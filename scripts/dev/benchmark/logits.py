@@ -1,0 +1,55 @@
+"""What lower precision costs a language model: errors of its logits against float32 on the CPU."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from models.base import Sample
+from models.decoder import KVCache
+from models.generate import cache_type
+from scripts.dev.benchmark.bench import Bench
+from scripts.dev.benchmark.results import Cost
+
+
+def costs(bench: Bench, part: str, models: Mapping[str, Any], samples: list[Sample],
+          logits: Callable[[Any, Sample, torch.device, bool], torch.Tensor]) -> list[Cost]:
+    """Relative error of the logits, and how often the top-1 code is the same, in each precision.
+
+    `logits` of a model and a sample on a device are teacher-forced, (U + 1, codes), in float32: all in one pass or, if
+    its last argument is true, code by code as while speaking. On a GPU steps have kernels of their own, so there the
+    first sample is computed in steps too.
+    """
+    cpu, on_cpu = torch.device("cpu"), models["float32"]
+    if bench.device.type != "cpu":
+        on_cpu = copy.deepcopy(on_cpu).to(cpu)
+    wanted = [logits(on_cpu, sample, cpu, False) for sample in samples]
+    found = []
+    for name, model in models.items():
+        if model is on_cpu:
+            continue
+        for by_steps in (False, True) if bench.device.type == "cuda" else (False,):
+            compared = samples[:1] if by_steps else samples
+            made = [logits(model, sample, bench.device, by_steps).cpu() for sample in compared]
+            pairs = list(zip(made, wanted, strict=False))
+            errors = [float((one - true).norm() / true.norm()) for one, true in pairs]
+            same = torch.cat([(one.argmax(-1) == true.argmax(-1)).float() for one, true in pairs])
+            note = f"{len(same)} teacher-forced contexts, against float32 on the CPU"
+            what = f"{name}, in steps" if by_steps else name
+            found += [Cost(part, f"{what}: relative error of the logits", 100 * float(np.mean(errors)), "%", note),
+                      Cost(part, f"{what}: top-1 code is the same", 100 * float(same.mean()), "%", note)]
+    return found
+
+
+def hidden_states(model: Any, rows: torch.Tensor, first: int, by_steps: bool) -> torch.Tensor:
+    """The states (T, width) of embedded rows (1, T, width); `by_steps`: each from position `first` on alone."""
+    cache = KVCache(model.config.decoder, 1, rows.shape[1], rows.device, cache_type(model, rows))  # may be rounded too
+    ends = range(first, rows.shape[1] + 1) if by_steps else [rows.shape[1]]
+    states = [model.hidden_states(rows[:, start:end], cache, torch.arange(start, end, device=rows.device)[None])
+              for start, end in pairwise([0, *ends])]
+    return torch.cat(states, 1)[0]
