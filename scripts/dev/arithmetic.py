@@ -15,9 +15,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -86,15 +88,15 @@ class StepMemory:
     peaks: tuple[float, ...]
 
     def total(self, batch: int) -> float:
-        """Of so many clips: of `BATCHES`."""
+        """Of so many clips; between counted batches on a straight line."""
         if batch <= _COUNTED[-1]:
-            return self.model + self.peaks[_COUNTED.index(batch)]
+            return self.model + float(np.interp(batch, _COUNTED, self.peaks))
         more = (self.peaks[-1] - self.peaks[-2]) / (_COUNTED[-1] - _COUNTED[-2])
         return self.model + self.peaks[-1] + more * (batch - _COUNTED[-1])
 
     def largest_batch(self, memory: float) -> int:
-        """The most clips that fit into `memory`, of `BATCHES`; 0 if not one does."""
-        return max((batch for batch in BATCHES if self.total(batch) <= memory), default=0)
+        """The most clips that fit into `memory`; 0 if not one does."""
+        return next(batch for batch in count() if self.total(batch + 1) > memory)
 
 
 def further(fewer: float, more: float, layers: int) -> float:
@@ -184,7 +186,7 @@ def step_memory(name: str, sizes: BenchmarkSizes, scope: Scope, dtype: torch.dty
         bench = Bench(shallower(alike, layers), CPU, None, lambda text: None)
         trainer = training.make(bench, scope, name, Precision("cpu", dtype, "for the count"))
         trainer.set_microbatch_plan(MicrobatchPlan(activation_checkpointing=checkpointing))
-        counted = [run_plan.peak_of_longest(trainer, count, None) or 0 for count in _COUNTED]
+        counted = [run_plan.peak_of_longest(trainer, clips, None) or 0 for clips in _COUNTED]
         found.append((training.size(trainer) + trainer.optimizer_bytes, *counted))
     layers = depth(name, sizes)
     model, *peaks = (further(fewer, more, layers) for fewer, more in zip(*found, strict=True))
@@ -265,9 +267,9 @@ def _measured_table(name: str, dtype: str) -> str:
     for scope in SCOPES:
         checkpointing = scope == "full"  # as the benchmark's own plan was
         counted = []
-        for count in (*_SHALLOW, layers):
-            print(f"{name}: {scope}, {count} layers", file=sys.stderr)
-            counted.append(benchmark_memory(name, FULL, scope, kind, count, checkpointing=checkpointing))
+        for depth_counted in (*_SHALLOW, layers):
+            print(f"{name}: {scope}, {depth_counted} layers", file=sys.stderr)
+            counted.append(benchmark_memory(name, FULL, scope, kind, depth_counted, checkpointing=checkpointing))
         computed, measured = further(counted[0], counted[1], layers), counted[2]
         lines.append(f"| {scope}{', activation checkpointing' if checkpointing else ''} | {computed / 2**30:.2f} | "
                      f"{measured / 2**30:.2f} | {measured / computed:.3f} |")
