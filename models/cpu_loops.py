@@ -9,7 +9,7 @@ loops, and up to 47 in float32: see `models.matmul_backends`.
 Weights of bfloat16 are widened to float32, which gives the bits of the same weights in float32.
 
 With int8 weights, rows are multiplied as 16-bit integers with one scale a row. Their sums are exact: only the weights
-and the rows are rounded, the rows to one part in 32,767 of their largest value (26,421 at a width of 5120). The result
+and the rows are rounded, the rows to one part in 32,767 of their largest value (26,420 at a width of 5120). The result
 of a row does not depend on the other rows.
 
 Threads are those of torch's OpenMP, as many as torch uses; each takes the next part that is left. Without it (macOS,

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import Any
 from unittest import mock
 
@@ -91,12 +90,20 @@ class StepMemory:
         """Of so many clips; between counted batches on a straight line."""
         if batch <= _COUNTED[-1]:
             return self.model + float(np.interp(batch, _COUNTED, self.peaks))
-        more = (self.peaks[-1] - self.peaks[-2]) / (_COUNTED[-1] - _COUNTED[-2])
-        return self.model + self.peaks[-1] + more * (batch - _COUNTED[-1])
+        return self.model + self.peaks[-1] + self.further_clip * (batch - _COUNTED[-1])
+
+    @property
+    def further_clip(self) -> float:
+        """Bytes of each clip beyond those that were counted."""
+        return (self.peaks[-1] - self.peaks[-2]) / (_COUNTED[-1] - _COUNTED[-2])
 
     def largest_batch(self, memory: float) -> int:
         """The most clips that fit into `memory`; 0 if not one does."""
-        return next(batch for batch in count() if self.total(batch + 1) > memory)
+        most = _COUNTED[-1]
+        if self.total(most) > memory:
+            return max((batch for batch in range(1, most) if self.total(batch) <= memory), default=0)
+        assert self.further_clip > 0, self
+        return most + int((memory - self.total(most)) // self.further_clip)
 
 
 def further(fewer: float, more: float, layers: int) -> float:

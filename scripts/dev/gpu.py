@@ -145,12 +145,15 @@ def run(name: str, device: torch.device, scratch: Path, *, quick: bool, limit_s:
         return made
     for left in (report, scratch / "benchmark.json"):
         left.unlink(missing_ok=True)
+    if stage.tests:  # in a shell's background job interrupts are ignored, and so by the programs that it starts
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        limit_s -= min(_STOPPING_S, limit_s / 2)
     start = time.monotonic()
     with open(scratch / "log", "w", encoding="utf-8") as log:
         process = subprocess.Popen([sys.executable, *command], cwd=_ROOT, stdout=log, stderr=subprocess.STDOUT,
                                    env={**os.environ, **stage.environment}, start_new_session=True)
         try:
-            code = process.wait(limit_s - (min(_STOPPING_S, limit_s / 2) if stage.tests else 0))
+            code = process.wait(limit_s)
             if code:
                 made.result, made.reason = "failed", f"exit code {code}"
         except subprocess.TimeoutExpired:
@@ -160,9 +163,9 @@ def run(name: str, device: torch.device, scratch: Path, *, quick: bool, limit_s:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_STOPPING_S)
         finally:
-            if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):  # what tests started too, which may hold the GPU
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            process.wait()
     made.seconds = round(time.monotonic() - start, 1)
     if report.is_file():
         made.found = _counts(report)
@@ -181,7 +184,11 @@ def run(name: str, device: torch.device, scratch: Path, *, quick: bool, limit_s:
 def _counts(report: Path) -> dict[str, Any]:
     """How many tests passed and were skipped, and the names of those that failed."""
     found: dict[str, Any] = {"passed": 0, "skipped": 0, "failed": []}
-    for case in ElementTree.parse(report).getroot().iter("testcase"):
+    try:
+        root = ElementTree.parse(report).getroot()
+    except ElementTree.ParseError:  # killed while it was written
+        return {}
+    for case in root.iter("testcase"):
         kinds = {child.tag for child in case}
         if kinds & {"failure", "error"}:
             found["failed"].append(f"{case.get('classname')}::{case.get('name')}")

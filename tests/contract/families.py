@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,5 +33,5 @@ FAMILIES = (
     # It shares the trunk with the one before, so the default tests leave it to its own unit tests.
     pytest.param(Case("indextts25", indextts25_world.extended_world, "indextts2", indextts2_world.CODES,
                       {"en": ENGLISH, "zh": indextts2_world.CHINESE, "es": indextts25_world.SPANISH}),
-                 marks=pytest.mark.slow, id="indextts25"),
+                 marks=() if "LISAN_ALL_CASES" in os.environ else pytest.mark.slow, id="indextts25"),
 )

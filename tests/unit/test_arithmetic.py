@@ -71,3 +71,5 @@ def test_the_slower_of_memory_and_launches_counts_and_batches_fill_what_is_free(
     assert [memory.total(batch) for batch in arithmetic.BATCHES[:4]] == [150, 160, 200, 280]
     assert [memory.largest_batch(free) for free in (149, 150, 160, 179, 180, 279, 280)] == [0, 1, 2, 2, 3, 7, 8]
     assert [memory.largest_batch(free) for free in (299, 300, 280 + 92 * 20)] == [8, 9, 100]  # 20 for each after four
+    with pytest.raises(AssertionError):
+        StepMemory(100.0, (50.0, 60.0, 100.0, 100.0)).largest_batch(500)

@@ -134,6 +134,24 @@ def test_on_a_gpu_codes_are_counted_together_with_graphs_and_adapters() -> None:
         assert [cost.what for cost in s2mel.measure(bench).costs][:3] == [f"{kind}: mel" for kind in kinds]
 
 
+@pytest.mark.parametrize("part", [t3, gpt])
+def test_logits_of_steps_are_those_of_a_whole_pass(bench: Bench, part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, sample, lengths = part.make(bench)["float32"], part._sample(bench, 0), list[int]()
+    wanted = part._logits(model, sample, CPU, False)
+    plain = type(model).hidden_states
+
+    def counted(self: Any, rows: torch.Tensor, *given: Any) -> torch.Tensor:
+        lengths.append(rows.shape[1])
+        return plain(self, rows, *given)
+
+    monkeypatch.setattr(type(model), "hidden_states", counted)
+    found = part._logits(model, sample, CPU, True)
+    assert (found - wanted).norm() < 1e-5 * wanted.norm()
+    passes = 2 if part is t3 else 1  # with guidance
+    assert len(lengths) == passes * (1 + QUICK.compared[1])
+    assert lengths.count(1) == len(lengths) - passes
+
+
 def test_s3gen_is_measured_at_each_number_of_steps_and_prompt(bench: Bench) -> None:
     found = s3gen.measure(bench)
     *plain, best = s3gen.make(bench)

@@ -126,9 +126,9 @@ def test_little_of_a_batch_is_padding(tokenizer, monkeypatch):
         return plain(mel, lengths)
 
     monkeypatch.setattr(tokenizer, "codes", codes)
-    tokenizer.encode([clip(1600 * tenths) for tenths in (120, 90, 119, 60, 60, 45, 10)])
-    assert len(padded) == 5
-    assert max(padded) < speech_tokenizer.MAX_PADDING
+    tokenizer.encode([clip(1600 * tenths) for tenths in (120, 90, 119, 107, 60, 60, 45, 10)])
+    assert len(padded) == 6
+    assert max(padded) < 0.1
 
 
 def test_silence_has_codes(tokenizer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,15 @@ def test_every_file_that_emulates_cuda_is_run_on_a_gpu() -> None:
     assert set(gpu.CUDA_TESTS) == users
 
 
+def wait_until_gone(process: int) -> None:
+    """A killed process may be left until its new parent asks for it."""
+    status = Path(f"/proc/{process}/stat")
+    end = time.monotonic() + 30
+    while status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
 def result(stage: GpuStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_s: float = 60.0) -> StageResult:
     monkeypatch.setitem(STAGES, "mine", stage)
     return run("mine", CPU, tmp_path / "scratch", quick=True, limit_s=limit_s)
@@ -48,11 +58,18 @@ def test_tests_are_counted_and_a_stage_that_takes_too_long_is_stopped(tmp_path: 
     assert (made.result, made.reason, made.found["failed"]) == ("failed", "exit code 1", ["test_them::test_three"])
     write(tmp_path / "out", made)
     assert "- `test_them::test_three`" in (tmp_path / "out" / "gpu.md").read_text()
-    path.write_text(TESTS.format(third="def test_three(): time.sleep(600)"))
+    path.write_text(TESTS.format(third=f"""
+def test_three():
+    import subprocess
+    left = subprocess.Popen(['sleep', '600'])
+    open({str(tmp_path / "pid")!r}, 'w').write(str(left.pid))
+    time.sleep(600)
+"""))
     for parallel in ((), ("-n", "1")):
         more = replace(stage, tests=(*stage.tests, *parallel))
         made = result(more, tmp_path, monkeypatch, limit_s=12.0)
         assert (made.result, made.found["passed"], made.found["skipped"]) == ("stopped", 1, 1)
+        wait_until_gone(int((tmp_path / "pid").read_text()))
     path.write_text("import pytest\n@pytest.mark.skip\ndef test_none(): pass")
     assert result(stage, tmp_path, monkeypatch).result == "not run"
 

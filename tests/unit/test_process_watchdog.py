@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -76,9 +78,14 @@ def test_another_rank_of_a_training_ends_with_the_first(tmp_path: Path) -> None:
     parent = ("import os, subprocess, sys, time; "
               "settings = dict(os.environ, LISAN_RANK0_PID=str(os.getpid()), RANK='1', WORLD_SIZE='2', "
               "MASTER_ADDR='127.0.0.1', MASTER_PORT='1'); "
-              f"subprocess.Popen([sys.executable, '-m', 'core.train', {str(tmp_path)!r}], env=settings); time.sleep(1)")
-    found = subprocess.run([sys.executable, "-c", parent], capture_output=True, cwd=ROOT, timeout=PATIENCE_S,
-                           check=False)
+              f"other = subprocess.Popen([sys.executable, '-m', 'core.train', {str(tmp_path)!r}], env=settings); "
+              f"open({str(tmp_path / 'pid')!r}, 'w').write(str(other.pid)); time.sleep(1)")
+    try:
+        found = subprocess.run([sys.executable, "-c", parent], capture_output=True, cwd=ROOT, timeout=PATIENCE_S,
+                               check=False)
+    except subprocess.TimeoutExpired:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+        raise
     assert found.returncode == 0
 
 

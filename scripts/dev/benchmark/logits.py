@@ -21,9 +21,9 @@ def costs(bench: Bench, part: str, models: Mapping[str, Any], samples: list[Samp
           logits: Callable[[Any, Sample, torch.device, bool], torch.Tensor]) -> list[Cost]:
     """Relative error of the logits, and how often the top-1 code is the same, in each precision.
 
-    `logits` of a model and a sample on a device are teacher-forced, (U + 1, codes), in float32: all in one pass or, if
-    its last argument is true, code by code as while speaking. On a GPU steps have kernels of their own, so there the
-    first sample is computed in steps too.
+    `logits` of a model and a sample on a device are teacher-forced, (U + 1, codes), in float32, with guidance where the
+    model has it: all in one pass or, if its last argument is true, code by code as while speaking. On a GPU steps have
+    kernels of their own, so there the first sample is computed in steps too.
     """
     cpu, on_cpu = torch.device("cpu"), models["float32"]
     if bench.device.type != "cpu":
