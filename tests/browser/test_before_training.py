@@ -83,6 +83,15 @@ def test_an_open_list_stays_at_its_field_when_the_page_moves_it(
     page = open_page(f"{app[0].url}?tab=train", (1280, height))
     expand(page)
     field = page.locator("#pin-step input")
+    places: list[float] = []
+
+    def rests() -> bool:
+        """The page is filled: its panels have moved the field no more for two seconds."""
+        field.scroll_into_view_if_needed()
+        places.append(page.evaluate("scrollY") + (field.bounding_box() or {"y": 0})["y"])
+        return len(places) > 8 and len(set(places[-8:])) == 1
+
+    wait_until(rests, page)
     field.click()
     option = page.get_by_role("option", name="200", exact=True)
     expect(option).to_be_visible()
