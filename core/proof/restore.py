@@ -89,8 +89,8 @@ def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, 
         (folder / "README.md").write_text(
             f"# {record.name}\n\nThe base model `{origin.model}` with all its values, and the new rows for "
             f"{request.language} of a finetune whose old rows were damaged. Restored by the doctor of Lisan "
-            f"({record.run}).\n\nThe base languages have the base's values: `{CERTIFICATE}` says what was "
-            f"compared, and what could not be. How well {request.language} sounds was not measured: its rows learned "
+            f"({record.run}).\n\n`{CERTIFICATE}` says what was compared with the base for its own "
+            f"languages, and what could not be. How well {request.language} sounds was not measured: its rows learned "
             f"beside the damaged ones, and the text is normalised as Lisan does it.{note} In the app it is "
             f"`export:{record.name}`.\n\n"
             f"## Files\n\n{listed}\n", encoding="utf-8")

@@ -87,6 +87,7 @@ def test_another_rank_of_a_training_ends_with_the_first(tmp_path: Path) -> None:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
         raise
     assert found.returncode == 0
+    assert b"Traceback" not in found.stderr  # it did not end by a fault of its own
 
 
 def test_a_worker_left_waiting_is_told_of_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
