@@ -14,6 +14,7 @@ from functools import cache
 import torch
 
 from models.base import PreparedVoice, Sampling
+from models.decoder import wants_merging
 from models.generate import Stepper, rounded_up
 from models.speech_network import SpeechNetwork
 
@@ -81,14 +82,23 @@ class CUDAGraphStepper(Stepper):
         super().__init__(network, texts, rounded_up(capacity), max_codes, device, guided)
         self._graphs: dict[GraphKey, dict[int, torch.cuda.CUDAGraph]] = {}  # by what they were captured with, and span
         self._of_these_texts: dict[int, torch.cuda.CUDAGraph] = {}
+        self._merges: dict[GraphKey, torch.cuda.CUDAGraph] = {}  # by the state of the adapters
 
     def prefill(self, texts: Sequence[torch.Tensor], voices: Sequence[PreparedVoice], sampling: Sampling) -> None:
         """See `Stepper`; the adapters must not be switched before the texts end."""
         super().prefill(texts, voices, sampling)
-        self.network.speech_head(self.hidden[:self.rows])  # adapters update what they cache; a replay does not
         sampler = self.sampler
         key = (sampler.uses_guidance, sampler.uses_top_p, sampler.top_k, self.guarded, _adapter_state(self.network))
         self._of_these_texts = self._graphs.setdefault(key, {})
+
+    def merge_adapters(self) -> None:
+        """See `Stepper`."""
+        self.network.speech_head(self.hidden[:self.rows])  # adapters update what they cache; a replay does not
+        if any(map(wants_merging, self.step_layers)):
+            state = _adapter_state(self.network)
+            if state not in self._merges:
+                self._merges[state] = capture(super().merge_adapters, lambda: None)
+            self._merges[state].replay()
 
     def advance(self) -> None:
         """Sample the next code of each row and process it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -60,6 +60,7 @@ class KVCache:
         self.span, self.aligned = capacity, False
         self.watched: frozenset[int] = frozenset()
         self.queries: dict[int, torch.Tensor] = {}  # (B, heads, T, head size) of the last forward pass, by layer
+        self.rotation: list[torch.Tensor] = []  # see `Decoder.rotation_by_position`
         # Zeros: what was never written is masked, but its weight of zero times infinity would not be zero.
         self.storage = torch.zeros(config.layers, 2, batch, config.heads, capacity, head, device=device, dtype=dtype)
 
@@ -220,14 +221,23 @@ class Decoder(nn.Module):
         cosines, sines = angles.cos(), angles.sin()
         return torch.cat([cosines, cosines], -1), torch.cat([-sines, sines], -1)
 
+    def rotation_by_position(self, cache: KVCache) -> tuple[torch.Tensor, ...]:
+        """Cosines and sines of all positions of a cache, each (capacity, head size), computed once; () without rotary."""
+        if not cache.rotation and self.config.rotary_theta is not None:
+            positions = torch.arange(cache.storage.shape[4], device=cache.storage.device)
+            cache.rotation += [part[0, 0] for part in self.rotation(positions[None])]
+        return tuple(cache.rotation)
+
     def forward(self, hidden: torch.Tensor, cache: KVCache | None = None,
                 positions: torch.Tensor | None = None) -> torch.Tensor:
         """(B, T, width) to (B, T, width). With a cache, `positions` (B, T) are those of the vectors in their rows."""
         if positions is None:
             positions = torch.arange(hidden.shape[1], device=hidden.device)[None].expand(hidden.shape[0], -1)
-        rotation = self.rotation(positions)
         if cache is not None and (kernels := step_kernels(hidden, self)) is not None:
-            return self._step(kernels, hidden[:, 0], rotation, cache, positions[:, 0])
+            rotation = (tuple(part.flatten(1) for part in self.rotation(positions) or ())
+                        if hidden.device.type == "cpu" else self.rotation_by_position(cache))
+            return self._step(kernels, hidden[:, 0], rotation or None, cache, positions[:, 0])
+        rotation = self.rotation(positions)
         mask = None if cache is None else cache.mask(positions)
         if rotation is not None:
             rotation = tuple(part.to(self.norm.weight.dtype) for part in rotation)
@@ -246,9 +256,10 @@ class Decoder(nn.Module):
             layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj)]
 
     def _step(self, kernels, rows: torch.Tensor, rotation, cache: KVCache, positions: torch.Tensor) -> torch.Tensor:
-        """One position of each row, (B, width) to (B, 1, width), by `kernels`, which `step_kernels` chose."""
-        if rotation is not None:
-            rotation = tuple(part.flatten(1) for part in rotation)
+        """One position of each row, (B, width) to (B, 1, width), by `kernels`, which `step_kernels` chose.
+
+        The rotation is as their `attend` wants it.
+        """
         layers: Any = self.layers
         for index, layer in enumerate(layers):
             attention, mlp = layer.self_attn, layer.mlp
@@ -261,8 +272,11 @@ class Decoder(nn.Module):
         return self.norm(rows)[:, None]
 
 
-def step_kernels(hidden: torch.Tensor, decoder: Any) -> ModuleType | None:
-    """The module whose kernels compute a step of `decoder` on `hidden` (B, T, width) with a cache, if there is one."""
+def step_kernels(hidden: torch.Tensor, decoder: Any, *more: nn.Module) -> ModuleType | None:
+    """The module whose kernels compute a step of `decoder` on `hidden` (B, T, width) with a cache, if there is one.
+
+    On a GPU they must be able to compute `more` linear layers too.
+    """
     if hidden.shape[1] > 1 or torch.is_grad_enabled():
         return None
     if hidden.device.type == "cpu" and hidden.dtype == decoder.norm.weight.dtype == torch.float32:
@@ -274,8 +288,58 @@ def step_kernels(hidden: torch.Tensor, decoder: Any) -> ModuleType | None:
     from models import triton_kernels
 
     config = decoder.config
-    fits = triton_kernels.supports(hidden, config.width // config.heads, decoder.linear_layers)
+    fits = triton_kernels.supports(hidden, config.width // config.heads, [*decoder.linear_layers, *more])
     return triton_kernels if fits else None
+
+
+def merge_adapters(layers: Iterable[nn.Module]) -> None:
+    """Compute the weights of the layers whose adapters are on with these merged into them, for a step on a GPU.
+
+    They are kept beside the others, at the same addresses as before, and must be computed anew when an adapter changes.
+    """
+    for layer in filter(wants_merging, layers):
+        weight = layer.base_layer.weight
+        if getattr(layer, "merged_weight", None) is None:
+            layer.merged_weight = torch.empty_like(weight, requires_grad=False)
+        layer.merged_weight.copy_(merged_weight(layer, _active_adapter(layer)))
+
+
+def wants_merging(layer: Any) -> bool:
+    """Whether a step on a GPU reads this layer with an adapter merged into its weight."""
+    if _active_adapter(layer) is None or hasattr(layer, "rows_switched"):
+        return False
+    weight = layer.base_layer.weight
+    return weight.is_cuda and weight.dtype is not torch.float32 and _has_triton(weight.device)
+
+
+def merged_weight(layer: Any, name: str) -> torch.Tensor:
+    """The weight of a linear layer that peft has wrapped, with its adapter `name` merged into it, in float32."""
+    weight = layer.base_layer.weight.float() + layer.get_delta_weight(name).float()
+    variant = getattr(layer, "lora_variant", {}).get(name)
+    return weight if variant is None else variant.scale(layer, name)[:, None] * weight
+
+
+def free_merged_weights(layers: Iterable[nn.Module]) -> None:
+    """Free what `merge_adapters` computed."""
+    for layer in layers:
+        if hasattr(layer, "merged_weight"):
+            layer.merged_weight = None
+
+
+def step_weight(layer: Any) -> torch.Tensor | None:
+    """The weight of a linear layer in a step: with its adapter if one is on; None if that is not merged, or acts by row."""
+    if not hasattr(layer, "base_layer"):
+        return getattr(layer, "weight", None)
+    if _active_adapter(layer) is None:
+        return layer.base_layer.weight
+    return None if hasattr(layer, "rows_switched") else getattr(layer, "merged_weight", None)
+
+
+def _active_adapter(layer: Any) -> str | None:
+    """The name of the adapter that is on in a linear layer which peft has wrapped."""
+    if not hasattr(layer, "base_layer") or layer.disable_adapters:
+        return None
+    return next((name for name in layer.active_adapters if name in layer.scaling), None)
 
 
 @lru_cache

@@ -15,7 +15,7 @@ from torch import nn
 
 from models.alignment_guard import AlignmentGuard, text_attention
 from models.base import FinishReason, Generated, PreparedVoice, Sampling, Voice
-from models.decoder import KVCache
+from models.decoder import KVCache, merge_adapters, step_kernels
 from models.quantize import is_quantized
 from models.sampling import Sampler
 from models.speech_network import SpeechNetwork, SpeechNetworkConfig
@@ -199,6 +199,16 @@ class Stepper:
         self.step.zero_()
         self.length = cache.span
         cache.aligned = len({len(text) for text in texts}) == 1
+        self.merge_adapters()
+
+    @property
+    def step_layers(self) -> list[nn.Module]:
+        """The linear layers that a step reads."""
+        return [*self.network.transformer.linear_layers, self.network.speech_head]
+
+    def merge_adapters(self) -> None:
+        """Bring the weights that a step on a GPU reads up to date with the adapters that are on."""
+        merge_adapters(self.step_layers)
 
     def advance(self) -> None:
         """Sample the next code of each row and process it."""
@@ -213,8 +223,7 @@ class Stepper:
         rows, network = self.rows, self.network
         if len(self.predicting):
             self.predicting.index_copy_(1, self.step[None], self.hidden[:self.texts, None])
-        sampled = self.sampler.sample(network.speech_head(self.hidden[:rows]), self.step,
-                                      self.guard if self.guarded else None)
+        sampled = self.sampler.sample(self._logits(), self.step, self.guard if self.guarded else None)
         self.codes.index_copy_(1, self.step[None], sampled[:, None])
         self.step += 1
         self.code_position += 1
@@ -224,6 +233,13 @@ class Stepper:
         if self.guarded:
             self.guard.observe(self._text_attention(None, positions[:, 0]), sampled)
         positions += 1
+
+    def _logits(self) -> torch.Tensor:
+        """Those of the next code, (rows, V)."""
+        rows, head = self.hidden[:self.rows], self.network.speech_head
+        if rows.is_cuda and (kernels := step_kernels(rows[:, None], self.network.transformer, head)) is not None:
+            return kernels.linear(rows, (head,))
+        return head(rows)
 
     def _text_attention(self, index: torch.Tensor | None, positions: torch.Tensor) -> torch.Tensor:
         """Mean attention (texts, T) of the aligned heads to the text and what follows, up to the cache's span.

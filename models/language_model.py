@@ -29,6 +29,7 @@ from models.base import (
     Voice,
 )
 from models.cuda_graph_decode import CUDAGraphStepper
+from models.decoder import free_merged_weights
 from models.generate import Stepper
 from models.speech_network import T3, quantize_decoding_
 
@@ -166,6 +167,7 @@ class TransformerLanguageModel:
 
     def free_buffers(self) -> None:
         self._steppers.clear()
+        free_merged_weights(self.module.modules())
 
     def _code_limit(self, text_length: int) -> int:
         """The largest number of codes for a text of so many ids; `UserError` if it is too long for the model."""

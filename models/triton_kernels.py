@@ -3,64 +3,51 @@
 A step of a full-size model reads its weights once, a gigabyte, in a third of a millisecond on an H100. By torch's own
 operations it launches about a thousand kernels, each of which takes two to three microseconds also inside a CUDA
 graph. Here a layer is five kernels: normalisation with the products that follow it, rotation with the cache and the
-attention, and products with what is added to them, adapters included. Sums are in float32 and results are rounded
-once, so they differ from those of torch by rounding. Only `models.decoder` imports this module,
-on a GPU where Triton can compile; elsewhere, and where `supports` says no, torch's operations run.
+attention, and products with what is added to them. Adapters are merged into the weights before
+(`models.decoder.merge_adapters`). On Hopper GPUs a kernel starts while the one before it ends (programmatic dependent
+launch), and reads weights, keys and values until its rows are there. Sums are in float32 and results are rounded once,
+so they differ from those of torch by rounding. Only `models.decoder` imports this module, on a GPU where Triton can
+compile; elsewhere, and where `supports` says no, torch's operations run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import nn
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-MAX_ROWS, MAX_RANK = 64, 64
+from models.decoder import step_weight
+
+MAX_ROWS = 64
+_FEW = 2  # rows that are multiplied without tensor cores
 _HALVES = (torch.bfloat16, torch.float16)
 _WIDE = (torch.bfloat16,)  # types that hold rows which are not yet normalised
 _PLAIN, _GELU, _SWIGLU = 0, 1, 2
-_NO_NORM, _NORM_AFTER, _NORM_BEFORE = 0, 1, 2  # the product
-_KEYS = 128  # of a block of the attention
-
-
-@dataclass(frozen=True)
-class LowRank:
-    """What an adapter makes of a product: `magnitude * (W x + scaling * B (energies * (A x)))`, in the rows of `mask`.
-
-    AdaLoRA divides the scaling by its `count` of directions.
-    """
-
-    first: torch.Tensor  # A (R, width)
-    second: torch.Tensor  # B (outputs, R)
-    scaling: float
-    count: torch.Tensor | None = None  # (1,)
-    energies: torch.Tensor | None = None  # (R,)
-    magnitude: torch.Tensor | None = None  # (outputs,)
-    mask: torch.Tensor | None = None  # (rows or a divisor of them,), bool
+_NO_NORM, _ROOT_MEAN_SQUARE, _LAYER_NORM = 0, 1, 2
+_ACTIVATIONS = {"": _PLAIN, "gelu": _GELU, "swiglu": _SWIGLU}
+_EARLY_LAUNCHES = (9, 0)  # compute capability
 
 
 def supports(hidden: torch.Tensor, head_size: int, layers: Sequence[nn.Module]) -> bool:
     """Whether a step on `hidden` (B, T, width) through these linear layers can be computed here.
 
     It can for one position of at most `MAX_ROWS` rows, weights in half precision with inputs in multiples of 64, heads
-    of a power of two of at least 16, and adapters of at most rank `MAX_RANK`.
+    of a power of two of at least 16, and adapters that are merged and act on all rows.
     """
     return (hidden.shape[1] == 1 and len(hidden) <= MAX_ROWS and not torch.is_grad_enabled()
             and head_size >= 16 and head_size & (head_size - 1) == 0 and all(map(_readable, layers)))
 
 
 def _readable(layer: nn.Module) -> bool:
-    base = getattr(layer, "base_layer", layer)
-    if (not isinstance(base, nn.Linear) or base.weight.dtype not in _HALVES or not base.weight.is_contiguous()
-            or base.in_features % 64):
-        return False
-    name = _active(layer)
-    return name is None or len(_weight(layer.lora_A[name])) <= MAX_RANK  # type: ignore[index]
+    base, weight = getattr(layer, "base_layer", layer), step_weight(layer)
+    return (isinstance(base, nn.Linear) and weight is not None and weight.dtype in _HALVES and weight.is_contiguous()
+            and base.in_features % 64 == 0)
 
 
 def linear(rows: torch.Tensor, layers: Sequence[nn.Module], norm: nn.Module | None = None,
@@ -71,47 +58,46 @@ def linear(rows: torch.Tensor, layers: Sequence[nn.Module], norm: nn.Module | No
     activation is `gelu`, or `swiglu` of two layers: silu of the first times the second, (B, outputs).
     """
     bases: list[Any] = [getattr(layer, "base_layer", layer) for layer in layers]
-    adapters = [_adapter(layer) for layer in layers]
-    if activation == "swiglu" and any(adapters):
-        gate, up = linear(rows, layers, norm).chunk(2, -1)
-        return F.silu(gate) * up
-    weights, count = [base.weight for base in bases], len(bases)
+    weights: list[Any] = [step_weight(layer) for layer in layers]
     outputs, width = weights[0].shape
     kind = weights[0].dtype if residual is None else residual.dtype
-    parts = 1 if activation == "swiglu" else count
+    parts = 1 if activation == "swiglu" else len(layers)
     made = torch.empty(len(rows), parts * outputs, dtype=kind, device=rows.device)
     of_norm: tuple[int, Any, Any, Any] = (_NO_NORM, None, None, 0.0)
     if isinstance(norm, nn.LayerNorm):
-        of_norm = (_NORM_BEFORE, norm.weight, norm.bias, norm.eps)
+        of_norm = (_LAYER_NORM, norm.weight, norm.bias, norm.eps)
     elif norm is not None:
-        after = weights[0].dtype in _WIDE
-        of_norm = (_NORM_AFTER if after else _NORM_BEFORE, norm.weight, None, norm.epsilon)
+        of_norm = (_ROOT_MEAN_SQUARE, norm.weight, None, norm.epsilon)
     norm_kind, gain, shift, epsilon = of_norm
-    rank = max((adapter.first.shape[0] for adapter in adapters if adapter), default=0)
-    if rank and len({adapter.first.shape[0] if adapter else 0 for adapter in adapters}) > 1:
-        separate = [linear(rows, [layer], norm) for layer in layers]
-        return torch.cat(separate, -1)
-    few = len(rows) <= 16
-    block_rows, block_outputs = max(16, triton.next_power_of_2(len(rows))), 16 if few else 32
-    # within 99 KiB of shared memory, which the smaller GPUs have
-    wanted = 256 if few and not rank else 128 if few and rank <= 32 else 64
-    block_width = next(size for size in (256, 128, 64) if size <= wanted and width % size == 0)
-    first = adapters[0]
-    masks = first.mask if first else None
-    _linear[(triton.cdiv(outputs, block_outputs), parts)](
-        rows, gain, shift, *_filled(weights), *_filled([base.bias for base in bases]),
-        *_filled([adapter and adapter.first for adapter in adapters]),
-        *_filled([adapter and adapter.second for adapter in adapters]),
-        *_filled([adapter.scaling if adapter else 0.0 for adapter in adapters]),
-        *_filled([adapter and adapter.count for adapter in adapters]),
-        *_filled([adapter and adapter.energies for adapter in adapters]),
-        *_filled([adapter and adapter.magnitude for adapter in adapters]),
-        masks, len(masks) if masks is not None else 1, residual, made, len(rows), outputs, rank, epsilon,
-        WIDTH=width, PARTS=parts, NORM=norm_kind,
-        ACTIVATION={"": _PLAIN, "gelu": _GELU, "swiglu": _SWIGLU}[activation],
-        RANK=max(16, triton.next_power_of_2(rank)) if rank else 0,
-        BLOCK_ROWS=block_rows, BLOCK_OUTPUTS=block_outputs, BLOCK_WIDTH=block_width, num_warps=4, num_stages=4)
+    given = (rows, gain, shift, *_filled(weights), *_filled([base.bias for base in bases]), residual, made, len(rows),
+             outputs, epsilon)
+    chosen = {"PARTS": parts, "NORM": norm_kind, "ACTIVATION": _ACTIVATIONS[activation], "WIDTH": width,
+              **_early(rows.device)}
+    if len(rows) <= _FEW:
+        block_outputs, warps = _few_rows_blocks(width, outputs, activation == "swiglu")
+        _few_rows[(triton.cdiv(outputs, block_outputs), parts)](
+            *given, ROWS=len(rows), BLOCK_OUTPUTS=block_outputs, BLOCK_WIDTH=triton.next_power_of_2(width),
+            num_warps=warps, **chosen)
+    else:
+        block_outputs, block_width, warps, stages = _many_rows_blocks(len(rows), width, outputs)
+        _many_rows[(triton.cdiv(outputs, block_outputs), parts)](
+            *given, WIDE=weights[0].dtype in _WIDE, BLOCK_ROWS=max(16, triton.next_power_of_2(len(rows))),
+            BLOCK_OUTPUTS=block_outputs, BLOCK_WIDTH=block_width, num_warps=warps, num_stages=stages, **chosen)
     return made
+
+
+def _few_rows_blocks(width: int, outputs: int, gated: bool) -> tuple[int, int]:
+    """Outputs and warps of a block of `_few_rows`."""
+    wanted = max(2, 8192 // triton.next_power_of_2(width) // (2 if gated else 1))
+    return min(wanted, triton.next_power_of_2(outputs)), 4
+
+
+def _many_rows_blocks(rows: int, width: int, outputs: int) -> tuple[int, int, int, int]:
+    """Outputs, inputs, warps and stages of a block of `_many_rows`, within the 99 KiB of shared memory that the smaller
+    GPUs have."""
+    few = rows <= 16
+    wanted = 256 if few else 64
+    return 16 if few else 32, next(size for size in (256, 128, 64) if size <= wanted and width % size == 0), 4, 4
 
 
 def _filled(given: Sequence[Any]) -> list[Any]:
@@ -119,88 +105,168 @@ def _filled(given: Sequence[Any]) -> list[Any]:
     return [*given, *[given[0]] * (3 - len(given))]
 
 
-def _active(layer) -> str | None:
-    """The name of the adapter that is on in a linear layer which peft has wrapped."""
-    if not hasattr(layer, "base_layer") or layer.disable_adapters:
-        return None
-    return next((name for name in layer.active_adapters if name in layer.scaling), None)
-
-
-def _weight(factor) -> torch.Tensor:
-    """LoRA's factors are layers, AdaLoRA's are tensors."""
-    return factor if isinstance(factor, torch.Tensor) else factor.weight
-
-
-def _adapter(layer) -> LowRank | None:
-    if (name := _active(layer)) is None:
-        return None
-    adaptive = name in getattr(layer, "lora_E", {})
-    variant = None if adaptive else layer.lora_variant.get(name)
-    return LowRank(_weight(layer.lora_A[name]), _weight(layer.lora_B[name]), layer.scaling[name],
-                   layer.ranknum[name] if adaptive else None, layer.lora_E[name] if adaptive else None,
-                   None if variant is None else variant.scale(layer, name), getattr(layer, "rows_switched", None))
+@lru_cache
+def _early(device: torch.device) -> dict[str, Any]:
+    """How kernels are launched on a device: before the last one ends, where the GPU can do that."""
+    early = device.type == "cuda" and torch.cuda.get_device_capability(device) >= _EARLY_LAUNCHES
+    return {"EARLY": True, "launch_pdl": True} if early else {"EARLY": False}
 
 
 def attend(joined: torch.Tensor, heads: int, rotation: tuple[torch.Tensor, torch.Tensor] | None, cache, layer: int,
            positions: torch.Tensor) -> torch.Tensor:
     """Store keys and values of one position in the `cache` of a layer and attend to it and what is before it.
 
-    `joined` (B, 3 * width) are queries, keys and values, `rotation` cosines and signed sines (B, head size),
-    `positions` (B,). The result is (B, width), of the type of `joined`.
+    `joined` (B, 3 * width) are queries, keys and values, `rotation` cosines and signed sines (positions, head size) by
+    position, `positions` (B,). The result is (B, width), of the type of `joined`.
     """
     keys, values = cache.storage[layer]
     rows, size = len(joined), keys.shape[-1]
     mixed = joined.new_empty(rows, heads * size)
     cosines, sines = rotation or (None, None)
+    block, warps = _attend_blocks(rows * heads, cache.span)
     _attend[(rows, heads)](joined, cosines, sines, keys, values, positions, mixed, cache.watch(layer, mixed),
-                           keys.stride(0), keys.stride(1), size**-0.5, HEADS=heads, SIZE=size, BLOCK=_KEYS, num_warps=8)
+                           keys.stride(0), keys.stride(1), size**-0.5, HEADS=heads, SIZE=size, BLOCK=block,
+                           num_warps=warps, **_early(joined.device))
     return mixed
 
 
+def _attend_blocks(programs: int, span: int) -> tuple[int, int]:
+    """Positions and warps of a block of `_attend`."""
+    return (min(256, max(64, triton.next_power_of_2(span))), 8) if programs <= 128 else (128, 4)
+
+
 @triton.jit
-def _linear(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2, first0, first1, first2,
-            second0, second1, second2, scaling0, scaling1, scaling2, count0, count1, count2,
-            energies0, energies1, energies2, magnitude0, magnitude1, magnitude2, mask, mask_length,
-            residual, made, row_count, outputs, rank, epsilon,
-            WIDTH: tl.constexpr, PARTS: tl.constexpr, NORM: tl.constexpr, ACTIVATION: tl.constexpr, RANK: tl.constexpr,
-            BLOCK_ROWS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_WIDTH: tl.constexpr):
-    """A block of outputs of one part, for all rows."""
+def _few_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2, residual, made, row_count, outputs,
+              epsilon, WIDTH: tl.constexpr, PARTS: tl.constexpr, NORM: tl.constexpr, ACTIVATION: tl.constexpr,
+              ROWS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_WIDTH: tl.constexpr, EARLY: tl.constexpr):
+    """A block of outputs of one part, for all rows; all its weights are read at once."""
+    if EARLY:
+        gdc_launch_dependents()
     part = tl.program_id(1)
-    weight, bias, first, second, scaling, count, energies, magnitude = (
-        weight0, bias0, first0, second0, scaling0, count0, energies0, magnitude0)
+    weight, bias = weight0, bias0
     if PARTS > 1:
         if part == 1:
             weight = weight1
             if bias0 is not None:
                 bias = bias1
-            if RANK > 0:
-                first, second, scaling = first1, second1, scaling1
-                if energies0 is not None:
-                    count, energies = count1, energies1
-                if magnitude0 is not None:
-                    magnitude = magnitude1
         if part == 2:
             weight = weight2
             if bias0 is not None:
                 bias = bias2
-            if RANK > 0:
-                first, second, scaling = first2, second2, scaling2
-                if energies0 is not None:
-                    count, energies = count2, energies2
-                if magnitude0 is not None:
-                    magnitude = magnitude2
+    n = tl.program_id(0) * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
+    k = tl.arange(0, BLOCK_WIDTH)
+    wanted, inside = n < outputs, k < WIDTH
+    at, there = n[:, None] * WIDTH + k[None, :], wanted[:, None] & inside[None, :]
+    factors = tl.load(weight + at, mask=there, other=0.0)
+    if ACTIVATION == 2:
+        more = tl.load(weight1 + at, mask=there, other=0.0)
+    if NORM > 0:
+        gains = tl.load(gain + k, mask=inside, other=0.0).to(tl.float32)
+        if shift is not None:
+            shifts = tl.load(shift + k, mask=inside, other=0.0).to(tl.float32)
+    if bias is not None:
+        biases = tl.load(bias + n, mask=wanted, other=0.0).to(tl.float32)
+        if ACTIVATION == 2:
+            more_biases = tl.load(bias1 + n, mask=wanted, other=0.0).to(tl.float32)
+    if EARLY:
+        gdc_wait()
+    # Of a second row each value is read and each sum is made together with the first one's: a wait instead of two.
+    vector = tl.load(rows + k, mask=inside, other=0.0).to(tl.float32)
+    other = tl.load(rows + (ROWS - 1) * WIDTH + k, mask=inside, other=0.0).to(tl.float32)
+    if residual is not None:
+        added = tl.load(residual + n, mask=wanted, other=0.0).to(tl.float32)
+        other_added = tl.load(residual + (ROWS - 1) * outputs + n, mask=wanted, other=0.0).to(tl.float32)
+    factor, other_factor = 1.0, 1.0
+    if NORM == 1:
+        squares, other_squares = tl.reduce((vector * vector, other * other), 0, _add_pairs)
+        factor, other_factor = tl.rsqrt(squares / WIDTH + epsilon), tl.rsqrt(other_squares / WIDTH + epsilon)
+        vector, other = vector * gains, other * gains
+    if NORM == 2:
+        sums, other_sums = tl.reduce((vector, other), 0, _add_pairs)
+        mean, other_mean = sums / WIDTH, other_sums / WIDTH
+        vector, other = tl.where(inside, vector - mean, 0.0), tl.where(inside, other - other_mean, 0.0)
+        squares, other_squares = tl.reduce((vector * vector, other * other), 0, _add_pairs)
+        vector = vector * tl.rsqrt(squares / WIDTH + epsilon) * gains + shifts
+        other = other * tl.rsqrt(other_squares / WIDTH + epsilon) * gains + shifts
+    wide = factors.to(tl.float32)
+    if ROWS == 1:
+        total = tl.sum(wide * vector[None, :], 1) * factor
+        if ACTIVATION == 2:
+            gated = tl.sum(more.to(tl.float32) * vector[None, :], 1) * factor
+    else:
+        total, other_total = tl.reduce((wide * vector[None, :], wide * other[None, :]), 1, _add_pairs)
+        total, other_total = total * factor, other_total * other_factor
+        if ACTIVATION == 2:
+            wide = more.to(tl.float32)
+            gated, other_gated = tl.reduce((wide * vector[None, :], wide * other[None, :]), 1, _add_pairs)
+            gated, other_gated = gated * factor, other_gated * other_factor
+    for row in tl.static_range(ROWS):
+        if row == 1:
+            total = other_total
+            if ACTIVATION == 2:
+                gated = other_gated
+            if residual is not None:
+                added = other_added
+        if bias is not None:
+            total += biases
+        if ACTIVATION == 1:
+            total = total * tl.sigmoid(1.5957691216057308 * (total + 0.044715 * total * total * total))
+        if ACTIVATION == 2:
+            if bias is not None:
+                gated += more_biases
+            total = total * tl.sigmoid(total) * gated
+        if residual is not None:
+            total += added
+        tl.store(made + (row * PARTS + part) * outputs + n, total.to(made.dtype.element_ty), mask=wanted)
+
+
+@triton.jit
+def _add_pairs(first, second, third, fourth):
+    return first + third, second + fourth
+
+
+@triton.jit
+def _many_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2, residual, made, row_count, outputs,
+               epsilon, WIDTH: tl.constexpr, PARTS: tl.constexpr, NORM: tl.constexpr, ACTIVATION: tl.constexpr,
+               WIDE: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
+               EARLY: tl.constexpr):
+    """A block of outputs of one part, for all rows, by tensor cores.
+
+    The factors of a root-mean-square norm are taken after the product if its type holds `WIDE` rows.
+    """
+    if EARLY:
+        gdc_launch_dependents()
+    part = tl.program_id(1)
+    weight, bias = weight0, bias0
+    if PARTS > 1:
+        if part == 1:
+            weight = weight1
+            if bias0 is not None:
+                bias = bias1
+        if part == 2:
+            weight = weight2
+            if bias0 is not None:
+                bias = bias2
     m = tl.arange(0, BLOCK_ROWS)
     n = tl.program_id(0) * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
     k = tl.arange(0, BLOCK_WIDTH)
     inside = (m < row_count)[:, None]
     wanted = (n < outputs)[:, None]
     read = rows + m[:, None] * WIDTH + k[None, :]
+    if EARLY:
+        for start in range(0, WIDTH, BLOCK_WIDTH):  # into the second-level cache
+            at = n[:, None] * WIDTH + start + tl.arange(0, BLOCK_WIDTH // 64)[None, :] * 64
+            _prefetch(weight + at)
+            if ACTIVATION == 2:
+                _prefetch(weight1 + at)
+        gdc_wait()
+    AFTER: tl.constexpr = NORM == 1 and WIDE
     sums = tl.zeros([BLOCK_ROWS, BLOCK_WIDTH], tl.float32)  # reduced once, after a loop
     squares = tl.zeros([BLOCK_ROWS, BLOCK_WIDTH], tl.float32)
-    if NORM == 2:
+    if NORM > 0 and not AFTER:
         for start in range(0, WIDTH, BLOCK_WIDTH):
             vectors = tl.load(read + start, mask=inside, other=0.0).to(tl.float32)
-            if shift is not None:
+            if NORM == 2:
                 sums += vectors
             squares += vectors * vectors
         mean = tl.sum(sums, 1) / WIDTH
@@ -208,17 +274,14 @@ def _linear(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2, f
     kind = weight0.dtype.element_ty
     total = tl.zeros([BLOCK_ROWS, BLOCK_OUTPUTS], tl.float32)
     other = tl.zeros([BLOCK_ROWS, BLOCK_OUTPUTS], tl.float32)
-    if RANK > 0:
-        r = tl.arange(0, RANK)
-        low = tl.zeros([BLOCK_ROWS, RANK], tl.float32)
     for start in range(0, WIDTH, BLOCK_WIDTH):
         vectors = tl.load(read + start, mask=inside, other=0.0)
-        if NORM == 1:  # the rows' factors are taken after the product
+        if NORM > 0:
             vectors = vectors.to(tl.float32)
-            squares += vectors * vectors
-            vectors = vectors * tl.load(gain + start + k).to(tl.float32)[None, :]
-        if NORM == 2:
-            vectors = (vectors.to(tl.float32) - mean[:, None]) * factor[:, None]
+            if AFTER:
+                squares += vectors * vectors
+            else:
+                vectors = (vectors - mean[:, None]) * factor[:, None]
             vectors = vectors * tl.load(gain + start + k).to(tl.float32)[None, :]
             if shift is not None:
                 vectors += tl.load(shift + start + k).to(tl.float32)[None, :]
@@ -227,28 +290,10 @@ def _linear(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2, f
         total += tl.dot(vectors, tl.trans(tl.load(weight + at, mask=wanted, other=0.0)))
         if ACTIVATION == 2:
             other += tl.dot(vectors, tl.trans(tl.load(weight1 + at, mask=wanted, other=0.0)))
-        if RANK > 0:
-            directions = tl.load(first + r[:, None] * WIDTH + start + k[None, :], mask=(r < rank)[:, None], other=0.0)
-            low += tl.dot(vectors, tl.trans(directions.to(kind)))
-    if NORM == 1:
+    if AFTER:
         factor = 1.0 / tl.sqrt(tl.sum(squares, 1) / WIDTH + epsilon)
         total = total * factor[:, None]
         other = other * factor[:, None]
-        if RANK > 0:
-            low = low * factor[:, None]
-    if RANK > 0:
-        if energies is not None:
-            low = low * tl.load(energies + r, mask=r < rank, other=0.0).to(tl.float32)[None, :]
-        back = tl.load(second + n[:, None] * rank + r[None, :], mask=wanted & (r < rank)[None, :], other=0.0)
-        if count is not None:
-            scaling = scaling / (tl.load(count).to(tl.float32) + 1e-5)
-        adapted = total + tl.dot(low.to(kind), tl.trans(back.to(kind))) * scaling
-        if magnitude is not None:
-            adapted = adapted * tl.load(magnitude + n, mask=n < outputs, other=0.0).to(tl.float32)[None, :]
-        if mask is not None:
-            on = tl.load(mask + m % mask_length)
-            adapted = tl.where(on[:, None], adapted, total)
-        total = adapted
     if bias is not None:
         total += tl.load(bias + n, mask=n < outputs, other=0.0).to(tl.float32)[None, :]
     if ACTIVATION == 1:
@@ -265,22 +310,39 @@ def _linear(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2, f
 
 
 @triton.jit
+def _prefetch(pointers):
+    """Ask for the lines of the second-level cache that hold these addresses."""
+    tl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32,
+                              is_pure=False, pack=1)
+
+
+@triton.jit
 def _attend(joined, cosines, sines, keys, values, positions, mixed, rotated, row_stride, head_stride, scale,
-            HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """One head of one row."""
+            HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    """One head of one row. Keys and values of the first block are read before the rows are there."""
+    if EARLY:
+        gdc_launch_dependents()
     row, head = tl.program_id(0), tl.program_id(1)
-    d = tl.arange(0, SIZE)
+    d, j = tl.arange(0, SIZE), tl.arange(0, BLOCK)
+    position = tl.load(positions + row)
+    place = row.to(tl.int64) * row_stride + head * head_stride
+    inside = j < position
+    at_block = place + j[:, None] * SIZE + d[None, :]
+    read = tl.load(keys + at_block, mask=inside[:, None], other=0.0)
+    stored = tl.load(values + at_block, mask=inside[:, None], other=0.0)
+    if cosines is not None:
+        cosine = tl.load(cosines + position * SIZE + d).to(tl.float32)
+        sine = tl.load(sines + position * SIZE + d).to(tl.float32)
+    if EARLY:
+        gdc_wait()
     at = joined + row * (3 * HEADS * SIZE) + head * SIZE
     query, key = tl.load(at + d).to(tl.float32), tl.load(at + HEADS * SIZE + d).to(tl.float32)
     value = tl.load(at + 2 * HEADS * SIZE + d)
     if cosines is not None:
         turned = (d + SIZE // 2) % SIZE
-        cosine, sine = tl.load(cosines + row * SIZE + d).to(tl.float32), tl.load(sines + row * SIZE + d).to(tl.float32)
         query = query * cosine + tl.load(at + turned).to(tl.float32) * sine
         key = key * cosine + tl.load(at + HEADS * SIZE + turned).to(tl.float32) * sine
     kind = keys.dtype.element_ty
-    position = tl.load(positions + row)
-    place = row.to(tl.int64) * row_stride + head * head_stride
     tl.store(keys + place + position * SIZE + d, key.to(kind))
     tl.store(values + place + position * SIZE + d, value.to(kind))
     query = query.to(kind)
@@ -288,17 +350,12 @@ def _attend(joined, cosines, sines, keys, values, positions, mixed, rotated, row
         tl.store(rotated + (row * HEADS + head) * SIZE + d, query)
     query = query.to(tl.float32) * scale
     # Each slot of a block has its own maximum and sums, so that nothing is exchanged between warps in the loop.
-    j = tl.arange(0, BLOCK)
     own = tl.sum(query * key.to(kind).to(tl.float32), 0)
     top = tl.where(j == 0, own, float("-inf"))
     weight = tl.where(j == 0, 1.0, 0.0)
     total = tl.where((j == 0)[:, None], value.to(kind).to(tl.float32)[None, :], 0.0)
     start = position * 0
     while start < position:
-        inside = start + j < position
-        at_block = place + (start + j)[:, None] * SIZE + d[None, :]
-        read = tl.load(keys + at_block, mask=inside[:, None], other=0.0)
-        stored = tl.load(values + at_block, mask=inside[:, None], other=0.0)
         scores = tl.where(inside, tl.sum(read.to(tl.float32) * query[None, :], 1), float("-inf"))
         higher = tl.maximum(tl.maximum(top, scores), -1e30)  # never the difference of two infinities
         kept, share = tl.exp(top - higher), tl.exp(scores - higher)
@@ -306,6 +363,10 @@ def _attend(joined, cosines, sines, keys, values, positions, mixed, rotated, row
         weight = weight * kept + share
         top = higher
         start += BLOCK
+        inside = start + j < position
+        at_block = place + (start + j)[:, None] * SIZE + d[None, :]
+        read = tl.load(keys + at_block, mask=inside[:, None], other=0.0)
+        stored = tl.load(values + at_block, mask=inside[:, None], other=0.0)
     share = tl.exp(top - tl.max(top, 0))
     found = tl.sum(total * share[:, None], 0) / tl.sum(weight * share, 0)
     tl.store(mixed + (row * HEADS + head) * SIZE + d, found.to(mixed.dtype.element_ty))

@@ -331,7 +331,8 @@ def emulated_cuda(capability: tuple[int, int] = (9, 0), free_bytes: int = 80 * 2
         patch.setattr(torch.Tensor, "pin_memory", lambda value, *_: value)
         patch.setattr("models.decoder._has_triton", lambda device: triton)
         if triton:
-            patch.setattr("models.triton_kernels._linear", Kernel(linear))
+            patch.setattr("models.triton_kernels._few_rows", Kernel(linear))
+            patch.setattr("models.triton_kernels._many_rows", Kernel(linear))
             patch.setattr("models.triton_kernels._attend", state.attention)
         patch.setattr(torch.nn.Module, "to", _move)
         try:

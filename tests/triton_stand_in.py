@@ -24,32 +24,18 @@ class Kernel:
 
 
 def linear(rows: torch.Tensor, gain: Any, shift: Any, *given: Any, WIDTH: int, PARTS: int, NORM: int,
-           ACTIVATION: int, RANK: int, **_: object) -> None:
-    """`_linear`."""
-    weights, biases, firsts, seconds, scalings, counts, energies, magnitudes = (
-        given[start:start + 3] for start in range(0, 24, 3))
-    mask, _, residual, made, _, outputs, _, epsilon = given[24:]
+           ACTIVATION: int, **_: object) -> None:
+    """`_few_rows` and `_many_rows`."""
+    weights, biases, (residual, made, _count, _outputs, epsilon) = given[:3], given[3:6], given[6:]
     vectors = rows.float()
     if NORM and shift is not None:
         vectors = F.layer_norm(vectors, (WIDTH,), gain.float(), shift.float(), epsilon)
     elif NORM:
         vectors = F.rms_norm(vectors, (WIDTH,), gain.float(), epsilon)
     totals = []
-    for part in range(2 if ACTIVATION == 2 else PARTS):
-        total = vectors @ weights[part].float().T
-        if RANK:
-            low = vectors @ firsts[part].float().T
-            if energies[0] is not None:
-                low = low * energies[part].float().flatten()
-            scaling = scalings[part] if counts[0] is None else scalings[part] / (counts[part].float() + 1e-5)
-            adapted = total + (low @ seconds[part].float().T) * scaling
-            if magnitudes[0] is not None:
-                adapted = adapted * magnitudes[part].float().flatten()
-            on = None if mask is None else mask.repeat(len(rows) // len(mask))[:, None]
-            total = adapted if on is None else torch.where(on, adapted, total)
-        if biases[part] is not None:
-            total = total + biases[part].float()
-        totals.append(total)
+    for weight, bias in list(zip(weights, biases, strict=True))[:2 if ACTIVATION == 2 else PARTS]:
+        total = vectors @ weight.float().T
+        totals.append(total if bias is None else total + bias.float())
     if ACTIVATION == 2:
         totals = [F.silu(totals[0]) * totals[1]]
     result = torch.cat(totals, 1)
@@ -66,8 +52,8 @@ def attend(joined: torch.Tensor, cosines: Any, sines: Any, keys: torch.Tensor, v
     """`_attend`."""
     query, key, value = joined.view(len(joined), 3, HEADS, SIZE).float().unbind(1)
     if cosines is not None:
-        query, key = (one * cosines[:, None].float() + one.roll(SIZE // 2, -1) * sines[:, None].float()
-                      for one in (query, key))
+        cosine, sine = cosines[positions][:, None].float(), sines[positions][:, None].float()
+        query, key = (one * cosine + one.roll(SIZE // 2, -1) * sine for one in (query, key))
     at = positions[:, None, None, None].expand(-1, HEADS, 1, SIZE)
     keys.scatter_(2, at, key[:, :, None].to(keys.dtype))
     values.scatter_(2, at, value[:, :, None].to(values.dtype))

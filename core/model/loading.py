@@ -132,14 +132,16 @@ class TTSModel:
         """`LanguageModel.generate`, each text with the adapters of its language, in batches that fit into memory.
 
         On a GPU a batch is padded to a power of two with copies of its last text, because each size needs a CUDA graph.
-        Texts that need different adapters do not share a batch.
+        Texts that need different adapters do not share a batch, nor on a GPU those that need some and none: a step is
+        fast there with adapters that are merged into the weights.
         """
-        adapted = list(dict.fromkeys(filter(None, map(self.adapters_of, languages))))
-        if len(adapted) > 1:
+        wanted = list(map(self.adapters_of, languages))
+        if self.device.type != "cuda" and (first := next(filter(None, wanted), None)):
+            wanted = [adapters or first for adapters in wanted]
+        if len(groups := list(dict.fromkeys(wanted))) > 1:
             by_index: dict[int, Generated] = {}
-            for adapters in adapted:
-                own = [index for index, language in enumerate(languages)
-                       if (self.adapters_of(language) or adapted[0]) is adapters]
+            for adapters in groups:
+                own = [index for index, one in enumerate(wanted) if one is adapters]
                 made = self.generate([texts[index] for index in own], [languages[index] for index in own],
                                      [voices[index] for index in own], sampling)
                 by_index |= dict(zip(own, made, strict=True))

@@ -163,7 +163,8 @@ def _triton_kernels() -> Iterator[None]:
         return triton_kernels if triton_kernels.supports(hidden, head, decoder.linear_layers) else None
 
     with (mock.patch("models.decoder.step_kernels", chosen), mock.patch("models.gpt2.step_kernels", chosen),
-          mock.patch.multiple(triton_kernels, _linear=Kernel(), _attend=Kernel())):
+          mock.patch.multiple(triton_kernels, _few_rows=Kernel(), _many_rows=Kernel(), _attend=Kernel(),
+                              step_weight=lambda layer: getattr(layer, "base_layer", layer).weight)):
         yield
 
 

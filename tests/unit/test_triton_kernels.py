@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from contextlib import ExitStack
 from types import ModuleType
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from core.model.adapters import AdapterPlan, Adapters
-from models.decoder import Decoder, DecoderConfig, KVCache
+from models.decoder import Decoder, DecoderConfig, KVCache, merged_weight
 from tests.triton_stand_in import Kernel, attend, linear
 from tests.unit.test_cpu_kernels import CONFIGS, network
 
@@ -38,19 +39,22 @@ def random_cache(config: DecoderConfig) -> KVCache:
 
 
 @torch.inference_mode()
-def compare(kernels: ModuleType, module: nn.Module, rows: list[bool] | None, adapters: Adapters | None) -> None:
+def compare(kernels: ModuleType, module: nn.Module, adapters: Adapters | None) -> None:
     """A step of the kernels in half precision, and of torch in float32, on rows at different positions."""
-    cache, positions = random_cache(module.config), torch.tensor([7, 128, 139])  # type: ignore[arg-type]
+    cache, positions = random_cache(module.config), torch.tensor([7, 128, 139])[:ROWS]  # type: ignore[arg-type]
     hidden = torch.randn(ROWS, 1, 64, generator=torch.Generator().manual_seed(2)).to(HALF)
     wide, watched = random_cache(module.config), frozenset({1})  # type: ignore[arg-type]
     wide.storage = wide.storage.float()
     cache.watched = wide.watched = watched if isinstance(module, Decoder) else frozenset()
     with ExitStack() as stack:
         if adapters is not None:
-            stack.enter_context(adapters.enabled(True) if rows is None else adapters.enabled_for_rows(rows))
+            stack.enter_context(adapters.enabled(True))
+            for layer in module.linear_layers:  # type: ignore[attr-defined,union-attr]
+                if adapters.name in getattr(layer, "scaling", ()):
+                    layer.merged_weight = merged_weight(layer, adapters.name).half()  # type: ignore[union-attr]
         wanted = module(hidden.float(), wide, positions[:, None])
         module.half()
-        rotation = (module.rotation(positions[:, None]),) if isinstance(module, Decoder) else ()
+        rotation = (module.rotation_by_position(cache),) if isinstance(module, Decoder) else ()
         found = module._step(kernels, hidden[:, 0], *rotation, cache, positions)  # type: ignore[operator]
     assert (found.float() - wanted).norm() < 5e-3 * wanted.norm()
     for row, position in enumerate(positions):  # what was written
@@ -64,16 +68,25 @@ def compare(kernels: ModuleType, module: nn.Module, rows: list[bool] | None, ada
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_a_step_is_that_of_torch(kernels: ModuleType, kind: str) -> None:
-    compare(kernels, network(kind), None, None)
+    compare(kernels, network(kind), None)
 
 
 @pytest.mark.parametrize(("kind", "adapter"), [("decoder", "lora"), ("decoder", "dora"), ("decoder", "adalora"),
                                                ("gpt2", "lora")])
 def test_what_stands_in_for_them_computes_the_same(kernels: ModuleType, kind: str, adapter: str,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "_linear", Kernel(linear))
+    monkeypatch.setattr(kernels, "_few_rows", Kernel(linear))
+    monkeypatch.setattr(kernels, "_many_rows", Kernel(linear))
     monkeypatch.setattr(kernels, "_attend", Kernel(attend))
-    test_adapters_act_as_in_torch(kernels, kind, adapter, [True, False, True])
+    test_adapters_act_as_in_torch(kernels, kind, adapter)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_step_of_few_rows_is_that_of_torch(kernels: ModuleType, kind: str, rows: int,
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROWS", rows)
+    compare(kernels, network(kind), None)
 
 
 @pytest.fixture
@@ -84,14 +97,13 @@ def as_bfloat16(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("as_bfloat16")
 def test_a_norm_after_the_product_is_that_of_torch(kernels: ModuleType) -> None:
-    compare(kernels, network("decoder"), None, None)
+    compare(kernels, network("decoder"), None)
 
 
-@pytest.mark.parametrize("rows", [None, [True, False, True]], ids=["all rows", "some rows"])
 @pytest.mark.parametrize(("kind", "adapter"), [("decoder", "lora"), ("decoder", "dora"), ("decoder", "adalora"),
                                                ("gpt2", "lora")])
 @pytest.mark.usefixtures("as_bfloat16")
-def test_adapters_act_as_in_torch(kernels: ModuleType, kind: str, adapter: str, rows: list[bool] | None) -> None:
+def test_adapters_act_as_in_torch(kernels: ModuleType, kind: str, adapter: str) -> None:
     module = network(kind)
     plan = AdapterPlan(adapter, {name: 4 if name == "q_proj" and adapter != "adalora" else 5  # type: ignore[arg-type]
                                  for name in NAMES[kind]})
@@ -100,10 +112,10 @@ def test_adapters_act_as_in_torch(kernels: ModuleType, kind: str, adapter: str, 
     for value in adapters.parameters().values():
         value.data.add_(0.2 * torch.randn(value.shape, generator=noise))
     module.eval()
-    compare(kernels, module, rows, adapters)
+    compare(kernels, module, adapters)
 
 
-@pytest.mark.parametrize("rows", [1, 17, 64])
+@pytest.mark.parametrize("rows", [1, 2, 3, 17, 64])
 def test_any_number_of_rows_is_computed(kernels: ModuleType, rows: int) -> None:
     torch.manual_seed(rows)
     layer, given = nn.Linear(128, 80).half(), torch.randn(rows, 128).half()

@@ -37,8 +37,8 @@ def measure(bench: Bench) -> BenchmarkResults:
     bench.say("Feature extraction")
     models, encoder = S3Gen(bench.sizes.sound), VoiceEncoder()
     for module in (models, encoder):
-        fill_randomly(module)
         module.requires_grad_(False).eval().to(bench.device)
+        fill_randomly(module)
     extractor = ChatterboxExtractor(models, encoder, "")
     random = torch.Generator().manual_seed(0)
     lengths = [round(length_s * extractor.sample_rate) for length_s in bench.sizes.clip_durations_s]
@@ -66,8 +66,8 @@ def _indextts2(bench: Bench, lengths: list[int]) -> BenchmarkRow:
     states, codec = W2vBert(sizes.states), SemanticCodec(sizes.codec)
     encoder = ConditioningNetworks(bench.sizes.voice)
     for module in (states, codec, encoder):
-        fill_randomly(module)
         module.requires_grad_(False).eval().to(bench.device)
+        fill_randomly(module)
     extractor = IndexTTS2Extractor(states, codec, encoder, "")
     random = torch.Generator().manual_seed(0)
     clips = [0.1 * torch.randn(length, generator=random) for length in lengths]

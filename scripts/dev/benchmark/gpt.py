@@ -64,9 +64,9 @@ def adapt(bench: Bench, model: UnifiedVoice) -> None:
 def make(bench: Bench) -> dict[str, UnifiedVoice]:
     """The same random weights in every precision that the device has."""
     whole = empty(bench.sizes.voice)
+    whole.requires_grad_(False).eval().to(bench.device)
     fill_randomly(whole)
-    whole.requires_grad_(False).eval()
-    models = {"float32": whole.to(bench.device)}
+    models = {"float32": whole}
     if bench.device.type != "cpu":
         for name in bench.halves():
             models[name] = copy.deepcopy(whole)

@@ -66,9 +66,9 @@ def measure(bench: Bench) -> BenchmarkResults:
 
 def make(bench: Bench) -> dict[str, S2Mel]:
     """The same random weights in float32, and in each half precision that the device has."""
-    whole = S2Mel(bench.sizes.s2mel).requires_grad_(False).eval()
+    whole = S2Mel(bench.sizes.s2mel).requires_grad_(False).eval().to(bench.device)
     fill_randomly(whole)
-    models = {"float32": whole.to(bench.device)}
+    models = {"float32": whole}
     for name in bench.halves():
         models[name] = copy.deepcopy(whole)
         models[name].estimator.cast_(getattr(torch, name))

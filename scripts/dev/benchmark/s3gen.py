@@ -67,9 +67,9 @@ def measure(bench: Bench) -> BenchmarkResults:
 def make(bench: Bench) -> dict[str, S3Gen]:
     """The same random weights in float32, and in each half precision that the device has."""
     whole = S3Gen(bench.sizes.sound)
+    whole.requires_grad_(False).eval().to(bench.device)
     fill_randomly(whole)
     whole.mel2wav.fold_weight_norm()
-    whole.requires_grad_(False).eval().to(bench.device)
     models = {"float32": whole}
     for name in bench.halves():
         models[name] = copy.deepcopy(whole)

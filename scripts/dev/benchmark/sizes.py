@@ -117,8 +117,11 @@ def shallower(sizes: BenchmarkSizes, layers: int) -> BenchmarkSizes:
 
 @torch.no_grad()
 def fill_randomly(module: nn.Module, seed: int = 0) -> None:
-    """Random values on the scales of `scripts.dev.random_weights`, which takes minutes for half a billion."""
-    generator = torch.Generator().manual_seed(seed)
+    """Random values on the scales of `scripts.dev.random_weights`, which takes minutes for half a billion.
+
+    They are drawn where the module is: a GPU takes no time for what a CPU takes seconds for.
+    """
+    generator = torch.Generator(next(module.parameters()).device).manual_seed(seed)
     for key, value in module.state_dict().items():
         match key.rpartition(".")[2]:
             case "window" | "_mel_filters":

@@ -66,10 +66,10 @@ def make(bench: Bench) -> dict[str, T3]:
     config, device = bench.sizes.language, bench.device
     whole = t3.empty(config).to_empty(device="cpu")
     whole.tfmr.compute_frequencies()
+    whole.requires_grad_(False).eval().to(device)
     fill_randomly(whole)
-    whole.requires_grad_(False).eval()
     if device.type != "cpu":
-        models = {"float32": whole.to(device)}
+        models = {"float32": whole}
         for name in bench.halves():
             models[name] = copy.deepcopy(whole)
             precision.decide(name, device).cast(models[name], ())

@@ -171,16 +171,16 @@ def make(bench: Bench, scope: Scope, name: str = "chatterbox", chosen: Precision
 def _chatterbox(bench: Bench) -> Any:
     module = t3.empty(bench.sizes.language).to_empty(device="cpu")
     module.tfmr.compute_frequencies()
-    fill_randomly(module)
     module.requires_grad_(False).eval().to(bench.device)
+    fill_randomly(module)
     return TransformerLanguageModel(module, TEXT_ROWS, bench.device, codec.MAX_PROMPT_CODES, BASE_CODE_LIMIT,
                                     CODES_PER_TOKEN)
 
 
 def _indextts2(bench: Bench) -> Any:
     module = gpt.empty(bench.sizes.voice)
-    fill_randomly(module)
     module.requires_grad_(False).eval().to(bench.device)
+    fill_randomly(module)
     return IndexTTS2LanguageModel(module, bench.sizes.voice.text_rows, bench.device)
 
 
