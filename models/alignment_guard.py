@@ -13,68 +13,68 @@ import math
 
 import torch
 
-_LARGE = 2.0**15  # as published: safe in half precision
-_LAST = 3  # text ids at the end that count as the end
+LARGE = 2.0**15  # as published: safe in half precision
+LAST = 3  # text ids at the end that count as the end
 _MIN_TEXT = 5  # ids; the stop of a text of no more is not suppressed
 _REREAD = 5  # text ids at the end that do not count as read again
-_MAX_TAIL, _MAX_REPEATED = 5.0, 5.0  # attention in codes: to one of the last ids, to the text before them
-_BACK, _AHEAD = 4, 7  # a position that moves as far is taken for noise
+MAX_TAIL, MAX_REPEATED = 5.0, 5.0  # attention in codes: to one of the last ids, to the text before them
+BACK, AHEAD = 4, 7  # a position that moves as far is taken for noise
 
 
 class AlignmentGuard:
     """The state of B texts; its tensors keep their addresses across `reset`."""
 
     def __init__(self, texts: int, device: torch.device) -> None:
-        self._length, self._end, self._reread, self._suppress_before, self._frames, self._position, self._last_code = (
+        self.length, self.end, self.reread, self.suppress_before, self.frames, self.position, self.last_code = (
             torch.zeros(texts, dtype=torch.long, device=device) for _ in range(7))
-        self._last_ids = torch.zeros(texts, _LAST, dtype=torch.long, device=device)
-        self._complete, self._suppress, self._force = (
+        self.last_ids = torch.zeros(texts, LAST, dtype=torch.long, device=device)
+        self.complete, self.suppress, self.force = (
             torch.zeros(texts, dtype=torch.bool, device=device) for _ in range(3))
-        self._tail = torch.zeros(texts, _LAST, device=device)
-        self._repeated = torch.zeros(texts, device=device)
+        self.tail = torch.zeros(texts, LAST, device=device)
+        self.repeated = torch.zeros(texts, device=device)
 
     def reset(self, lengths: torch.Tensor) -> None:
         """Start texts of `lengths` (B,) ids, start and stop included."""
-        self._length.copy_(lengths)
-        self._end.copy_(lengths - _LAST)
-        self._reread.copy_(lengths - _REREAD)
-        self._suppress_before.copy_(torch.where(lengths > _MIN_TEXT, self._end, 0))
-        self._last_ids.copy_((self._end[:, None] + torch.arange(_LAST, device=lengths.device)).clamp(min=0))
-        for value in (self._position, self._complete, self._tail, self._repeated):
+        self.length.copy_(lengths)
+        self.end.copy_(lengths - LAST)
+        self.reread.copy_(lengths - _REREAD)
+        self.suppress_before.copy_(torch.where(lengths > _MIN_TEXT, self.end, 0))
+        self.last_ids.copy_((self.end[:, None] + torch.arange(LAST, device=lengths.device)).clamp(min=0))
+        for value in (self.position, self.complete, self.tail, self.repeated):
             value.zero_()
-        self._frames.fill_(1)
-        self._last_code.fill_(-1)
+        self.frames.fill_(1)
+        self.last_code.fill_(-1)
 
     def observe(self, attention: torch.Tensor, codes: torch.Tensor | None = None) -> None:
         """Attention (B, T) of the newest position to the text, the mean of the heads; and the `codes` (B,) there."""
         columns = torch.arange(attention.shape[1], device=attention.device)
-        seen = attention * (columns < torch.minimum(self._frames, self._length)[:, None])
+        seen = attention * (columns < torch.minimum(self.frames, self.length)[:, None])
         newest = seen.argmax(-1)
-        moved = newest - self._position
-        torch.where(moved.clamp(1 - _BACK, _AHEAD - 1) == moved, newest, self._position, out=self._position)
+        moved = newest - self.position
+        torch.where(moved.clamp(1 - BACK, AHEAD - 1) == moved, newest, self.position, out=self.position)
 
         # what follows the code at which the text was complete
-        was_complete = self._complete.to(seen.dtype)
-        self._tail.addcmul_(was_complete[:, None], seen.gather(1, self._last_ids))
-        self._repeated.addcmul_(was_complete, (seen * (columns < self._reread[:, None])).amax(-1))
-        self._complete |= self._position >= self._end
+        was_complete = self.complete.to(seen.dtype)
+        self.tail.addcmul_(was_complete[:, None], seen.gather(1, self.last_ids))
+        self.repeated.addcmul_(was_complete, (seen * (columns < self.reread[:, None])).amax(-1))
+        self.complete |= self.position >= self.end
 
-        torch.lt(newest, self._suppress_before, out=self._suppress)
-        torch.logical_or(self._tail.amax(-1) >= _MAX_TAIL, self._repeated > _MAX_REPEATED, out=self._force)
+        torch.lt(newest, self.suppress_before, out=self.suppress)
+        torch.logical_or(self.tail.amax(-1) >= MAX_TAIL, self.repeated > MAX_REPEATED, out=self.force)
         if codes is not None:
-            self._force |= codes == self._last_code
-            self._last_code.copy_(codes)
-        self._frames += 1
+            self.force |= codes == self.last_code
+            self.last_code.copy_(codes)
+        self.frames += 1
 
     def apply(self, logits: torch.Tensor, is_stop: torch.Tensor) -> torch.Tensor:
         """Logits (B, V) in which the stop is suppressed or forced; `is_stop` (V,) is True there."""
-        logits = torch.where(self._suppress[:, None] & is_stop, -_LARGE, logits)
-        return torch.where(self._force[:, None], torch.where(is_stop, _LARGE, -_LARGE), logits)
+        logits = torch.where(self.suppress[:, None] & is_stop, -LARGE, logits)
+        return torch.where(self.force[:, None], torch.where(is_stop, LARGE, -LARGE), logits)
 
     def state(self) -> tuple[torch.Tensor, ...]:
         """All tensors that `observe` changes."""
-        return (self._frames, self._position, self._last_code, self._complete, self._suppress, self._force, self._tail,
-                self._repeated)
+        return (self.frames, self.position, self.last_code, self.complete, self.suppress, self.force, self.tail,
+                self.repeated)
 
 
 def text_attention(queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor, start: int) -> torch.Tensor:

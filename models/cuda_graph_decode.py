@@ -123,7 +123,7 @@ class CUDAGraphStepper(Stepper):
 
     def _state(self) -> Sequence[torch.Tensor]:
         """The tensors that a step changes, but for the cache: the first replay overwrites its next position."""
-        return (self.codes, self.step, self.code_position, self.positions, self.hidden,
+        return (self.codes, self.steps, self.code_position, self.positions, self.hidden,
                 self.sampler.used, *self.guard.state())  # `predicting` is rewritten
 
 

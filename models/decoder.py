@@ -222,7 +222,7 @@ class Decoder(nn.Module):
         return torch.cat([cosines, cosines], -1), torch.cat([-sines, sines], -1)
 
     def rotation_by_position(self, cache: KVCache) -> tuple[torch.Tensor, ...]:
-        """Cosines and sines of all positions of a cache, each (capacity, head size), computed once; () without rotary."""
+        """Cosines and sines of all positions of a cache, each (capacity, head size); () without rotary."""
         if not cache.rotation and self.config.rotary_theta is not None:
             positions = torch.arange(cache.storage.shape[4], device=cache.storage.device)
             cache.rotation += [part[0, 0] for part in self.rotation(positions[None])]
@@ -327,7 +327,7 @@ def free_merged_weights(layers: Iterable[nn.Module]) -> None:
 
 
 def step_weight(layer: Any) -> torch.Tensor | None:
-    """The weight of a linear layer in a step: with its adapter if one is on; None if that is not merged, or acts by row."""
+    """The weight of a linear layer in a step, with an adapter that is on; None if that is not merged, or acts by row."""
     if not hasattr(layer, "base_layer"):
         return getattr(layer, "weight", None)
     if _active_adapter(layer) is None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from types import ModuleType
 
 import numpy as np
 import torch
 from torch import nn
 
+from models import decoder
 from models.alignment_guard import AlignmentGuard, text_attention
 from models.base import FinishReason, Generated, PreparedVoice, Sampling, Voice
 from models.decoder import KVCache, merge_adapters, step_kernels
@@ -154,13 +156,14 @@ class Stepper:
         allowed[config.stop_speech] = True
         self.sampler = Sampler(texts, allowed, config.stop_speech, max_codes)
         self.codes = torch.zeros(texts, max_codes, dtype=torch.long, device=device)
-        self.step = torch.zeros((), dtype=torch.long, device=device)
+        self.steps = torch.zeros(texts, dtype=torch.long, device=device)  # all the same: a kernel counts by text
         self.code_position = torch.zeros((), dtype=torch.long, device=device)  # of the last code, by the scheme
-        self.positions = torch.zeros(self.max_rows, 1, dtype=torch.long, device=device)
+        self.positions = torch.zeros(self.max_rows, 1, dtype=torch.long, device=device)  # of each row's last vector
         self.hidden = torch.zeros(0, device=device)  # (rows, width), of the last position of each row
         self.predicting = torch.zeros(0, device=device)  # (B, max_codes, width), the states that predicted the codes
         self.guard = AlignmentGuard(texts, device)
         self.guarded = False  # whether it watches these texts
+        self.arrived = torch.zeros(texts, dtype=torch.int32, device=device)  # a counter of Triton's kernels
         self.cache: KVCache | None = None
         self.length = 0  # positions of the longest row
 
@@ -192,11 +195,11 @@ class Stepper:
             if self.network.keeps_hidden_states:
                 self.predicting = hidden.new_zeros(self.texts, self.max_codes, hidden.shape[-1])
         self.hidden[:self.rows] = hidden[torch.arange(self.rows, device=rows.device), last]
-        self.positions[:self.rows, 0] = conditioning + last + 1
+        self.positions[:self.rows, 0] = conditioning + last
         if self.guarded:
             self.guard.reset(torch.tensor([len(text) for text in texts], device=rows.device))
             self.guard.observe(self._text_attention(last, conditioning + last))
-        self.step.zero_()
+        self.steps.zero_()
         self.length = cache.span
         cache.aligned = len({len(text) for text in texts}) == 1
         self.merge_adapters()
@@ -220,19 +223,30 @@ class Stepper:
     def compute(self) -> None:
         """The step itself, without any synchronisation with the host."""
         assert self.cache is not None
-        rows, network = self.rows, self.network
-        if len(self.predicting):
-            self.predicting.index_copy_(1, self.step[None], self.hidden[:self.texts, None])
-        sampled = self.sampler.sample(self._logits(), self.step, self.guard if self.guarded else None)
-        self.codes.index_copy_(1, self.step[None], sampled[:, None])
-        self.step += 1
-        self.code_position += 1
-        embedded = network.embed_code(sampled.repeat(rows // self.texts), self.code_position)
+        rows, network, sampler = self.rows, self.network, self.sampler
+        kernels, guard = _kernels(self.steps.device), self.guard if self.guarded else None
         positions = self.positions[:rows]
+        if len(self.predicting):
+            self.predicting.index_copy_(1, self.steps[:1], self.hidden[:self.texts, None])
+        logits = self._logits()
+        if kernels is not None and not sampler.top_k and not sampler.uses_top_p:
+            sampled = kernels.sample(logits, sampler, guard, self.arrived, self.codes, self.steps, self.code_position,
+                                     positions)
+        else:
+            sampled = sampler.sample(logits, self.steps[0], guard)
+            self.codes.index_copy_(1, self.steps[:1], sampled[:, None])
+            for count in (self.steps, self.code_position, positions):
+                count += 1
+            sampled = sampled.repeat(rows // self.texts)
+        embedded = network.embed_code(sampled, self.code_position)
         self.hidden[:rows] = network.hidden_states(embedded[:, None], self.cache.rows(rows), positions)[:, 0]
-        if self.guarded:
-            self.guard.observe(self._text_attention(None, positions[:, 0]), sampled)
-        positions += 1
+        if guard is None:
+            return
+        if kernels is not None:
+            kernels.observe(guard, *self._aligned(), positions[:, 0], sampled, network.config.conditioning_length,
+                            self.arrived)
+        else:
+            guard.observe(self._text_attention(None, positions[:, 0]), sampled[:self.texts])
 
     def _logits(self) -> torch.Tensor:
         """Those of the next code, (rows, V)."""
@@ -247,15 +261,18 @@ class Stepper:
         It is that of the vectors at `index` (rows,) of the last forward pass, which have these `positions` (rows,).
         None: it had one vector a row.
         """
-        assert self.cache is not None
-        texts, span, heads = slice(self.texts), self.cache.span, self.network.config.aligned_heads
-        found = [self.cache.queries[layer][texts, head] for layer, head in heads]  # (texts, T, head size)
+        texts, (found, keys) = slice(self.texts), self._aligned()
         if index is not None:
             found = [queries.take_along_dim(index[texts, None, None], 1) for queries in found]
-        queries = torch.cat(found, 1)
-        keys = torch.stack([self.cache.storage[layer, 0, texts, head, :span] for layer, head in heads], 1)
-        mask = torch.arange(span, device=positions.device) <= positions[texts, None]
-        return text_attention(queries, keys, mask, self.network.config.conditioning_length)
+        mask = torch.arange(keys[0].shape[1], device=positions.device) <= positions[texts, None]
+        return text_attention(torch.cat(found, 1), torch.stack(keys, 1), mask, self.network.config.conditioning_length)
+
+    def _aligned(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Of each aligned head the queries (texts, T, head size) of the last pass, and the keys up to the span."""
+        assert self.cache is not None
+        texts, span, heads = slice(self.texts), self.cache.span, self.network.config.aligned_heads
+        return ([self.cache.queries[layer][texts, head] for layer, head in heads],
+                [self.cache.storage[layer, 0, texts, head, :span] for layer, head in heads])
 
     def with_hidden_states(self, row: int, result: Generated) -> Generated:
         """The result of a text with the states that predicted its codes, if the network keeps them."""
@@ -286,3 +303,12 @@ def cache_type(network: SpeechNetwork, vectors: torch.Tensor) -> torch.dtype:
     if vectors.device.type == "cuda":
         return vectors.dtype
     return torch.bfloat16 if is_quantized(network) else torch.float32
+
+
+def _kernels(device: torch.device) -> ModuleType | None:
+    """`models.triton_sampling` on a GPU where Triton can compile."""
+    if device.type != "cuda" or not decoder._has_triton(device):
+        return None
+    from models import triton_sampling
+
+    return triton_sampling

@@ -25,47 +25,48 @@ class Sampler:
     def __init__(self, texts: int, allowed: torch.Tensor, stop: int, max_codes: int) -> None:
         """`allowed` (V,) is True for codes that may be sampled; `stop` is never sampled first."""
         device = allowed.device
-        self.uses_guidance, self.uses_top_p, self.top_k = False, False, 0
-        self.guidance, self.temperature, self.penalty, self.log_min_p, self.top_p, self._noise_scale = torch.zeros(
+        self.uses_guidance, self.uses_top_p, self.top_k, self.stop = False, False, 0, stop
+        self.guidance, self.temperature, self.penalty, self.log_min_p, self.top_p, self.noise_scale = torch.zeros(
             6, device=device).unbind()
         self.used = torch.zeros(texts, len(allowed), dtype=torch.bool, device=device)
-        self._columns = torch.arange(len(allowed), device=device)
-        self._is_stop = self._columns == stop
-        self._forbidden = torch.stack([~allowed | self._is_stop, ~allowed])  # at the first step, and later
-        self._keys = torch.zeros(max_codes, dtype=torch.int64, device=device)  # of the noise, by step
+        self.columns = torch.arange(len(allowed), device=device)
+        self.is_stop = self.columns == stop
+        self.forbidden = torch.stack([~allowed | self.is_stop, ~allowed])  # at the first step, and later
+        self.keys = torch.zeros(max_codes, dtype=torch.int64, device=device)  # of the noise, by step
 
     def reset(self, sampling: Sampling, used: Sequence[int] = ()) -> None:
         """Start new texts; the repetition penalty applies to the codes in `used` from the first step."""
         assert sampling.repetition_penalty >= 1
         self.uses_guidance, self.uses_top_p = sampling.guidance > 0, sampling.top_p < 1
-        self.top_k = min(sampling.top_k, len(self._columns))
+        self.top_k = min(sampling.top_k, len(self.columns))
         for tensor, value in ((self.guidance, sampling.guidance), (self.penalty, sampling.repetition_penalty),
                               (self.temperature, max(sampling.temperature, _MIN_TEMPERATURE)),
                               (self.log_min_p, sampling.min_p), (self.top_p, sampling.top_p),
-                              (self._noise_scale, float(sampling.temperature > 0))):
+                              (self.noise_scale, float(sampling.temperature > 0))):
             tensor.fill_(value)
         self.log_min_p.log_()
-        steps = torch.arange(len(self._keys), device=self._keys.device)
-        self._keys.copy_(_hash(_hash(torch.full_like(steps, sampling.seed & _MASK)) ^ steps))
+        steps = torch.arange(len(self.keys), device=self.keys.device)
+        self.keys.copy_(_hash(_hash(torch.full_like(steps, sampling.seed & _MASK)) ^ steps))
         self.used.fill_(False)
         self.used.index_fill_(1, torch.as_tensor(list(used), dtype=torch.long, device=self.used.device), True)
 
     def sample(self, logits: torch.Tensor, step: torch.Tensor, guard: AlignmentGuard | None = None) -> torch.Tensor:
         """Codes (B,) from logits (B, V), with guidance (2 B, V), rows without text last; `step` () counts from 0.
 
-        A third of a code's kernels on a GPU are here and in the guard, so what can be computed once is in `reset`.
+        What can be computed once is in `reset`. Without top-k and top-p a GPU with Triton computes the same in one
+        kernel, `models.triton_sampling.sample`.
         """
         logits = logits.float()
         if self.uses_guidance:
             with_text, without = logits.chunk(2)
             logits = with_text + self.guidance * (with_text - without)
         if guard is not None:
-            logits = guard.apply(logits, self._is_stop)
+            logits = guard.apply(logits, self.is_stop)
         penalised = torch.minimum(logits / self.penalty, logits * self.penalty)  # it is at least 1
-        forbidden = self._forbidden.index_select(0, step.clamp(max=1)[None])  # no empty speech
+        forbidden = self.forbidden.index_select(0, step.clamp(max=1)[None])  # no empty speech
         logits = torch.where(self.used, penalised, logits).masked_fill(forbidden, -torch.inf)
         scores = self._truncated((logits / self.temperature).log_softmax(-1))
-        sampled = torch.addcmul(scores, self._noise_scale, self._noise(step)).argmax(-1)
+        sampled = torch.addcmul(scores, self.noise_scale, self._noise(step)).argmax(-1)
         self.used.scatter_(1, sampled[:, None], True)
         return sampled
 
@@ -87,7 +88,7 @@ class Sampler:
 
     def _noise(self, step: torch.Tensor) -> torch.Tensor:
         """Gumbel noise (V,) of a step, the same for all texts."""
-        bits = _hash(self._keys.index_select(0, step[None]) ^ self._columns)
+        bits = _hash(self.keys.index_select(0, step[None]) ^ self.columns)
         uniform = ((bits >> 9) + 0.5) / (1 << 23)  # never 0 or 1
         return -torch.log(-torch.log(uniform))
 

@@ -27,7 +27,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, return_and_correct_aliasing
 
-from tests.triton_stand_in import Kernel, attend, linear
+from tests.triton_stand_in import Kernel, patch_triton
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 REAL = torch.cuda.is_available()  # before anything is emulated
@@ -136,7 +136,7 @@ class State:
     host_reads: int = 0  # values that the host waited for
     replays: int = 0
     captures: int = 0
-    attention: Kernel = field(default_factory=lambda: Kernel(attend))  # Triton's
+    kernels: dict[str, Kernel] = field(default_factory=dict)  # Triton's
     capturing: EmulatedGraph | None = None
 
 
@@ -331,9 +331,7 @@ def emulated_cuda(capability: tuple[int, int] = (9, 0), free_bytes: int = 80 * 2
         patch.setattr(torch.Tensor, "pin_memory", lambda value, *_: value)
         patch.setattr("models.decoder._has_triton", lambda device: triton)
         if triton:
-            patch.setattr("models.triton_kernels._few_rows", Kernel(linear))
-            patch.setattr("models.triton_kernels._many_rows", Kernel(linear))
-            patch.setattr("models.triton_kernels._attend", state.attention)
+            state.kernels = patch_triton(patch)
         patch.setattr(torch.nn.Module, "to", _move)
         try:
             yield state

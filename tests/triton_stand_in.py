@@ -1,4 +1,6 @@
-"""What the kernels of `models.triton_kernels` compute, by torch's operations, on the very tensors that they are given.
+"""What the kernels of `models.triton_kernels` and `models.triton_sampling` compute, by torch's operations.
+
+They work on the very tensors that the kernels are given.
 
 `tests.emulated_cuda` records them in its graphs, which Triton's own kernels would not pass through.
 """
@@ -8,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
+
+from models.alignment_guard import LARGE, AlignmentGuard, text_attention
+from models.sampling import _hash
 
 
 class Kernel:
@@ -64,3 +70,53 @@ def attend(joined: torch.Tensor, cosines: Any, sines: Any, keys: torch.Tensor, v
     after = torch.arange(keys.shape[2], device=keys.device) > positions[:, None]
     weights = scores.masked_fill(after[:, None], -torch.inf).softmax(-1)
     mixed.copy_((weights[:, :, None] @ values.float()).flatten(1))
+
+
+def sample(logits: torch.Tensor, used: torch.Tensor, forbidden: torch.Tensor, keys: torch.Tensor, suppress: Any,
+           force: Any, guidance: torch.Tensor, penalty: torch.Tensor, temperature: torch.Tensor,
+           log_min_p: torch.Tensor, noise_scale: torch.Tensor, codes: torch.Tensor, steps: torch.Tensor,
+           code_position: torch.Tensor, positions: torch.Tensor, sampled: torch.Tensor, scores: torch.Tensor,
+           noise: torch.Tensor, highest: torch.Tensor, arrived: torch.Tensor, texts: int, vocabulary: int,
+           max_codes: int, stop: int, *, GUIDED: bool, **_: object) -> None:
+    """`_sample`, by the noise of `models.sampling`."""
+    columns = torch.arange(vocabulary, device=logits.device)
+    score = logits[:texts].float()
+    if GUIDED:
+        score = score + guidance * (score - logits[texts:].float())
+    if suppress is not None:
+        score = torch.where(suppress[:, None] & (columns == stop), -LARGE, score)
+        score = torch.where(force[:, None], torch.where(columns == stop, LARGE, -LARGE), score)
+    score = torch.where(used, torch.minimum(score / penalty, score * penalty), score)
+    score = score.masked_fill(forbidden.index_select(0, steps[:1].clamp(max=1)), -torch.inf) / temperature
+    uniform = ((_hash(keys.index_select(0, steps[:1]) ^ columns) >> 9) + 0.5) / (1 << 23)
+    gumbel = -torch.log(-torch.log(uniform)) * noise_scale
+    top = score.amax(-1, keepdim=True)
+    chosen = (score - top + gumbel).masked_fill(score < top + log_min_p, -torch.inf).argmax(-1)
+    used.scatter_(1, chosen[:, None], True)
+    codes.index_copy_(1, steps[:1], chosen[:, None])
+    sampled.copy_(chosen.repeat(len(sampled) // texts))
+    for count in (steps, code_position, positions):
+        count += 1
+
+
+def observe(queries: Any, keys: Any, positions: torch.Tensor, codes: torch.Tensor, length: torch.Tensor,
+            end: torch.Tensor, reread: torch.Tensor, suppress_before: torch.Tensor, last_ids: torch.Tensor,
+            *given: Any, **_: object) -> None:
+    """`_observe`, by the guard of `models.alignment_guard` on the same tensors."""
+    texts, guard = len(length), AlignmentGuard.__new__(AlignmentGuard)
+    names = ("frames", "position", "last_code", "complete", "suppress", "force", "tail", "repeated")
+    state, start = given[:8], given[14]
+    vars(guard).update(zip(names, state, strict=True), length=length, end=end, reread=reread,
+                       suppress_before=suppress_before, last_ids=last_ids)
+    mask = torch.arange(keys[0].shape[1], device=positions.device) <= positions[:texts, None]
+    guard.observe(text_attention(torch.cat(queries, 1), torch.stack(keys, 1), mask, start), codes[:texts])
+
+
+def patch_triton(patch: pytest.MonkeyPatch) -> dict[str, Kernel]:
+    """Let all kernels be stood in for; they count their launches."""
+    made = {compute.__name__: Kernel(compute) for compute in (linear, attend, sample, observe)}
+    for name, kernel in (("triton_kernels._few_rows", "linear"), ("triton_kernels._many_rows", "linear"),
+                         ("triton_kernels._attend", "attend"), ("triton_sampling._sample", "sample"),
+                         ("triton_sampling._observe", "observe")):
+        patch.setattr(f"models.{name}", made[kernel])
+    return made

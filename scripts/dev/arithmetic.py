@@ -149,22 +149,27 @@ def launches(name: str, model: Any, *, triton: bool = False) -> int:
 
 @contextmanager
 def _triton_kernels() -> Iterator[None]:
-    """Let a step on a CPU call Triton's kernels, which count as one operation each and compute nothing."""
-    from models import triton_kernels
+    """Let a step on a CPU call Triton's kernels, which count as one operation each and compute nothing but zeros."""
+    from models import triton_kernels, triton_sampling
 
-    scratch = torch.zeros(1)
+    scratch, codes = torch.zeros(1), triton_sampling._sample.arg_names.index("sampled")
 
     class Kernel:
+        def __init__(self, written: int | None = None) -> None:
+            self.written = written
+
         def __getitem__(self, grid: object) -> Callable[..., torch.Tensor]:
-            return lambda *arguments, **constants: scratch.add_(1)
+            return lambda *arguments, **_: (scratch if self.written is None else arguments[self.written]).zero_()
 
     def chosen(hidden: torch.Tensor, decoder: Any) -> Any:
         head = decoder.config.width // decoder.config.heads
         return triton_kernels if triton_kernels.supports(hidden, head, decoder.linear_layers) else None
 
     with (mock.patch("models.decoder.step_kernels", chosen), mock.patch("models.gpt2.step_kernels", chosen),
+          mock.patch("models.generate._kernels", return_value=triton_sampling),
           mock.patch.multiple(triton_kernels, _few_rows=Kernel(), _many_rows=Kernel(), _attend=Kernel(),
-                              step_weight=lambda layer: getattr(layer, "base_layer", layer).weight)):
+                              step_weight=lambda layer: getattr(layer, "base_layer", layer).weight),
+          mock.patch.multiple(triton_sampling, _sample=Kernel(codes), _observe=Kernel())):
         yield
 
 

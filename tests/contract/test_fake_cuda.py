@@ -26,6 +26,7 @@ from models.generate import Stepper, cache_capacity
 from tests.contract.conftest import CPU, World, single_start
 from tests.contract.test_cuda import KINDS, SAMPLING, WITHOUT_GUARD, model, voice, with_guard
 from tests.emulated_cuda import CUDA
+from tests.triton_stand_in import patch_triton
 from tests.worlds import train_options
 
 pytestmark = pytest.mark.covering(whole="chatterbox")
@@ -52,8 +53,8 @@ def _without_values(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Te
 
 
 @contextmanager
-def fake_cuda(*modules: nn.Module) -> Iterator[None]:
-    """Inside, the modules are on a GPU that is not there."""
+def fake_cuda(*modules: nn.Module, triton: bool = False) -> Iterator[None]:
+    """Inside, the modules are on a GPU that is not there; with `triton` its kernels have their stand-ins."""
     with FakeTensorMode(allow_non_fake_inputs=True), pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch.cuda._lazy_init", lambda: None)
         patch.setattr("models.cuda_graph_decode._WORTH_A_CAPTURE", 1 << 30)  # fake tensors know no graphs
@@ -62,7 +63,9 @@ def fake_cuda(*modules: nn.Module) -> Iterator[None]:
             patch.setattr(torch, name, _without_values(getattr(torch, name)))
         for name in ("mel_filterbank", "_inverse_filterbank"):  # which keep what they made
             patch.setattr(audio, name, _without_values(getattr(audio, name)))
-        patch.setattr("models.decoder._has_triton", lambda device: False)
+        patch.setattr("models.decoder._has_triton", lambda device: triton)
+        if triton:
+            patch_triton(patch)
         for module in modules:
             _move(module)
         yield
@@ -80,11 +83,15 @@ def test_fake_tensors_see_what_is_wrong() -> None:
 @pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_voice_a_prefill_and_steps_stay_on_the_gpu(world: World, voice: Voice, kind: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("triton", [False, True], ids=["torch", "triton"])
+def test_a_voice_a_prefill_and_steps_stay_on_the_gpu(world: World, voice: Voice, kind: str, dtype: torch.dtype,
+                                                     triton: bool) -> None:
     """One text with adapters beside one without; no step reads a value."""
+    if triton:
+        pytest.importorskip("triton")
     tts = model(world, CPU, kind, dtype)
     texts = [tts.front_end.encode("ሀለመ ሰረቀ", "am"), tts.front_end.encode("a word", "en")]
-    with fake_cuda(tts.lm.module), torch.inference_mode():
+    with fake_cuda(tts.lm.module, triton=triton), torch.inference_mode():
         tts.lm.device = CUDA
         voices = []
         for language in ("am", "en"):
