@@ -424,6 +424,10 @@ class Vocoder(Protocol):
         """Compute in `dtype` from now on where that keeps the quality."""
         ...
 
+    def free_buffers(self) -> None:
+        """Free what `decode` keeps for the next codes; without a GPU it keeps nothing."""
+        ...
+
 
 class CTCRecogniser(Protocol):
     """Recogniser that measures intelligibility; it knows `languages`. It writes letters, by CTC; 0 is blank."""

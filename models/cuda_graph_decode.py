@@ -1,4 +1,4 @@
-"""CUDA graphs: of the decoding step of `models.generate`, and of the steps of a flow. One launch instead of hundreds.
+"""CUDA graphs: of the decoding step of `models.generate`, and of a flow and its steps. One launch instead of hundreds.
 
 On an H100 a code of T3 took 1.4 ms by graphs and 14 without, which is the time of its launches. A graph of decoding
 reads a fixed number of cache positions; one is captured for each power of two that the texts reach and for each state
@@ -8,10 +8,13 @@ graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
+from typing import Any, TypeVar, cast
 
 import torch
+from torch import nn
 
 from models.base import PreparedVoice, Sampling
 from models.decoder import wants_merging
@@ -22,6 +25,7 @@ _MIN_SPAN = 128
 _WARM_UP_RUNS = 2  # before a capture, in which libraries initialise
 _WORTH_A_CAPTURE = 4  # calls
 GraphKey = tuple[object, ...]
+T = TypeVar("T")
 
 
 def capture(compute: Callable[[], object], restore: Callable[[], object]) -> torch.cuda.CUDAGraph:
@@ -66,6 +70,86 @@ def graphed_callable(compute: Callable[[], torch.Tensor], device: torch.device,
         return result
 
     return call
+
+
+class KeptGraph:
+    """A computation on tensors that keep their addresses, as a graph from the second call on.
+
+    The first call runs as it is, and libraries initialise in it. Results have to be written to tensors that were there
+    before the call.
+    """
+
+    def __init__(self, pool: Callable[[], Any]) -> None:
+        self._pool, self._ran = pool, False
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, compute: Callable[[], object]) -> None:
+        """`compute`, which must be the same computation in each call."""
+        if not self._ran:
+            compute()
+            self._ran = True
+            return
+        if self._graph is None:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool(), stream=_capture_stream(torch.cuda.current_device())):
+                compute()
+            self._graph = graph
+        self._graph.replay()
+
+
+class GraphCache:
+    """What the calls of a module keep for the next ones on a GPU, by key: graphs, with the buffers that they use.
+
+    The `most` that were used last are kept. The graphs share a memory pool: they are replayed one after another, and
+    nothing in the pool is read after a replay. A graph knows weights by their addresses, so everything is dropped when
+    one of them has another address or type. A copy of the module has a cache of its own.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._parameters: list[dict[str, nn.Parameter | None]] = []  # of the module and its parts
+        self._weights: list[tuple[int, int, torch.dtype]] = []
+        self._pool: Any = None
+
+    def __reduce__(self) -> tuple[type[GraphCache], tuple[int]]:
+        return type(self), (self._most,)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What is kept under `key`, or what `make` returns."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        self._kept.move_to_end(key)
+        while len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+        return cast(T, self._kept[key])
+
+    def graph(self) -> KeptGraph:
+        """A graph in the cache's memory pool, for an object that is kept."""
+        return KeptGraph(self._pool_handle)
+
+    def check_weights(self, module: nn.Module) -> None:
+        """Drop everything if weights of `module` have changed their addresses or types since the last call."""
+        if not self._parameters:  # a walk over all modules takes several times as long as the comparison
+            self._parameters = [part._parameters for part in module.modules() if part._parameters]
+        weights = [(id(value), value.data_ptr(), value.dtype) for part in self._parameters for value in part.values()
+                   if value is not None]
+        if weights != self._weights:
+            self.clear()
+            self._weights = weights
+
+    def clear(self) -> None:
+        """Drop everything; the memory is free for other tensors."""
+        self._kept.clear()
+        self._pool = None  # a pool whose graphs are gone cannot be captured into again
+
+    def _pool_handle(self) -> Any:
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        return self._pool
 
 
 @cache

@@ -182,7 +182,26 @@ def _fused_lstm_cell(input_gates, hidden_gates, cell, input_bias=None, hidden_bi
     return output.sigmoid() * new.tanh(), new, gates
 
 
-_SUBSTITUTES = {aten._thnn_fused_lstm_cell.default: _fused_lstm_cell}  # operations that no CPU has
+def _flash_attention(query, key, value, query_offsets, key_offsets, queries, keys, dropout, causal, debug, *,
+                     scale=None, seqused_k=None):
+    """Of rows (B * F, H, D) that are joined, over the first `seqused_k` (B,) keys of each; (B * F, H, D) first."""
+    assert seqused_k is not None
+    assert (dropout, causal, debug) == (0, False, False)
+    parts = query.unflatten(0, (-1, queries)), key.unflatten(0, (-1, keys)), value.unflatten(0, (-1, keys))
+    for offsets, count in ((query_offsets, queries), (key_offsets, keys)):
+        assert offsets.tolist() == [row * count for row in range(len(seqused_k) + 1)]
+    rows = [torch.nn.functional.scaled_dot_product_attention(one[:, None], other[:, None, :length],
+                                                             third[:, None, :length], scale=scale)[:, 0]
+            for one, other, third, length in zip(*(part.transpose(1, 2) for part in parts), seqused_k.tolist(),
+                                                 strict=True)]
+    # NaN where the kernel gives the number of a softmax: no caller reads it
+    return torch.stack(rows).transpose(1, 2).flatten(0, 1), *(query.new_full((1,), torch.nan) for _ in range(4))
+
+
+_SUBSTITUTES = {  # operations that no CPU has
+    aten._thnn_fused_lstm_cell.default: _fused_lstm_cell,
+    aten._flash_attention_forward.default: _flash_attention,
+}
 
 
 def _host(value: object) -> object:
@@ -225,9 +244,10 @@ def _dispatch(func, args, kwargs):
         return 0  # torch's own products: kernels of a GPU cannot be called here
     if graph is not None:
         _keep_what_is_written(graph, func, host_args, host_kwargs)
-    made = _SUBSTITUTES.get(func, func)(*host_args, **host_kwargs)
+    computed = _SUBSTITUTES.get(func, func)
+    made = computed(*host_args, **host_kwargs)
     if graph is not None:
-        _record(graph, func, host_args, host_kwargs, made)
+        _record(graph, func, computed, host_args, host_kwargs, made)
     if to_host or func is aten._local_scalar_dense.default:
         return args[0] if func is aten.copy_.default else made
     with torch.inference_mode(False):  # a view of a parameter has its version
@@ -250,7 +270,7 @@ def _keep_what_is_written(graph: EmulatedGraph, func, args, kwargs) -> None:
                 graph.before[storage] = storage.clone()
 
 
-def _record(graph: EmulatedGraph, func, args, kwargs, made) -> None:
+def _record(graph: EmulatedGraph, func, computed, args, kwargs, made) -> None:
     given = {value.untyped_storage() for value in _tensors((args, kwargs))}
     results = _tensors(made)
     fresh = [value for value in results if value.untyped_storage() not in given]
@@ -264,7 +284,7 @@ def _record(graph: EmulatedGraph, func, args, kwargs, made) -> None:
         return _Memory(weakref.ref(value.untyped_storage()), value.dtype,
                        (value.storage_offset(), value.shape, value.stride()))
 
-    graph.operations.append(_Recorded(func, _map(memory, args), _map(memory, kwargs), fresh))
+    graph.operations.append(_Recorded(computed, _map(memory, args), _map(memory, kwargs), fresh))
 
 
 @contextmanager
@@ -322,6 +342,7 @@ def emulated_cuda(capability: tuple[int, int] = (9, 0), free_bytes: int = 80 * 2
             "is_current_stream_capturing": lambda: state.capturing is not None, "device_count": lambda: 1,
             "is_bf16_supported": lambda including_emulation=True: True, "current_device": lambda: 0,
             "empty_cache": lambda: None,
+            "graph_pool_handle": lambda: (0, 0),
             "get_rng_state": lambda device=None: torch.get_rng_state(),  # random numbers are those of the CPU
             "set_rng_state": lambda value, device=None: torch.set_rng_state(value),
             "memory_reserved": lambda device=None: 0, "memory_allocated": lambda device=None: 0,
@@ -330,6 +351,7 @@ def emulated_cuda(capability: tuple[int, int] = (9, 0), free_bytes: int = 80 * 2
             patch.setattr(torch.cuda, name, value)
         patch.setattr(torch.Tensor, "pin_memory", lambda value, *_: value)
         patch.setattr("models.decoder._has_triton", lambda device: triton)
+        patch.setattr("models.matmul_backends._has_flash_attention", lambda device: capability >= (8, 0))
         if triton:
             state.kernels = patch_triton(patch)
         patch.setattr(torch.nn.Module, "to", _move)

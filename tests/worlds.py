@@ -85,6 +85,9 @@ class CodesAsSound:
     def cast_(self, dtype: torch.dtype) -> None:
         pass
 
+    def free_buffers(self) -> None:
+        pass
+
 
 def tone(seed: int, seconds: float, pitch: float = 150.0) -> torch.Tensor:
     """A waveform (S,) whose harmonics change every tenth of a second."""

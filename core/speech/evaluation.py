@@ -157,6 +157,7 @@ class SpeechEvaluator:
                     progress(Progress(len(sentences), len(items), unit, "evaluated"))
         finally:
             model.lm.free_buffers()  # a training or another model needs the memory
+            self.vocoder.free_buffers()
         return sentences
 
 

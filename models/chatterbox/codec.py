@@ -110,6 +110,10 @@ class ChatterboxVocoder:
         """Convert the flow's estimator alone; pitch and waveform stay float32."""
         self._flow.cast_(dtype)
 
+    def free_buffers(self) -> None:
+        """See `models.base.Vocoder`."""
+        self._flow.graphs.clear()
+
 
 class ChatterboxStream:
     """`ChatterboxVocoder.decode` for codes that arrive in chunks."""

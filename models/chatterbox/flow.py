@@ -17,12 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models.chatterbox.flow_encoder import FlowEncoder, FlowEncoderConfig
+from models.chatterbox.flow_encoder import MEL_FRAMES_PER_CODE, FlowEncoder, FlowEncoderConfig
 from models.chatterbox.flow_estimator import FlowEstimator, FlowEstimatorConfig
-from models.cuda_graph_decode import graphed_callable
+from models.cuda_graph_decode import GraphCache
 from models.matmul_backends import Linear
 
 FLOW_STEPS, FLOW_GUIDANCE = 10, 0.7  # as published
+# On CUDA codes are padded to a multiple, because each length needs its own graphs: with a prompt of 10 s, 19 lengths
+# reach a minute of speech, and 384 codes on average become a twelfth more. Those used last are kept.
+_CODES_UNIT, _KEPT_LENGTHS = 64, 12
 
 
 @dataclass(frozen=True)
@@ -80,14 +83,15 @@ class Flow(nn.Module):
         self.encoder = FlowEncoder(config.encoder)
         self.encoder_proj = Linear(config.encoder.width, config.estimator.n_mels)
         self.decoder = FlowDecoder(config.estimator)
+        self.graphs = GraphCache(_KEPT_LENGTHS)
 
     def cast_(self, dtype: torch.dtype) -> None:
         """Convert the estimator's matrix products to `dtype`; inputs, results and everything else stay float32."""
         self.decoder.estimator.cast_(dtype)
 
-    def encode(self, codes: torch.Tensor) -> torch.Tensor:
-        """Codes (B, L) to encoder states (B, 2L, 512)."""
-        return self.encoder(self.input_embedding(codes))
+    def encode(self, codes: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
+        """Codes (B, L) to encoder states (B, 2L, 512); with `lengths` (B,) in frames, codes after them are padding."""
+        return self.encoder(self.input_embedding(codes), lengths)
 
     def speaker(self, embedding: torch.Tensor) -> torch.Tensor:
         """Speaker embedding (B, 192) to the estimator's input (B, n_mels)."""
@@ -109,9 +113,11 @@ class Flow(nn.Module):
         so that the mel of a row does not depend on the other rows.
         """
         all_codes = torch.cat([prompt.codes.expand(codes.shape[0], -1), codes], 1)
-        mu = self.encoder_proj(self.encode(all_codes))  # (B, F, n_mels)
         if noise is None:
-            noise = start_noise(mu.shape[1], mu.shape[2], generator)
+            noise = start_noise(MEL_FRAMES_PER_CODE * all_codes.shape[1], self.config.estimator.n_mels, generator)
+        if codes.device.type == "cuda":
+            return self._replay(all_codes, prompt, steps, guidance, noise)
+        mu = self.encoder_proj(self.encode(all_codes))  # (B, F, n_mels)
         start = noise.to(mu).transpose(1, 2).expand_as(mu)
         mel = self._solve(start, mu, prompt, steps, guidance)
         return mel[:, prompt.mel.shape[1] :].transpose(1, 2)
@@ -125,16 +131,35 @@ class Flow(nn.Module):
         times = schedule(steps, mu.device)
         states = self.decoder.estimator.time_states(times[:-1])
         state = states[:1].clone()
-        estimate = graphed_callable(lambda: self.decoder.estimator(inputs, state), mu.device, steps)
         for step, size in enumerate((times[1:] - times[:-1]).unbind()):
             inputs.unflatten(0, (rows, batch))[..., :n_mels] = frames  # both rows see the same frames
             state.copy_(states[step : step + 1])
-            velocity = estimate()
+            velocity = self.decoder.estimator(inputs, state)
             if rows == 2:
                 conditional, unconditional = velocity.chunk(2)
                 velocity = (1 + guidance) * conditional - guidance * unconditional
             frames = frames + size * velocity
         return frames
+
+    def _replay(self, codes: torch.Tensor, prompt: FlowPrompt, steps: int, guidance: float,
+                noise: torch.Tensor) -> torch.Tensor:
+        """`mel` by kept graphs, of the prompt's codes and the utterance's together."""
+        self.graphs.check_weights(self)
+        batch, length = codes.shape
+        padded = -(-length // _CODES_UNIT) * _CODES_UNIT
+        times = self.graphs.get(("times", steps), lambda: self._time_table(steps))
+        graphs = self.graphs.get((batch, padded, guidance), lambda: FlowGraphs(self, batch, padded, guidance))
+        graphs.start(self, codes, prompt, noise)
+        for time in times:
+            graphs.step(self, time)
+        first, last = prompt.mel.shape[1], MEL_FRAMES_PER_CODE * length
+        return graphs.frames[:, first:last].transpose(1, 2).clone()
+
+    def _time_table(self, steps: int) -> torch.Tensor:
+        """For each step the estimator's states of its time and, last, its size: (steps, stages * width + 1)."""
+        times = schedule(steps, self.encoder_proj.weight.device)
+        states = self.decoder.estimator.time_states(times[:-1])
+        return torch.cat([states.flatten(1), (times[1:] - times[:-1])[:, None]], 1)
 
     def _inputs(self, mu: torch.Tensor, prompt: FlowPrompt, guided: bool) -> torch.Tensor:
         """The estimator's inputs (B or 2B, F, 4 * n_mels): noisy frames (zero as yet), mu, speaker, prompt mel.
@@ -148,3 +173,59 @@ class Flow(nn.Module):
         speaker.copy_(self.speaker(prompt.speaker)[:, None].expand(batch, length, -1))
         prompt_mel[:, : prompt.mel.shape[1]] = prompt.mel
         return inputs
+
+
+class FlowGraphs:
+    """`Flow.mel` for one padded number of codes, as two CUDA graphs: what comes before the steps, and a step.
+
+    Padding reaches no frame of an utterance: convolutions are causal but for the encoder's look-ahead, which reads
+    zeros there, and the attention does not read it.
+    """
+
+    def __init__(self, flow: Flow, batch: int, codes: int, guidance: float) -> None:
+        config, device = flow.config.estimator, flow.encoder_proj.weight.device
+        self._batch, self._guidance = batch, guidance
+        rows, length, stages = 2 * batch if guidance else batch, MEL_FRAMES_PER_CODE * codes, config.mid_blocks + 2
+        self.frames = torch.zeros(batch, length, config.n_mels, device=device)
+        self._codes = torch.zeros(batch, codes, dtype=torch.long, device=device)
+        self._speaker = torch.zeros(batch, flow.config.speaker_embedding_size, device=device)
+        self._lengths = torch.zeros(rows, dtype=torch.int32, device=device)  # in frames
+        self._inputs = torch.zeros(rows, length, 4 * config.n_mels, device=device)  # unconditional rows stay zero
+        self._time = torch.zeros(stages * config.width + 1, device=device)  # a row of `Flow._time_table`
+        self._encode, self._step = flow.graphs.graph(), flow.graphs.graph()
+
+    def start(self, flow: Flow, codes: torch.Tensor, prompt: FlowPrompt, noise: torch.Tensor) -> None:
+        """Prepare the steps for codes (B, L), the prompt's and the utterance's, from noise (B or 1, n_mels, F)."""
+        self._codes[:, :codes.shape[1]] = codes
+        self._lengths.fill_(MEL_FRAMES_PER_CODE * codes.shape[1])
+        self._speaker.copy_(prompt.speaker)
+        prompt_mel = self._parts()[3]
+        prompt_mel.zero_()
+        prompt_mel[:, :prompt.mel.shape[1]] = prompt.mel
+        start = noise.transpose(1, 2)  # as it is drawn, so that its padding is contiguous, and one copy
+        self.frames.copy_(F.pad(start, (0, 0, 0, self.frames.shape[1] - start.shape[1])))
+        self._encode(lambda: self._compute_inputs(flow))
+
+    def step(self, flow: Flow, time: torch.Tensor) -> None:
+        """An Euler step of `frames`, by a row of `Flow._time_table`."""
+        self._time.copy_(time)
+        self._step(lambda: self._compute_step(flow))
+
+    def _parts(self) -> tuple[torch.Tensor, ...]:
+        """Noisy frames, encoder's mel, speaker and prompt's mel of the conditional inputs, each (B, F, n_mels)."""
+        return self._inputs[:self._batch].chunk(4, -1)
+
+    def _compute_inputs(self, flow: Flow) -> None:
+        _, encoder_mel, speaker, _ = self._parts()
+        encoder_mel.copy_(flow.encoder_proj(flow.encode(self._codes, self._lengths[:self._batch])))
+        speaker.copy_(flow.speaker(self._speaker)[:, None].expand_as(speaker))
+
+    def _compute_step(self, flow: Flow) -> None:
+        noisy = self._inputs[..., :self.frames.shape[2]].unflatten(0, (-1, self._batch))
+        noisy.copy_(self.frames)  # both rows see the same frames
+        states, size = self._time[:-1].view(1, -1, flow.config.estimator.width), self._time[-1]
+        velocity = flow.decoder.estimator(self._inputs, states, self._lengths)
+        if self._guidance:
+            conditional, unconditional = velocity.chunk(2)
+            velocity = torch.lerp(unconditional, conditional, 1 + self._guidance)
+        self.frames.addcmul_(velocity, size)

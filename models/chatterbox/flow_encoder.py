@@ -55,12 +55,13 @@ def shift_relative(scores: torch.Tensor) -> torch.Tensor:
 class EncoderAttention(PositionalAttention):
     """Self-attention with relative positions."""
 
-    def forward(self, hidden: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Hidden (B, L, C), positions (2L - 1, C) -> (B, L, C)."""
+    def forward(self, hidden: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Hidden (B, L, C), positions (2L - 1, C) -> (B, L, C); `mask` (B, 1, 1, L) is added to the scores."""
         query, key, value = (self.split(linear(hidden)) for linear in (self.linear_q, self.linear_k, self.linear_v))
         distance = self.split(self.linear_pos(positions))  # (H, 2L - 1, C / H)
         biased = query + self.pos_bias_v[:, None]
-        scores = shift_relative(biased @ distance.transpose(-1, -2)) / math.sqrt(query.shape[-1])
+        scores, scale = shift_relative(biased @ distance.transpose(-1, -2)), math.sqrt(query.shape[-1])
+        scores = scores / scale if mask is None else torch.add(mask, scores, alpha=1 / scale)
         mixed = F.scaled_dot_product_attention(query + self.pos_bias_u[:, None], key, value, attn_mask=scores)
         return self.linear_out(mixed.transpose(1, 2).flatten(2))
 
@@ -75,8 +76,8 @@ class EncoderBlock(nn.Module):
         self.norm_ff = nn.LayerNorm(config.width, eps=1e-12)
         self.norm_mha = nn.LayerNorm(config.width, eps=1e-12)
 
-    def forward(self, hidden: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        hidden = hidden + self.self_attn(self.norm_mha(hidden), positions)
+    def forward(self, hidden: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        hidden = hidden + self.self_attn(self.norm_mha(hidden), positions, mask)
         return hidden + self.feed_forward(self.norm_ff(hidden))
 
 
@@ -119,7 +120,10 @@ class EncoderUpsample(nn.Module):
 
 
 class FlowEncoder(nn.Module):
-    """Embedded codes (B, L, C) to states (B, 2L, C)."""
+    """Embedded codes (B, L, C) to states (B, 2L, C).
+
+    With `lengths` (B,), in states, what comes after them is padding, and no state before reads it.
+    """
 
     def __init__(self, config: FlowEncoderConfig) -> None:
         super().__init__()
@@ -132,15 +136,22 @@ class FlowEncoder(nn.Module):
         self.up_encoders = nn.ModuleList([EncoderBlock(config) for _ in range(config.up_blocks)])
         self.after_norm = nn.LayerNorm(config.width)
 
-    def forward(self, embedded: torch.Tensor) -> torch.Tensor:
-        hidden = _run(self.encoders, self.pre_lookahead_layer(self.embed(embedded)))
+    def forward(self, embedded: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
+        hidden, mask, up_mask = self.embed(embedded), None, None
+        if lengths is not None:
+            rate, count = self.up_layer.factor, embedded.shape[1]
+            unseen = torch.arange(rate * count, device=lengths.device) >= lengths[:, None, None, None]
+            up_mask = torch.zeros_like(unseen, dtype=hidden.dtype).masked_fill_(unseen, -torch.inf)
+            mask = up_mask[..., ::rate]
+            hidden = hidden.masked_fill(unseen[:, 0, 0, ::rate, None], 0)  # as the look-ahead is padded
+        hidden = _run(self.encoders, self.pre_lookahead_layer(hidden), mask)
         hidden = self.up_embed(self.up_layer(hidden))
-        return self.after_norm(_run(self.up_encoders, hidden))
+        return self.after_norm(_run(self.up_encoders, hidden, up_mask))
 
 
-def _run(blocks: nn.ModuleList, hidden: torch.Tensor) -> torch.Tensor:
+def _run(blocks: nn.ModuleList, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     """Hidden (B, L, C) through blocks that share positions."""
     positions = relative_positions(hidden.shape[1], hidden.shape[2], hidden.device).to(hidden.dtype)
     for block in blocks:
-        hidden = block(hidden, positions)
+        hidden = block(hidden, positions, mask)
     return hidden

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models.matmul_backends import Linear, attend, linear
+from models.matmul_backends import Linear, SeenKeys, attend, linear
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,13 @@ class EstimatorAttention(nn.Module):
         self.to_v = Linear(config.width, inner, bias=False)
         self.to_out = nn.ModuleList([Linear(inner, config.width)])
 
-    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+    def forward(self, frames: torch.Tensor, seen: SeenKeys | None) -> torch.Tensor:
         """Frames (B, F, C) -> (B, F, C)."""
         query, key, value = (
             linear(frames).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, F, D)
             for linear in (self.to_q, self.to_k, self.to_v)
         )
-        mixed = attend(query, key, value)
+        mixed = attend(query, key, value, seen)
         return self.to_out[0](mixed.transpose(1, 2).flatten(2))
 
 
@@ -138,9 +138,9 @@ class EstimatorTransformer(nn.Module):
         self.norm3 = nn.LayerNorm(config.width)
         self.ff = EstimatorFeedForward(config.width, config.hidden)
 
-    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+    def forward(self, frames: torch.Tensor, seen: SeenKeys | None) -> torch.Tensor:
         dtype = self.attn1.to_q.weight.dtype
-        frames = frames + self.attn1(self.norm1(frames).to(dtype))
+        frames = frames + self.attn1(self.norm1(frames).to(dtype), seen)
         return frames + self.ff(self.norm3(frames).to(dtype))
 
 
@@ -169,11 +169,11 @@ class EstimatorStage(nn.ModuleList):
         if conv:
             self.append(CausalConv(config.width, config.width))
 
-    def forward(self, frames: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+    def forward(self, frames: torch.Tensor, time: torch.Tensor, seen: SeenKeys | None) -> torch.Tensor:
         """Frames (B, F, inputs) -> (B, F, width), without the convolution."""
         frames = self[0](frames, time)
         for transformer in cast(nn.ModuleList, self[1]):
-            frames = transformer(frames)
+            frames = transformer(frames, seen)
         return frames
 
     def final_conv(self, frames: torch.Tensor) -> torch.Tensor:
@@ -201,18 +201,28 @@ class FlowEstimator(nn.Module):
         stages = [*self.down_blocks, *self.mid_blocks, *self.up_blocks]
         return torch.stack([stage[0].mlp(state) for stage in stages], 1)
 
-    def forward(self, inputs: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
-        """Inputs (B, F, 4 * n_mels) and time states (B or 1, stages, width) -> velocity (B, F, n_mels)."""
+    def forward(self, inputs: torch.Tensor, time: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
+        """Inputs (B, F, 4 * n_mels) and time states (B or 1, stages, width) -> velocity (B, F, n_mels).
+
+        With `lengths` (B,) int32, on a GPU, the frames after them are padding: the convolutions are causal, and the
+        attention does not read them.
+        """
+        seen = None if lengths is None else SeenKeys.of(lengths, inputs.shape[1], self.matrix_dtype)
         first, *times, last = time[:, :, None].unbind(1)
         down, up = cast(EstimatorStage, self.down_blocks[0]), cast(EstimatorStage, self.up_blocks[0])
-        skip = down(inputs, first)
+        skip = down(inputs, first, seen)
         frames = down.final_conv(skip)
         for stage, state in zip(self.mid_blocks, times, strict=True):
-            frames = stage(frames, state)
-        frames = up.final_conv(up(torch.cat([frames, skip], -1), last))
+            frames = stage(frames, state, seen)
+        frames = up.final_conv(up(torch.cat([frames, skip], -1), last, seen))
         weight = self.final_proj.weight
         hidden = self.final_block(frames).to(weight.dtype)
         return linear(hidden, weight.squeeze(-1), self.final_proj.bias).float()
+
+    @property
+    def matrix_dtype(self) -> torch.dtype:
+        """Type of the matrix products."""
+        return self.final_proj.weight.dtype
 
     def cast_(self, dtype: torch.dtype) -> None:
         """Convert the matrix products to `dtype`; the residual stream, norms and time states stay in float32."""

@@ -67,6 +67,9 @@ class IndexTTS2Vocoder:
         """Convert S2Mel's estimator alone; regulator and waveform stay float32."""
         self._s2mel.estimator.cast_(dtype)
 
+    def free_buffers(self) -> None:
+        """See `models.base.Vocoder`."""
+
     def _prompt(self, timbre: Mapping[str, np.ndarray], device: torch.device) -> S2MelPrompt:
         """The whole clip of a voice: codes or states, mel and style, kept until another voice comes."""
         if self._prepared is None or self._prepared[0] is not timbre:

@@ -78,6 +78,9 @@ class TinyVocoder:
     def cast_(self, dtype: torch.dtype) -> None:
         """See `models.base.Vocoder`; no effect, because the codec is small."""
 
+    def free_buffers(self) -> None:
+        """See `models.base.Vocoder`."""
+
 
 class TinyRecogniser:
     """Compares the transcript of the network with the text."""

@@ -330,10 +330,11 @@ def test_the_caches_are_freed_by_an_evaluation_that_fails(world: World, monkeypa
     tts, freed = model(world, CPU), list[int]()
     monkeypatch.setattr(tts.lm, "free_buffers", lambda: freed.append(1))
     evaluator = SpeechEvaluator(CodesAsSound(), world.voices(tts), None)
+    monkeypatch.setattr(evaluator.vocoder, "free_buffers", lambda: freed.append(2))
     monkeypatch.setattr(evaluator, "generate", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         evaluator.speak(tts, [("en", ENGLISH[0])], SAMPLING)
-    assert freed == [1]
+    assert freed == [1, 2]
 
 
 def assert_near(found: torch.Tensor, wanted: torch.Tensor) -> None:
