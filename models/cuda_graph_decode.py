@@ -131,15 +131,20 @@ class GraphCache:
         """A graph in the cache's memory pool, for an object that is kept."""
         return KeptGraph(self._pool_handle)
 
-    def check_weights(self, module: nn.Module) -> None:
-        """Drop everything if weights of `module` have changed their addresses or types since the last call."""
+    def check_weights(self, module: nn.Module) -> bool:
+        """Drop everything if weights of `module` have changed their addresses or types since the last call.
+
+        Returns whether they have; the first call says so too.
+        """
         if not self._parameters:  # a walk over all modules takes several times as long as the comparison
             self._parameters = [part._parameters for part in module.modules() if part._parameters]
         weights = [(id(value), value.data_ptr(), value.dtype) for part in self._parameters for value in part.values()
                    if value is not None]
-        if weights != self._weights:
+        changed = weights != self._weights
+        if changed:
             self.clear()
             self._weights = weights
+        return changed
 
     def clear(self) -> None:
         """Drop everything; the memory is free for other tensors."""

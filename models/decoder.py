@@ -283,7 +283,7 @@ def step_kernels(hidden: torch.Tensor, decoder: Any, *more: nn.Module) -> Module
         from models import cpu_kernels
 
         return cpu_kernels
-    if not hidden.is_cuda or not _has_triton(hidden.device):
+    if not hidden.is_cuda or not has_triton(hidden.device):
         return None
     from models import triton_kernels
 
@@ -309,7 +309,7 @@ def wants_merging(layer: Any) -> bool:
     if _active_adapter(layer) is None or hasattr(layer, "rows_switched"):
         return False
     weight = layer.base_layer.weight
-    return weight.is_cuda and weight.dtype is not torch.float32 and _has_triton(weight.device)
+    return weight.is_cuda and weight.dtype is not torch.float32 and has_triton(weight.device)
 
 
 def merged_weight(layer: Any, name: str) -> torch.Tensor:
@@ -343,7 +343,7 @@ def _active_adapter(layer: Any) -> str | None:
 
 
 @lru_cache
-def _has_triton(device: torch.device) -> bool:
+def has_triton(device: torch.device) -> bool:
     """Whether Triton knows the GPU and can compile here; a warning where it lacks a compiler."""
     if find_spec("triton") is None or torch.cuda.get_device_capability(device) < (8, 0):
         return False

@@ -350,7 +350,7 @@ def emulated_cuda(capability: tuple[int, int] = (9, 0), free_bytes: int = 80 * 2
         }.items():
             patch.setattr(torch.cuda, name, value)
         patch.setattr(torch.Tensor, "pin_memory", lambda value, *_: value)
-        patch.setattr("models.decoder._has_triton", lambda device: triton)
+        patch.setattr("models.decoder.has_triton", lambda device: triton)
         patch.setattr("models.matmul_backends._has_flash_attention", lambda device: capability >= (8, 0))
         if triton:
             state.kernels = patch_triton(patch)

@@ -112,11 +112,30 @@ def observe(queries: Any, keys: Any, positions: torch.Tensor, codes: torch.Tenso
     guard.observe(text_attention(torch.cat(queries, 1), torch.stack(keys, 1), mask, start), codes[:texts])
 
 
+def normalise(rows: torch.Tensor, added: Any, gain: Any, shift: Any, after: Any, after_stride: int, total: Any,
+              made: torch.Tensor, length: int, epsilon: float, *, WIDTH: int, MISH: bool, BY_TAPS: bool,
+              **_: object) -> None:
+    """`models.chatterbox.flow_kernels._normalise`."""
+    value = rows.float()
+    if added is not None:
+        value = value + added.float()
+        total.copy_(value)
+    if gain is not None:
+        value = F.layer_norm(value, (WIDTH,), gain.float(), shift.float(), epsilon)
+    if MISH:
+        value = F.mish(value)
+    if after is not None:
+        value = value + (after.float().view_as(value) if after_stride else after.float())
+    if BY_TAPS:
+        value = torch.cat([F.pad(value, (0, 0, tap, 0))[:, :length] for tap in (2, 1, 0)], -1)
+    made.copy_(value)
+
+
 def patch_triton(patch: pytest.MonkeyPatch) -> dict[str, Kernel]:
     """Let all kernels be stood in for; they count their launches."""
-    made = {compute.__name__: Kernel(compute) for compute in (linear, attend, sample, observe)}
+    made = {compute.__name__: Kernel(compute) for compute in (linear, attend, sample, observe, normalise)}
     for name, kernel in (("triton_kernels._few_rows", "linear"), ("triton_kernels._many_rows", "linear"),
                          ("triton_kernels._attend", "attend"), ("triton_sampling._sample", "sample"),
-                         ("triton_sampling._observe", "observe")):
+                         ("triton_sampling._observe", "observe"), ("chatterbox.flow_kernels._normalise", "normalise")):
         patch.setattr(f"models.{name}", made[kernel])
     return made

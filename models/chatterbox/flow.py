@@ -144,7 +144,9 @@ class Flow(nn.Module):
     def _replay(self, codes: torch.Tensor, prompt: FlowPrompt, steps: int, guidance: float,
                 noise: torch.Tensor) -> torch.Tensor:
         """`mel` by kept graphs, of the prompt's codes and the utterance's together."""
-        self.graphs.check_weights(self)
+        if self.graphs.check_weights(self):
+            self.decoder.estimator.order_taps_()
+            self.graphs.check_weights(self)
         batch, length = codes.shape
         padded = -(-length // _CODES_UNIT) * _CODES_UNIT
         times = self.graphs.get(("times", steps), lambda: self._time_table(steps))

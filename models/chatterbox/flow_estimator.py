@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from models import decoder
 from models.matmul_backends import Linear, SeenKeys, attend, linear
 
 
@@ -48,6 +49,15 @@ class CausalConv(nn.Conv1d):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, 3)
 
+    def of_taps(self, taps: torch.Tensor) -> torch.Tensor:
+        """Frames by taps (B, F, 3C), see `flow_kernels.normalise`, to (B, F, C')."""
+        return F.linear(taps, self.weight.transpose(1, 2).flatten(1), self.bias)
+
+    def order_taps_(self) -> None:
+        """Arrange the weights in memory as `of_taps` reads them, so that it does not copy them."""
+        with torch.inference_mode(False), torch.no_grad():
+            self.weight.data = self.weight.data.transpose(1, 2).contiguous().transpose(1, 2)
+
     def forward(self, frames: torch.Tensor) -> torch.Tensor:
         padded = F.pad(frames.to(self.weight.dtype), (0, 0, 2, 0))
         image = padded[:, None].permute(0, 3, 1, 2)  # (B, C, 1, F), channels last in memory: a view
@@ -61,6 +71,10 @@ class ConvBlock(nn.Module):
         super().__init__()
         # published as a sequence whose entries 1 and 3 only swap axes
         self.block = nn.ModuleDict({"0": CausalConv(inputs, outputs), "2": nn.LayerNorm(outputs)})
+
+    @property
+    def parts(self) -> tuple[CausalConv, nn.LayerNorm]:
+        return cast(CausalConv, self.block["0"]), cast(nn.LayerNorm, self.block["2"])
 
     def forward(self, frames: torch.Tensor) -> torch.Tensor:
         return F.mish(self.block["2"](self.block["0"](frames)))
@@ -84,25 +98,40 @@ class EstimatorResidualBlock(nn.Module):
 
 
 class EstimatorAttention(nn.Module):
-    """Self-attention over all frames."""
+    """Self-attention over all frames; the three projections, published by themselves, are one matrix."""
 
     def __init__(self, config: FlowEstimatorConfig) -> None:
         super().__init__()
         inner = config.heads * config.head_size
         self.heads = config.heads
-        self.to_q = Linear(config.width, inner, bias=False)
-        self.to_k = Linear(config.width, inner, bias=False)
-        self.to_v = Linear(config.width, inner, bias=False)
+        self.to_qkv = Linear(config.width, 3 * inner, bias=False)
         self.to_out = nn.ModuleList([Linear(inner, config.width)])
+        self.register_state_dict_post_hook(_split_projections)
+        self.register_load_state_dict_pre_hook(_join_projections)
 
     def forward(self, frames: torch.Tensor, seen: SeenKeys | None) -> torch.Tensor:
         """Frames (B, F, C) -> (B, F, C)."""
-        query, key, value = (
-            linear(frames).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, F, D)
-            for linear in (self.to_q, self.to_k, self.to_v)
-        )
+        if frames.is_cuda:
+            joined = self.to_qkv(frames).chunk(3, -1)
+        else:  # the bits of a product may depend on the shape
+            joined = tuple(linear(frames, weight) for weight in self.to_qkv.weight.chunk(3))
+        query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in joined)  # (B, H, F, D)
         mixed = attend(query, key, value, seen)
         return self.to_out[0](mixed.transpose(1, 2).flatten(2))
+
+
+_PROJECTIONS = ("to_q.weight", "to_k.weight", "to_v.weight")
+
+
+def _split_projections(_: nn.Module, tensors: dict[str, Any], prefix: str, __: object) -> None:
+    """The published keys of a state dict."""
+    parts = tensors.pop(f"{prefix}to_qkv.weight").chunk(len(_PROJECTIONS))
+    tensors.update({prefix + name: part for name, part in zip(_PROJECTIONS, parts, strict=True)})
+
+
+def _join_projections(_: nn.Module, tensors: dict[str, Any], prefix: str, *__: object) -> None:
+    if all(prefix + name in tensors for name in _PROJECTIONS):
+        tensors[f"{prefix}to_qkv.weight"] = torch.cat([tensors.pop(prefix + name) for name in _PROJECTIONS])
 
 
 class Expand(nn.Module):
@@ -139,7 +168,7 @@ class EstimatorTransformer(nn.Module):
         self.ff = EstimatorFeedForward(config.width, config.hidden)
 
     def forward(self, frames: torch.Tensor, seen: SeenKeys | None) -> torch.Tensor:
-        dtype = self.attn1.to_q.weight.dtype
+        dtype = self.attn1.to_qkv.weight.dtype
         frames = frames + self.attn1(self.norm1(frames).to(dtype), seen)
         return frames + self.ff(self.norm3(frames).to(dtype))
 
@@ -208,6 +237,8 @@ class FlowEstimator(nn.Module):
         attention does not read them.
         """
         seen = None if lengths is None else SeenKeys.of(lengths, inputs.shape[1], self.matrix_dtype)
+        if seen is not None and len(time) == 1 and decoder.has_triton(inputs.device):
+            return self._fused(inputs, time[0], seen)
         first, *times, last = time[:, :, None].unbind(1)
         down, up = cast(EstimatorStage, self.down_blocks[0]), cast(EstimatorStage, self.up_blocks[0])
         skip = down(inputs, first, seen)
@@ -218,6 +249,51 @@ class FlowEstimator(nn.Module):
         weight = self.final_proj.weight
         hidden = self.final_block(frames).to(weight.dtype)
         return linear(hidden, weight.squeeze(-1), self.final_proj.bias).float()
+
+    def _fused(self, inputs: torch.Tensor, time: torch.Tensor, seen: SeenKeys) -> torch.Tensor:
+        """`forward` with a Triton kernel between the matrix products; time states (stages, width)."""
+        from models.chatterbox.flow_kernels import normalise
+
+        dtype, wide = self.matrix_dtype, torch.float32
+
+        def stage(parts: EstimatorStage, frames: torch.Tensor, added: torch.Tensor | None, state: torch.Tensor
+                  ) -> tuple[torch.Tensor, torch.Tensor | None]:
+            """A stage on frames + added; the sum of the two that it returns is its result."""
+            block = cast(EstimatorResidualBlock, parts[0])
+            (first, norm), (second, second_norm) = block.block1.parts, block.block2.parts
+            _, taps = normalise(frames, None, dtype, added=added, taps=True)
+            through = F.linear(taps[..., -frames.shape[-1]:].flatten(0, 1), block.res_conv.weight.squeeze(-1),
+                               block.res_conv.bias)
+            _, taps = normalise(first.of_taps(taps), norm, dtype, mish=True, after=state, taps=True)
+            _, frames = normalise(second.of_taps(taps), second_norm, wide, mish=True, after=through)
+            added = None
+            for transformer in cast("list[EstimatorTransformer]", parts[1]):
+                frames, normed = normalise(frames, transformer.norm1, dtype, added=added)
+                frames, normed = normalise(frames, transformer.norm3, dtype, added=transformer.attn1(normed, seen))
+                added = transformer.ff(normed)
+            return frames, added
+
+        first, *middle, last = time.unbind()
+        down, up = cast(EstimatorStage, self.down_blocks[0]), cast(EstimatorStage, self.up_blocks[0])
+        frames, added = stage(down, inputs, None, first)
+        skip, taps = normalise(frames, None, dtype, added=added, taps=True)
+        frames, added = cast(CausalConv, down[2]).of_taps(taps), None
+        for parts, state in zip(self.mid_blocks, middle, strict=True):
+            frames, added = stage(cast(EstimatorStage, parts), frames, added, state)
+        frames = frames if added is None else frames + added
+        frames, added = stage(up, torch.cat([frames, skip], -1), None, last)
+        _, taps = normalise(frames, None, dtype, added=added, taps=True)
+        _, taps = normalise(cast(CausalConv, up[2]).of_taps(taps), None, dtype, taps=True)
+        conv, norm = self.final_block.parts
+        _, hidden = normalise(conv.of_taps(taps), norm, dtype, mish=True)
+        return linear(hidden, self.final_proj.weight.squeeze(-1), self.final_proj.bias).float()
+
+    def order_taps_(self) -> None:
+        """See `CausalConv`."""
+        for module in self.modules():
+            if isinstance(module, CausalConv):
+                module.order_taps_()
+
 
     @property
     def matrix_dtype(self) -> torch.dtype:

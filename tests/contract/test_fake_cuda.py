@@ -63,7 +63,7 @@ def fake_cuda(*modules: nn.Module, triton: bool = False) -> Iterator[None]:
             patch.setattr(torch, name, _without_values(getattr(torch, name)))
         for name in ("mel_filterbank", "_inverse_filterbank"):  # which keep what they made
             patch.setattr(audio, name, _without_values(getattr(audio, name)))
-        patch.setattr("models.decoder._has_triton", lambda device: triton)
+        patch.setattr("models.decoder.has_triton", lambda device: triton)
         if triton:
             patch_triton(patch)
         for module in modules:

@@ -61,6 +61,6 @@ def test_it_is_said_where_triton_cannot_compile(monkeypatch: pytest.MonkeyPatch)
         pytest.skip("there is a GPU")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     with pytest.warns(UserWarning, match="Triton cannot compile its kernels: .*apt install gcc python3-dev"):
-        assert not decoder._has_triton.__wrapped__(torch.device("cuda"))
+        assert not decoder.has_triton.__wrapped__(torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert not decoder._has_triton.__wrapped__(torch.device("cuda"))
+    assert not decoder.has_triton.__wrapped__(torch.device("cuda"))

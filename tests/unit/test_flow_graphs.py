@@ -28,15 +28,15 @@ def mel(flow: Flow, rows: int, length: int, device: torch.device, guidance: floa
     return flow.mel(codes.to(device), clip, steps=steps, guidance=guidance, generator=seeded(4)).cpu()
 
 
-@pytest.mark.parametrize("flash", [True, False])
+@pytest.mark.parametrize(("flash", "triton"), [(True, False), (False, False), (True, True)])
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
 @pytest.mark.parametrize(("rows", "guidance"), [(1, 0.7), (2, 0.7), (1, 0.0)])
 def test_utterances_of_any_length_are_those_of_the_cpu(rows: int, guidance: float, dtype: torch.dtype, bound: float,
-                                                       flash: bool) -> None:
+                                                       flash: bool, triton: bool) -> None:
     plain = made(SMALL, 1)
     plain.cast_(dtype)
     wanted = [mel(plain, rows, length, torch.device("cpu"), guidance) for length in LENGTHS]
-    with emulated_cuda((9, 0) if flash else (7, 5)) as state:
+    with emulated_cuda((9, 0) if flash else (7, 5), triton=triton) as state:
         flow, captures = deepcopy(plain).to(CUDA), []
         for length, whole in zip(LENGTHS, wanted, strict=True):
             assert relative_error(mel(flow, rows, length, CUDA, guidance), whole) < bound
