@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from models import decoder
 from models.alignment_guard import AlignmentGuard, text_attention
 from models.base import FinishReason, Generated, PreparedVoice, Sampling, Voice
-from models.decoder import KVCache, has_triton, merge_adapters, step_kernels
+from models.decoder import KVCache, merge_adapters, step_kernels
 from models.quantize import is_quantized
 from models.sampling import Sampler
 from models.speech_network import SpeechNetwork, SpeechNetworkConfig
@@ -306,7 +307,7 @@ def cache_type(network: SpeechNetwork, vectors: torch.Tensor) -> torch.dtype:
 
 def _kernels(device: torch.device) -> ModuleType | None:
     """`models.triton_sampling` on a GPU where Triton can compile."""
-    if device.type != "cuda" or not has_triton(device):
+    if device.type != "cuda" or not decoder.has_triton(device):
         return None
     from models import triton_sampling
 
