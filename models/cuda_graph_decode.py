@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from models.base import PreparedVoice, Sampling
-from models.decoder import wants_merging
+from models.decoder import update_norms, wants_merging
 from models.generate import Stepper, rounded_up
 from models.speech_network import SpeechNetwork
 
@@ -182,7 +182,7 @@ class CUDAGraphStepper(Stepper):
 
     def merge_adapters(self) -> None:
         """See `Stepper`."""
-        self.network.speech_head(self.hidden[:self.rows])  # adapters update what they cache; a replay does not
+        update_norms(self.step_layers)
         if any(map(wants_merging, self.step_layers)):
             state = _adapter_state(self.network)
             if state not in self._merges:

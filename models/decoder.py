@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -319,6 +320,26 @@ def merged_weight(layer: Any, name: str) -> torch.Tensor:
     return weight if variant is None else variant.scale(layer, name)[:, None] * weight
 
 
+@contextmanager
+def merged_weights(layers: Iterable[nn.Module]) -> Iterator[None]:
+    """Context in which layers with an adapter are one product each, by what `merge_adapters` computed."""
+    merged: list[Any] = list(filter(wants_merging, layers))
+    for layer in merged:
+        layer.forward = partial(F.linear, weight=layer.merged_weight, bias=layer.base_layer.bias)
+    try:
+        yield
+    finally:
+        for layer in merged:
+            del layer.forward
+
+
+def update_norms(layers: Iterable[nn.Module]) -> None:
+    """Bring the norms that DoRA keeps up to date: a graph reads them where they are."""
+    for layer in layers:
+        if (variant := getattr(layer, "lora_variant", {}).get(name := _active_adapter(layer))) is not None:
+            variant.scale(layer, name)
+
+
 def free_merged_weights(layers: Iterable[nn.Module]) -> None:
     """Free what `merge_adapters` computed."""
     for layer in layers:
@@ -327,7 +348,7 @@ def free_merged_weights(layers: Iterable[nn.Module]) -> None:
 
 
 def step_weight(layer: Any) -> torch.Tensor | None:
-    """The weight of a linear layer in a step, with an adapter that is on; None if that is not merged, or acts by row."""
+    """The weight of a linear layer in a step, with an adapter that is on; None if that is not merged or acts by row."""
     if not hasattr(layer, "base_layer"):
         return getattr(layer, "weight", None)
     if _active_adapter(layer) is None:

@@ -17,7 +17,7 @@ from torch import nn
 from models import decoder
 from models.alignment_guard import AlignmentGuard, text_attention
 from models.base import FinishReason, Generated, PreparedVoice, Sampling, Voice
-from models.decoder import KVCache, merge_adapters, step_kernels
+from models.decoder import KVCache, merge_adapters, merged_weights, step_kernels
 from models.quantize import is_quantized
 from models.sampling import Sampler
 from models.speech_network import SpeechNetwork, SpeechNetworkConfig
@@ -188,7 +188,9 @@ class Stepper:
         rows, lengths = self._embedded(texts)
         at = conditioning + torch.arange(rows.shape[1], device=rows.device)[None].expand(self.rows, -1)
         cache.span, cache.aligned = conditioning + rows.shape[1], False
-        hidden = self.network.hidden_states(rows, cache.rows(self.rows), at)
+        self.merge_adapters()
+        with merged_weights(self.step_layers):
+            hidden = self.network.hidden_states(rows, cache.rows(self.rows), at)
         last = lengths.repeat(copies) - 1
         if self.hidden.dtype != hidden.dtype or not len(self.hidden):
             self.hidden = hidden.new_zeros(self.max_rows, hidden.shape[-1])
@@ -202,7 +204,6 @@ class Stepper:
         self.steps.zero_()
         self.length = cache.span
         cache.aligned = len({len(text) for text in texts}) == 1
-        self.merge_adapters()
 
     @property
     def step_layers(self) -> list[nn.Module]:

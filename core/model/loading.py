@@ -52,6 +52,7 @@ from models.base import Family, Generated, LanguageModel, PreparedVoice, Samplin
 from models.registry import family as family_named
 
 _CACHE_SHARE = 0.5  # of the free memory, for the caches of texts that are generated together
+_MAX_GPU_CACHE = 6 * 2**30  # bytes of it on a GPU, which other jobs may share: more texts together gain little
 
 
 @dataclass(frozen=True)
@@ -189,14 +190,20 @@ class TTSModel:
 
     def _fitting(self, needed: int, count: int) -> int:
         """How many of `count` texts to generate at once if each needs `needed` bytes; on a GPU a power of two."""
-        free = compute.free_bytes(self.device)
-        fitting = count if free is None else max(1, min(count, int(_CACHE_SHARE * free) // needed))
+        most = self._cache_bytes()
+        fitting = count if most is None else max(1, min(count, most // needed))
         return fitting if fitting == count else 1 << fitting.bit_length() - 1
 
     def _fits(self, needed: int) -> bool:
         """Whether so many bytes are free for buffers."""
+        most = self._cache_bytes()
+        return most is None or needed <= most
+
+    def _cache_bytes(self) -> int | None:
+        """The bytes that buffers may take; None if it is not known what is free."""
         free = compute.free_bytes(self.device)
-        return free is None or needed <= _CACHE_SHARE * free
+        most = None if free is None else int(_CACHE_SHARE * free)
+        return most if self.device.type != "cuda" else _MAX_GPU_CACHE if most is None else min(most, _MAX_GPU_CACHE)
 
     def adapters_of(self, language: str) -> Adapters | None:
         """The adapters of `language`, or None."""

@@ -182,7 +182,7 @@ def test_graphs_of_longer_spans_have_the_adapters_and_the_guard(world: World, vo
 
 
 def test_like_requests_capture_nothing_new(world: World, voice: Voice) -> None:
-    """Batches of any size are filled up to one that has graphs; texts with adapters and those without have their own."""
+    """Batches of any size are filled up to one that has graphs; texts with adapters have their own."""
     batches = [("am",), ("am", "en"), ("am", "en", "en"), ("en", "am", "am", "am")]
     plain = model(world, CPU, "lora")
     wanted = [speak(plain, voice, languages=languages) for languages in batches]
