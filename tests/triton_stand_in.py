@@ -115,7 +115,7 @@ def observe(queries: Any, keys: Any, positions: torch.Tensor, codes: torch.Tenso
 def normalise(rows: torch.Tensor, added: Any, gain: Any, shift: Any, after: Any, after_stride: int, total: Any,
               made: torch.Tensor, length: int, epsilon: float, *, WIDTH: int, MISH: bool, BY_TAPS: bool,
               **_: object) -> None:
-    """`models.chatterbox.flow_kernels._normalise`."""
+    """`models.chatterbox.kernels._normalise`."""
     value = rows.float()
     if added is not None:
         value = value + added.float()
@@ -131,11 +131,18 @@ def normalise(rows: torch.Tensor, added: Any, gain: Any, shift: Any, after: Any,
     made.copy_(value)
 
 
+def snake(signal: torch.Tensor, alpha: torch.Tensor, made: torch.Tensor, *_: object, **__: object) -> None:
+    """`models.chatterbox.kernels._snake`."""
+    rate = alpha[:, None, None]
+    made.copy_(signal + torch.sin(rate * signal).square() / (rate + 1e-9))
+
+
 def patch_triton(patch: pytest.MonkeyPatch) -> dict[str, Kernel]:
     """Let all kernels be stood in for; they count their launches."""
-    made = {compute.__name__: Kernel(compute) for compute in (linear, attend, sample, observe, normalise)}
+    made = {compute.__name__: Kernel(compute) for compute in (linear, attend, sample, observe, normalise, snake)}
     for name, kernel in (("triton_kernels._few_rows", "linear"), ("triton_kernels._many_rows", "linear"),
                          ("triton_kernels._attend", "attend"), ("triton_sampling._sample", "sample"),
-                         ("triton_sampling._observe", "observe"), ("chatterbox.flow_kernels._normalise", "normalise")):
+                         ("triton_sampling._observe", "observe"), ("chatterbox.kernels._normalise", "normalise"),
+                         ("chatterbox.kernels._snake", "snake")):
         patch.setattr(f"models.{name}", made[kernel])
     return made

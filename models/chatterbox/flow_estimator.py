@@ -50,7 +50,7 @@ class CausalConv(nn.Conv1d):
         super().__init__(inputs, outputs, 3)
 
     def of_taps(self, taps: torch.Tensor) -> torch.Tensor:
-        """Frames by taps (B, F, 3C), see `flow_kernels.normalise`, to (B, F, C')."""
+        """Frames by taps (B, F, 3C), see `kernels.normalise`, to (B, F, C')."""
         return F.linear(taps, self.weight.transpose(1, 2).flatten(1), self.bias)
 
     def order_taps_(self) -> None:
@@ -252,7 +252,7 @@ class FlowEstimator(nn.Module):
 
     def _fused(self, inputs: torch.Tensor, time: torch.Tensor, seen: SeenKeys) -> torch.Tensor:
         """`forward` with a Triton kernel between the matrix products; time states (stages, width)."""
-        from models.chatterbox.flow_kernels import normalise
+        from models.chatterbox.kernels import normalise
 
         dtype, wide = self.matrix_dtype, torch.float32
 

@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import weight_norm
 
+from models import decoder
 from models.convolutions import Conv, UpConv, full_precision
 
 VOICED_HZ = 10.0  # frames below it are unvoiced
@@ -178,6 +179,10 @@ class Snake(nn.Module):
         self.alpha = nn.Parameter(torch.ones(channels))
 
     def forward(self, signal: torch.Tensor) -> torch.Tensor:
+        if signal.is_cuda and not torch.is_grad_enabled() and decoder.has_triton(signal.device):
+            from models.chatterbox.kernels import snake
+
+            return snake(signal, self.alpha)
         # sin(ax)^2 / a = (1 - cos(2ax)) / 2a, which costs one pass over the signal less
         alpha = self.alpha[:, None, None]
         half = 0.5 / (alpha + 1e-9)

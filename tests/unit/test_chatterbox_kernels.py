@@ -1,8 +1,9 @@
-"""The Triton kernel of the flow's estimator, in Triton's interpreter, and what stands in for it."""
+"""The Triton kernels of the flow and the vocoder, in Triton's interpreter, and what stands in for them."""
 
 from __future__ import annotations
 
 import importlib
+from copy import deepcopy
 from types import ModuleType
 
 import pytest
@@ -10,8 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from models.chatterbox.hift import HiFT, HiFTConfig, Snake
+from scripts.dev.random_weights import fill
+from tests.emulated_cuda import CUDA, emulated_cuda
 from tests.parity import relative_error
-from tests.triton_stand_in import Kernel, normalise
+from tests.triton_stand_in import Kernel, normalise, snake
 
 pytest.importorskip("triton")
 
@@ -22,9 +26,10 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
     if not knobs.runtime.interpret:
         pytest.skip("the kernels are compiled here, and tests/contract/test_cuda.py tries them")
-    module = importlib.import_module("models.chatterbox.flow_kernels")
+    module = importlib.import_module("models.chatterbox.kernels")
     if request.param == "stand-in":
         monkeypatch.setattr(module, "_normalise", Kernel(normalise))
+        monkeypatch.setattr(module, "_snake", Kernel(snake))
     return module
 
 
@@ -32,7 +37,8 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("length", [1, 2, 5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @torch.inference_mode()
-def test_it_computes_what_torch_does(kernels: ModuleType, dtype: torch.dtype, length: int, width: int) -> None:
+def test_sums_norms_and_taps_are_those_of_torch(kernels: ModuleType, dtype: torch.dtype, length: int,
+                                                width: int) -> None:
     noise = torch.Generator().manual_seed(length)
     rows, added, whole = (4 * torch.randn(3, 2, length, width, generator=noise)).unbind()
     state, norm = torch.randn(width, generator=noise), nn.LayerNorm(width)
@@ -54,3 +60,27 @@ def test_it_computes_what_torch_does(kernels: ModuleType, dtype: torch.dtype, le
     wanted = F.pad(F.mish(10 * rows), (0, 0, 2, 0)).unfold(1, 3, 1).transpose(2, 3).flatten(2)
     assert relative_error(made.float(), wanted) < bound
     assert not made[:, 0, :2 * width].any()
+
+
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+@torch.inference_mode()
+def test_a_snake_is_that_of_torch(kernels: ModuleType, memory: torch.memory_format) -> None:
+    signal = 3 * torch.randn(2, 24, 1, 77, generator=torch.Generator().manual_seed(1))
+    module = Snake(24)
+    module.alpha.normal_(1, 0.3, generator=torch.Generator().manual_seed(2))
+    signal = signal.contiguous(memory_format=memory)
+    found = kernels.snake(signal, module.alpha)
+    assert found.stride() == signal.stride()
+    assert relative_error(found, module(signal)) < 1e-6
+
+
+@torch.inference_mode()
+def test_the_vocoder_sounds_as_on_the_cpu() -> None:
+    plain = HiFT(HiFTConfig(n_mels=8, channels=32, f0_channels=16)).eval()
+    fill(plain, 2, "mel2wav.")
+    plain.fold_weight_norm()
+    mel = torch.randn(1, 8, 6, generator=torch.Generator().manual_seed(1))
+    source = plain.source(plain.f0(mel), torch.Generator().manual_seed(2))
+    with emulated_cuda(triton=True):
+        found = deepcopy(plain).to(CUDA).decode(mel.to(CUDA), source.to(CUDA)).cpu()
+    assert relative_error(found, plain.decode(mel, source)) < 1e-4
