@@ -23,7 +23,6 @@ from models.speech_network import SpeechNetwork
 
 _MIN_SPAN = 128
 _WARM_UP_RUNS = 2  # before a capture, in which libraries initialise
-_WORTH_A_CAPTURE = 4  # calls
 GraphKey = tuple[object, ...]
 T = TypeVar("T")
 
@@ -44,32 +43,6 @@ def capture(compute: Callable[[], object], restore: Callable[[], object]) -> tor
     with torch.cuda.graph(graph, stream=stream):
         compute()
     return graph
-
-
-def graphed_callable(compute: Callable[[], torch.Tensor], device: torch.device,
-                     calls: int) -> Callable[[], torch.Tensor]:
-    """`compute`, for so many calls on tensors that keep their addresses: on CUDA a graph from the second call on.
-
-    The first call runs as it is, and libraries initialise in it. The result is overwritten by the next call.
-    """
-    if device.type != "cuda" or calls < _WORTH_A_CAPTURE:
-        return compute
-    result: torch.Tensor | None = None
-    graph: torch.cuda.CUDAGraph | None = None
-
-    def call() -> torch.Tensor:
-        nonlocal result, graph
-        if result is None:
-            result = compute()
-            return result
-        if graph is None:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=_capture_stream(torch.cuda.current_device())):
-                result.copy_(compute())
-        graph.replay()
-        return result
-
-    return call
 
 
 class KeptGraph:

@@ -29,11 +29,14 @@ from torch import nn
 
 from config.errors import UserError
 from models import weights
-from models.cuda_graph_decode import graphed_callable
-from models.matmul_backends import Linear, attend, linear
+from models.cuda_graph_decode import GraphCache
+from models.matmul_backends import Linear, SeenKeys, attend, linear
 
 MEL_FRAMES_PER_CODE = 1.72  # published; 86.13 frames and 50 codes a second are 1.7227
 GUIDANCE = 0.7  # published
+# On CUDA the frames of a text are padded to a multiple, because each length needs its own graph: 1.5 s of sound. Those
+# used last are kept.
+_FRAMES_UNIT, _KEPT_LENGTHS = 128, 12
 PARTS = ("cfm", "length_regulator", "gpt_layer")  # of `net` in the published file; the rest is of its training
 # Tensors of the published file that no computation reads, or that are computed here; the counter's length varies.
 _UNUSED = re.compile(
@@ -109,12 +112,12 @@ class Attention(nn.Module):
         self.wqkv = Linear(config.width, 3 * config.width, bias=False)
         self.wo = Linear(config.width, config.width, bias=False)
 
-    def forward(self, frames: torch.Tensor, rotary: torch.Tensor, first: int) -> torch.Tensor:
+    def forward(self, frames: torch.Tensor, rotary: torch.Tensor, first: int, seen: SeenKeys | None) -> torch.Tensor:
         """Frames (B, F, C) and rotary (F, D / 2) complex to (B, F - first, C): for the frames from `first` on."""
         rows, length, width = frames.shape
         query, key, value = self.wqkv(frames).view(rows, length, 3, self.heads, -1).unbind(2)
         query, key = rotate(query[:, first:], rotary[first:]), rotate(key, rotary)
-        mixed = attend(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
+        mixed = attend(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), seen)
         return self.wo(mixed.transpose(1, 2).reshape(rows, length - first, width))
 
 
@@ -157,12 +160,12 @@ class Block(nn.Module):
             self.skip_in_linear = Linear(2 * config.width, config.width)
 
     def forward(self, frames: torch.Tensor, skip: torch.Tensor | None, time: torch.Tensor, rotary: torch.Tensor,
-                first: int) -> torch.Tensor:
+                first: int, seen: SeenKeys | None) -> torch.Tensor:
         """Frames and skip (B, F, C), time (2, 2, C) of both norms, to (B, F - first, C)."""
         dtype = self.attention.wo.weight.dtype
         if skip is not None:
             frames = self.skip_in_linear(torch.cat([frames, skip], -1).to(dtype)).float()
-        attended = self.attention(adaptive_norm(frames, time[0]).to(dtype), rotary, first)
+        attended = self.attention(adaptive_norm(frames, time[0]).to(dtype), rotary, first, seen)
         frames = frames[:, first:] + attended
         return frames + self.feed_forward(adaptive_norm(frames, time[1]).to(dtype))
 
@@ -176,13 +179,14 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList([Block(config, merges=layer > self.middle) for layer in range(config.layers)])
         self.norm = AdaptiveNorm(config.width)
 
-    def forward(self, frames: torch.Tensor, time: torch.Tensor, rotary: torch.Tensor, first: int) -> torch.Tensor:
+    def forward(self, frames: torch.Tensor, time: torch.Tensor, rotary: torch.Tensor, first: int,
+                seen: SeenKeys | None) -> torch.Tensor:
         """Frames (B, F, C) and time (2 * layers + 1, 2, C) to (B, F - first, C)."""
         skips: list[torch.Tensor] = []
         last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
             skip = skips.pop() if index > self.middle else None
-            frames = layer(frames, skip, time[2 * index:2 * index + 2], rotary, first if index == last else 0)
+            frames = layer(frames, skip, time[2 * index:2 * index + 2], rotary, first if index == last else 0, seen)
             if index < self.middle:
                 skips.append(frames)
         return adaptive_norm(frames, time[-1])
@@ -228,19 +232,22 @@ class WaveNet(nn.Module):
         bias = torch.stack([cast(WaveConv, layer).bias for layer in self.in_layers])
         return F.linear(time, self.cond_layer.weight.squeeze(-1), self.cond_layer.bias).unflatten(-1, bias.shape) + bias
 
-    def forward(self, signal: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
-        """(B, F, C) float32, time (layers, 2C), to the same."""
+    def forward(self, signal: torch.Tensor, time: torch.Tensor, reflected: torch.Tensor | None = None) -> torch.Tensor:
+        """(B, F, C) float32, time (layers, 2C), to the same; `reflected` are the frames with their reflections."""
         rows, length, width = signal.shape
         total = None
         convs, mixes = ([cast(WaveConv, layer) for layer in both] for both in (self.in_layers, self.res_skip_layers))
         for layer, (conv, mix) in enumerate(zip(convs, mixes, strict=True)):
             weight = conv.weight
             side = weight.shape[2] // 2
-            padded = signal.new_empty(rows, length + 2 * side, width, dtype=weight.dtype)
-            padded[:, side:side + length] = signal
-            for step in range(1, side + 1):
-                padded[:, side - step] = padded[:, side + step]
-                padded[:, side + length - 1 + step] = padded[:, side + length - 1 - step]
+            if reflected is not None:
+                padded = signal.to(weight.dtype).index_select(1, reflected)
+            else:
+                padded = signal.new_empty(rows, length + 2 * side, width, dtype=weight.dtype)
+                padded[:, side:side + length] = signal
+                for step in range(1, side + 1):
+                    padded[:, side - step] = padded[:, side + step]
+                    padded[:, side + length - 1 + step] = padded[:, side + length - 1 - step]
             image = padded[:, None].permute(0, 3, 1, 2)  # (B, C, 1, F), channels last in memory: a view
             gated = F.conv2d(image, weight[:, :, None], time[layer].to(weight.dtype))[:, :, 0].transpose(1, 2)
             gate = torch.tanh(gated[..., :width]).mul_(torch.sigmoid(gated[..., width:]))
@@ -323,11 +330,13 @@ class Estimator(nn.Module):
         return self.conditions(zeros(1, 1, width), zeros(1, 0, self.config.n_mels), zeros(1, style)).expand(
             -1, length, -1)
 
-    def forward(self, noisy: torch.Tensor, conditions: torch.Tensor, time: TimeStates,
-                rotary: torch.Tensor) -> torch.Tensor:
+    def forward(self, noisy: torch.Tensor, conditions: torch.Tensor, time: TimeStates, rotary: torch.Tensor,
+                lengths: torch.Tensor | None = None) -> torch.Tensor:
         """Velocity (R * B, F, n_mels) of noisy mel (B, F, n_mels), the same for each of R conditions (R * B, P + F, C).
 
         The first P frames are the prompt's, whose noisy mel is zero. `rotary` is `rotary_positions` of all frames.
+        With `lengths` (R * B,) int32, all the same, the frames after them are padding, on a GPU: the attention does not
+        read them, and the WaveNet reflects before them.
         """
         n_mels, dtype = self.config.n_mels, self.conv1.weight.dtype
         prompt = conditions.shape[1] - noisy.shape[1]
@@ -335,12 +344,22 @@ class Estimator(nn.Module):
         noisy = noisy.repeat(conditions.shape[0] // noisy.shape[0], 1, 1)
         frames = conditions.clone()
         frames[:, prompt:] += F.linear(noisy, self.cond_x_merge_linear.weight[:, :n_mels])
-        frames = self.transformer(frames, time.norms, rotary, prompt - before)
+        seen = reflected = None
+        if lengths is not None:
+            seen = SeenKeys.of(lengths, conditions.shape[1], dtype)
+            reflected = self._reflected(noisy.shape[1] + before, lengths[0] - (prompt - before))
+        frames = self.transformer(frames, time.norms, rotary, prompt - before, seen)
         noisy = F.pad(noisy, (0, 0, before, 0))
         frames = self.skip_linear(torch.cat([frames, noisy], -1).to(dtype))
-        waves = self.wavenet(self.conv1(frames).float(), time.wave)
+        waves = self.wavenet(self.conv1(frames).float(), time.wave, reflected)
         final = self.final_layer(waves[:, before:] + self.res_projection(frames[:, before:]), time.final)
         return linear(final, self.conv2.weight.squeeze(-1), self.conv2.bias).float()
+
+    def _reflected(self, frames: int, length: torch.Tensor) -> torch.Tensor:
+        """Which of `frames` each input of a convolution is, (frames + 2 * side,), reflected at 0 and at `length` ()."""
+        side = self.config.wave_kernel // 2
+        index = torch.arange(-side, frames + side, device=length.device).abs()
+        return torch.where(index < length, index, 2 * (length - 1) - index).clamp(min=0)
 
     def cast_(self, dtype: torch.dtype) -> None:
         """Convert the matrix products to `dtype`; the residual stream, norms, times and inputs stay in float32."""
@@ -391,6 +410,7 @@ class S2Mel(nn.Module):
         self.gpt_layer = nn.Sequential(*(Linear(*pair) for pair in zip(widths, widths[1:], strict=False)))
         self.length_regulator = LengthRegulator(config)
         self.cfm = nn.ModuleDict({"estimator": Estimator(config)})
+        self.graphs = GraphCache(_KEPT_LENGTHS)
 
     @property
     def estimator(self) -> Estimator:
@@ -420,6 +440,8 @@ class S2Mel(nn.Module):
         if noise is None:  # frame by frame: on a CPU the first frames do not depend on their number
             device = None if generator is None else generator.device
             noise = torch.randn(frames, self.config.n_mels, generator=generator, device=device).t()[None]
+        if content.device.type == "cuda":
+            return self._replay(content, prompt, steps, guidance, noise)
         noisy = noise.to(content).transpose(1, 2).contiguous()
         conditions = estimator.conditions(torch.cat([prompt.condition, content], 1), prompt.mel, prompt.style)
         length = conditions.shape[1]
@@ -427,17 +449,69 @@ class S2Mel(nn.Module):
             conditions = torch.cat([conditions, estimator.unconditional(length)])
         states = estimator.time_states(torch.arange(steps, device=content.device) / steps)
         rotary = rotary_positions(length, self.config.width // self.config.heads, content.device)
-        state = TimeStates(*(part.clone() for part in states.at(0)))
-        estimate = graphed_callable(lambda: estimator(noisy, conditions, state, rotary), content.device, steps)
         for step in range(steps):
-            for part, given in zip(state, states.at(step), strict=True):
-                part.copy_(given)
-            velocity = estimate()
+            velocity = estimator(noisy, conditions, states.at(step), rotary)
             if guidance:
                 conditional, unconditional = velocity.chunk(2)
                 velocity = torch.lerp(unconditional, conditional, 1 + guidance)
             noisy = noisy.add_(velocity, alpha=1 / steps)
         return noisy.transpose(1, 2)
+
+    def _replay(self, content: torch.Tensor, prompt: S2MelPrompt, steps: int, guidance: float,
+                noise: torch.Tensor) -> torch.Tensor:
+        """`mel` by a kept graph."""
+        self.graphs.check_weights(self.estimator)
+        frames, before = content.shape[1], prompt.mel.shape[1]
+        padded = -(-frames // _FRAMES_UNIT) * _FRAMES_UNIT
+        states = self.graphs.get(("times", steps), lambda: self.estimator.time_states(
+            torch.arange(steps, device=content.device) / steps))
+        graph = self.graphs.get((before, padded, guidance, steps), lambda: S2MelGraph(
+            self, before, padded, guidance, steps))
+        graph.start(self, torch.cat([prompt.condition, content], 1), prompt, noise)
+        for step in range(steps):
+            graph.step(self, states.at(step))
+        return graph.noisy[:, :frames].transpose(1, 2).clone()
+
+
+class S2MelGraph:
+    """A step of `S2Mel.mel` for one length of the prompt and one padded number of frames, as a CUDA graph."""
+
+    def __init__(self, model: S2Mel, prompt: int, frames: int, guidance: float, steps: int) -> None:
+        config, device = model.config, model.estimator.conv2.weight.device
+        self._guidance, self._steps = guidance, steps
+        rows, length = 2 if guidance else 1, prompt + frames
+        self.noisy = torch.zeros(1, frames, config.n_mels, device=device)
+        self._conditions = torch.zeros(rows, length, config.width, device=device)
+        if guidance:
+            self._conditions[1:] = model.estimator.unconditional(length)
+        self._lengths = torch.zeros(rows, dtype=torch.int32, device=device)
+        self._rotary = rotary_positions(length, config.width // config.heads, device)
+        self._time: TimeStates | None = None
+        self._graph = model.graphs.graph()
+
+    def start(self, model: S2Mel, condition: torch.Tensor, prompt: S2MelPrompt, noise: torch.Tensor) -> None:
+        """Prepare the steps for the condition (1, P + F, C) of prompt and text, from noise (1, n_mels, F)."""
+        length = condition.shape[1]
+        self._conditions[:1, :length] = model.estimator.conditions(condition, prompt.mel, prompt.style)
+        self._lengths.fill_(length)
+        start = noise.transpose(1, 2)
+        self.noisy.copy_(F.pad(start, (0, 0, 0, self.noisy.shape[1] - start.shape[1])))
+
+    def step(self, model: S2Mel, time: TimeStates) -> None:
+        """An Euler step of `noisy`."""
+        if self._time is None:
+            self._time = TimeStates(*(part.clone() for part in time))
+        for part, given in zip(self._time, time, strict=True):
+            part.copy_(given)
+        self._graph(lambda: self._compute(model))
+
+    def _compute(self, model: S2Mel) -> None:
+        assert self._time is not None
+        velocity = model.estimator(self.noisy, self._conditions, self._time, self._rotary, self._lengths)
+        if self._guidance:
+            conditional, unconditional = velocity.chunk(2)
+            velocity = torch.lerp(unconditional, conditional, 1 + self._guidance)
+        self.noisy.add_(velocity, alpha=1 / self._steps)
 
 
 def load(path: Path, device: torch.device, parts: Sequence[str] = PARTS) -> S2Mel:

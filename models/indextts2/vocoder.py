@@ -69,6 +69,7 @@ class IndexTTS2Vocoder:
 
     def free_buffers(self) -> None:
         """See `models.base.Vocoder`."""
+        self._s2mel.graphs.clear()
 
     def _prompt(self, timbre: Mapping[str, np.ndarray], device: torch.device) -> S2MelPrompt:
         """The whole clip of a voice: codes or states, mel and style, kept until another voice comes."""

@@ -10,6 +10,8 @@ import torch
 
 from models.chatterbox.flow import Flow, FlowGraphs, FlowPrompt
 from models.cuda_graph_decode import GraphCache
+from models.indextts2.s2mel import S2Mel, S2MelConfig, S2MelPrompt
+from scripts.dev.random_weights import fill
 from tests.emulated_cuda import CUDA, REAL, emulated_cuda
 from tests.parity import relative_error
 from tests.unit.test_chatterbox_flow import SMALL, made, seeded, small_inputs
@@ -119,3 +121,32 @@ def test_a_prompt_leaves_nothing_for_the_next_one() -> None:
         flow = deepcopy(plain).to(CUDA)
         for prompt, whole in zip(prompts, wanted, strict=True):
             assert relative_error(mel(flow, 1, 9, CUDA, prompt=prompt), whole) < 1e-5
+
+
+@pytest.mark.parametrize("flash", [True, False])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
+@pytest.mark.parametrize("guidance", [0.7, 0.0])
+@torch.inference_mode()
+def test_texts_of_any_length_are_those_of_the_cpu_in_indextts2(guidance: float, dtype: torch.dtype, bound: float,
+                                                              flash: bool) -> None:
+    config = S2MelConfig(n_mels=8, width=32, heads=4, hidden=48, layers=3, wave_layers=2, style=6, content=16,
+                         latent=(12, 8), regulator_layers=1)
+    plain = S2Mel(config).eval()
+    fill(plain, 1)
+    plain.estimator.cast_(dtype)
+    noise = torch.Generator().manual_seed(1)
+    prompt = S2MelPrompt(*(torch.randn(1, *shape, generator=noise) for shape in ((9, 32), (9, 8), (6,))))
+    lengths = (20, 128, 5, 129, 20)
+    contents = [torch.randn(1, length, 32, generator=noise) for length in lengths]
+
+    def said(model: S2Mel, content: torch.Tensor, prompt: S2MelPrompt) -> torch.Tensor:
+        return model.mel(content, prompt, steps=3, guidance=guidance, generator=seeded(2)).cpu()
+
+    wanted = [said(plain, content, prompt) for content in contents]
+    with emulated_cuda((9, 0) if flash else (7, 5)) as state:
+        model, captures = deepcopy(plain).to(CUDA), []
+        there = S2MelPrompt(*(part.to(CUDA) for part in (prompt.condition, prompt.mel, prompt.style)))
+        for content, whole in zip(contents, wanted, strict=True):
+            assert relative_error(said(model, content.to(CUDA), there), whole) < bound
+            captures.append(state.captures)
+    assert REAL or captures == [1, 1, 1, 2, 2]
