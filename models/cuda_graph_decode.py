@@ -16,8 +16,8 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
+from models import merged_adapters
 from models.base import PreparedVoice, Sampling
-from models.decoder import update_norms, wants_merging
 from models.generate import Stepper, rounded_up
 from models.speech_network import SpeechNetwork
 
@@ -45,7 +45,7 @@ def capture(compute: Callable[[], object], restore: Callable[[], object]) -> tor
     return graph
 
 
-class KeptGraph:
+class DelayedGraph:
     """A computation on tensors that keep their addresses, as a graph from the second call on.
 
     The first call runs as it is, and libraries initialise in it. Results have to be written to tensors that were there
@@ -100,9 +100,9 @@ class GraphCache:
             self._kept.popitem(last=False)
         return cast(T, self._kept[key])
 
-    def graph(self) -> KeptGraph:
+    def graph(self) -> DelayedGraph:
         """A graph in the cache's memory pool, for an object that is kept."""
-        return KeptGraph(self._pool_handle)
+        return DelayedGraph(self._pool_handle)
 
     def check_weights(self, module: nn.Module) -> bool:
         """Drop everything if weights of `module` have changed their addresses or types since the last call.
@@ -153,13 +153,12 @@ class CUDAGraphStepper(Stepper):
         key = (sampler.uses_guidance, sampler.uses_top_p, sampler.top_k, self.guarded, _adapter_state(self.network))
         self._of_these_texts = self._graphs.setdefault(key, {})
 
-    def merge_adapters(self) -> None:
+    def merge(self, layers: Sequence[nn.Module]) -> None:
         """See `Stepper`."""
-        update_norms(self.step_layers)
-        if any(map(wants_merging, self.step_layers)):
+        if layers:
             state = _adapter_state(self.network)
             if state not in self._merges:
-                self._merges[state] = capture(super().merge_adapters, lambda: None)
+                self._merges[state] = capture(lambda: merged_adapters.merge(layers), lambda: None)
             self._merges[state].replay()
 
     def advance(self) -> None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -291,76 +290,6 @@ def step_kernels(hidden: torch.Tensor, decoder: Any, *more: nn.Module) -> Module
     config = decoder.config
     fits = triton_kernels.supports(hidden, config.width // config.heads, [*decoder.linear_layers, *more])
     return triton_kernels if fits else None
-
-
-def merge_adapters(layers: Iterable[nn.Module]) -> None:
-    """Compute the weights of the layers whose adapters are on with these merged into them, for a step on a GPU.
-
-    They are kept beside the others, at the same addresses as before, and must be computed anew when an adapter changes.
-    """
-    for layer in filter(wants_merging, layers):
-        weight = layer.base_layer.weight
-        if getattr(layer, "merged_weight", None) is None:
-            layer.merged_weight = torch.empty_like(weight, requires_grad=False)
-        layer.merged_weight.copy_(merged_weight(layer, _active_adapter(layer)))
-
-
-def wants_merging(layer: Any) -> bool:
-    """Whether a step on a GPU reads this layer with an adapter merged into its weight."""
-    if _active_adapter(layer) is None or hasattr(layer, "rows_switched"):
-        return False
-    weight = layer.base_layer.weight
-    return weight.is_cuda and weight.dtype is not torch.float32 and has_triton(weight.device)
-
-
-def merged_weight(layer: Any, name: str) -> torch.Tensor:
-    """The weight of a linear layer that peft has wrapped, with its adapter `name` merged into it, in float32."""
-    weight = layer.base_layer.weight.float() + layer.get_delta_weight(name).float()
-    variant = getattr(layer, "lora_variant", {}).get(name)
-    return weight if variant is None else variant.scale(layer, name)[:, None] * weight
-
-
-@contextmanager
-def merged_weights(layers: Iterable[nn.Module]) -> Iterator[None]:
-    """Context in which layers with an adapter are one product each, by what `merge_adapters` computed."""
-    merged: list[Any] = list(filter(wants_merging, layers))
-    for layer in merged:
-        layer.forward = partial(F.linear, weight=layer.merged_weight, bias=layer.base_layer.bias)
-    try:
-        yield
-    finally:
-        for layer in merged:
-            del layer.forward
-
-
-def update_norms(layers: Iterable[nn.Module]) -> None:
-    """Bring the norms that DoRA keeps up to date: a graph reads them where they are."""
-    for layer in layers:
-        if (variant := getattr(layer, "lora_variant", {}).get(name := _active_adapter(layer))) is not None:
-            variant.scale(layer, name)
-
-
-def free_merged_weights(layers: Iterable[nn.Module]) -> None:
-    """Free what `merge_adapters` computed."""
-    for layer in layers:
-        if hasattr(layer, "merged_weight"):
-            layer.merged_weight = None
-
-
-def step_weight(layer: Any) -> torch.Tensor | None:
-    """The weight of a linear layer in a step, with an adapter that is on; None if that is not merged or acts by row."""
-    if not hasattr(layer, "base_layer"):
-        return getattr(layer, "weight", None)
-    if _active_adapter(layer) is None:
-        return layer.base_layer.weight
-    return None if hasattr(layer, "rows_switched") else getattr(layer, "merged_weight", None)
-
-
-def _active_adapter(layer: Any) -> str | None:
-    """The name of the adapter that is on in a linear layer which peft has wrapped."""
-    if not hasattr(layer, "base_layer") or layer.disable_adapters:
-        return None
-    return next((name for name in layer.active_adapters if name in layer.scaling), None)
 
 
 @lru_cache

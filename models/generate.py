@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from models import decoder
+from models import decoder, merged_adapters
 from models.alignment_guard import AlignmentGuard, text_attention
 from models.base import FinishReason, Generated, PreparedVoice, Sampling, Voice
-from models.decoder import KVCache, merge_adapters, merged_weights, step_kernels
+from models.decoder import KVCache, step_kernels
 from models.quantize import is_quantized
 from models.sampling import Sampler
 from models.speech_network import SpeechNetwork, SpeechNetworkConfig
@@ -188,8 +189,10 @@ class Stepper:
         rows, lengths = self._embedded(texts)
         at = conditioning + torch.arange(rows.shape[1], device=rows.device)[None].expand(self.rows, -1)
         cache.span, cache.aligned = conditioning + rows.shape[1], False
-        self.merge_adapters()
-        with merged_weights(self.step_layers):
+        merged_adapters.update_norms(self.step_layers)
+        adapted = self.layers_to_merge()
+        self.merge(adapted)
+        with merged_adapters.used(adapted):
             hidden = self.network.hidden_states(rows, cache.rows(self.rows), at)
         last = lengths.repeat(copies) - 1
         if self.hidden.dtype != hidden.dtype or not len(self.hidden):
@@ -208,11 +211,18 @@ class Stepper:
     @property
     def step_layers(self) -> list[nn.Module]:
         """The linear layers that a step reads."""
-        return [*self.network.transformer.linear_layers, self.network.speech_head]
+        transformer: Any = self.network.transformer
+        return [*transformer.linear_layers, self.network.speech_head]
 
-    def merge_adapters(self) -> None:
-        """Bring the weights that a step on a GPU reads up to date with the adapters that are on."""
-        merge_adapters(self.step_layers)
+    def layers_to_merge(self) -> list[nn.Module]:
+        """Those of them whose adapter is merged into the weight, for the kernels of a step on a GPU."""
+        adapted = list(filter(merged_adapters.adapted, self.step_layers))
+        half = adapted and next(adapted[0].parameters()).dtype is not torch.float32
+        return adapted if half and _kernels(self.steps.device) is not None else []
+
+    def merge(self, layers: Sequence[nn.Module]) -> None:
+        """Merge the adapters of these layers as they are now."""
+        merged_adapters.merge(layers)
 
     def advance(self) -> None:
         """Sample the next code of each row and process it."""

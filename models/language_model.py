@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from config.errors import UserError
-from models import generate, teacher_forcing
+from models import generate, merged_adapters, teacher_forcing
 from models.base import (
     Features,
     Generated,
@@ -29,7 +29,6 @@ from models.base import (
     Voice,
 )
 from models.cuda_graph_decode import CUDAGraphStepper
-from models.decoder import free_merged_weights
 from models.generate import Stepper
 from models.speech_network import T3, quantize_decoding_
 
@@ -167,7 +166,7 @@ class TransformerLanguageModel:
 
     def free_buffers(self) -> None:
         self._steppers.clear()
-        free_merged_weights(self.module.modules())
+        merged_adapters.free(self.module)
 
     def _code_limit(self, text_length: int) -> int:
         """The largest number of codes for a text of so many ids; `UserError` if it is too long for the model."""

@@ -4,7 +4,7 @@ A step of a full-size model reads its weights once, a gigabyte, in a third of a 
 operations it launches about a thousand kernels, each of which takes two to three microseconds also inside a CUDA
 graph. Here a layer is five kernels: normalisation with the products that follow it, rotation with the cache and the
 attention, and products with what is added to them. Adapters are merged into the weights before
-(`models.decoder.merge_adapters`). With one or two rows a kernel starts on Hopper GPUs while the one before it ends
+(`models.merged_adapters`). With one or two rows a kernel starts on Hopper GPUs while the one before it ends
 (programmatic dependent launch), and reads weights, keys and values until its rows are there. Sums are in float32 and
 results are rounded once, so they differ from those of torch by rounding. Only `models.decoder` imports this module, on
 a GPU where Triton can compile; elsewhere, and where `supports` says no, torch's operations run.
@@ -22,7 +22,7 @@ import triton.language as tl
 from torch import nn
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from models.decoder import step_weight
+from models import merged_adapters
 
 MAX_ROWS = 64
 _FEW = 2  # rows that are multiplied without tensor cores
@@ -45,7 +45,7 @@ def supports(hidden: torch.Tensor, head_size: int, layers: Sequence[nn.Module]) 
 
 
 def _readable(layer: nn.Module) -> bool:
-    base, weight = getattr(layer, "base_layer", layer), step_weight(layer)
+    base, weight = getattr(layer, "base_layer", layer), merged_adapters.weight(layer)
     return (isinstance(base, nn.Linear) and weight is not None and weight.dtype in _HALVES and weight.is_contiguous()
             and base.in_features % 64 == 0)
 
@@ -58,7 +58,7 @@ def linear(rows: torch.Tensor, layers: Sequence[nn.Module], norm: nn.Module | No
     activation is `gelu`, or `swiglu` of two layers: silu of the first times the second, (B, outputs).
     """
     bases: list[Any] = [getattr(layer, "base_layer", layer) for layer in layers]
-    weights: list[Any] = [step_weight(layer) for layer in layers]
+    weights: list[Any] = [merged_adapters.weight(layer) for layer in layers]
     outputs, width = weights[0].shape
     kind = weights[0].dtype if residual is None else residual.dtype
     parts = 1 if activation == "swiglu" else len(layers)

@@ -26,7 +26,6 @@ from config.errors import UserError
 from config.schema import AdapterKind, TrainOptions
 from core.model import tensor_files
 from core.model.prefix import is_of_earlier_training
-from models.decoder import merged_weight
 
 if TYPE_CHECKING:
     from peft import AdaLoraModel, LoraConfig
@@ -181,7 +180,10 @@ class Adapters:
         merged = {}
         for name, layer in self.module.named_modules():
             if isinstance(layer, LoraLayer) and self.name in layer.scaling:
-                merged[f"{name}.weight"] = merged_weight(layer, self.name)
+                weight = layer.get_base_layer().weight + layer.get_delta_weight(self.name)
+                variant = layer.lora_variant.get(self.name)
+                merged[f"{name}.weight"] = (
+                    weight if variant is None else variant.scale(layer, self.name)[:, None] * weight)
         return merged
 
     def switch(self, on: bool) -> None:

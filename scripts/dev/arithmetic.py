@@ -168,9 +168,17 @@ def _triton_kernels() -> Iterator[None]:
     with (mock.patch("models.decoder.step_kernels", chosen), mock.patch("models.gpt2.step_kernels", chosen),
           mock.patch("models.generate._kernels", return_value=triton_sampling),
           mock.patch.multiple(triton_kernels, _few_rows=Kernel(), _many_rows=Kernel(), _attend=Kernel(),
-                              step_weight=lambda layer: getattr(layer, "base_layer", layer).weight),
+                              merged_adapters=_Unmerged),
           mock.patch.multiple(triton_sampling, _sample=Kernel(codes), _observe=Kernel())):
         yield
+
+
+class _Unmerged:
+    """Stands for `models.merged_adapters`: weights of the same size that are not merged."""
+
+    @staticmethod
+    def weight(layer: Any) -> torch.Tensor:
+        return getattr(layer, "base_layer", layer).weight
 
 
 class _Operations(TorchDispatchMode):

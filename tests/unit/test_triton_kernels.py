@@ -6,13 +6,15 @@ import importlib
 import sys
 from contextlib import ExitStack
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from core.model.adapters import AdapterPlan, Adapters
-from models.decoder import Decoder, DecoderConfig, KVCache, merged_weight
+from models import merged_adapters
+from models.decoder import Decoder, DecoderConfig, KVCache
 from tests.triton_stand_in import Kernel, attend, linear
 from tests.unit.test_cpu_kernels import CONFIGS, network
 
@@ -49,9 +51,10 @@ def compare(kernels: ModuleType, module: nn.Module, adapters: Adapters | None) -
     with ExitStack() as stack:
         if adapters is not None:
             stack.enter_context(adapters.enabled(True))
-            for layer in module.linear_layers:  # type: ignore[attr-defined,union-attr]
-                if adapters.name in getattr(layer, "scaling", ()):
-                    layer.merged_weight = merged_weight(layer, adapters.name).half()  # type: ignore[union-attr]
+            layers: Any = list(filter(merged_adapters.adapted, module.linear_layers))  # type: ignore[arg-type]
+            merged_adapters.merge(layers)
+            for layer in layers:
+                layer.merged_weight = layer.merged_weight.half()
         wanted = module(hidden.float(), wide, positions[:, None])
         module.half()
         rotation = (module.rotation_by_position(cache),) if isinstance(module, Decoder) else ()
