@@ -46,6 +46,12 @@ def linear(rows: torch.Tensor, layers: Sequence[nn.Module], norm: Any = None,
     return cpu_loops.finish(products, kind, residual)
 
 
+def rotation(decoder: Any, cache, positions: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+    """What `attend` wants of rotary positions: cosines and signed sines (B, head size) at `positions` (B,)."""
+    found = decoder.rotation(positions[:, None])
+    return None if found is None else tuple(part.flatten(1) for part in found)
+
+
 def attend(joined: torch.Tensor, heads: int, rotation: tuple[torch.Tensor, torch.Tensor] | None, cache, layer: int,
            positions: torch.Tensor) -> torch.Tensor:
     """Store keys and values of one position in the `cache` of a layer and attend to it and what is before it.

@@ -60,7 +60,7 @@ class KVCache:
         self.span, self.aligned = capacity, False
         self.watched: frozenset[int] = frozenset()
         self.queries: dict[int, torch.Tensor] = {}  # (B, heads, T, head size) of the last forward pass, by layer
-        self.rotation: list[torch.Tensor] = []  # see `Decoder.rotation_by_position`
+        self.rotation: list[torch.Tensor] = []  # see `models.triton_kernels.rotation`
         # Zeros: what was never written is masked, but its weight of zero times infinity would not be zero.
         self.storage = torch.zeros(config.layers, 2, batch, config.heads, capacity, head, device=device, dtype=dtype)
 
@@ -221,22 +221,13 @@ class Decoder(nn.Module):
         cosines, sines = angles.cos(), angles.sin()
         return torch.cat([cosines, cosines], -1), torch.cat([-sines, sines], -1)
 
-    def rotation_by_position(self, cache: KVCache) -> tuple[torch.Tensor, ...]:
-        """Cosines and sines of all positions of a cache, each (capacity, head size); () without rotary."""
-        if not cache.rotation and self.config.rotary_theta is not None:
-            positions = torch.arange(cache.storage.shape[4], device=cache.storage.device)
-            cache.rotation += [part[0, 0] for part in self.rotation(positions[None])]
-        return tuple(cache.rotation)
-
     def forward(self, hidden: torch.Tensor, cache: KVCache | None = None,
                 positions: torch.Tensor | None = None) -> torch.Tensor:
         """(B, T, width) to (B, T, width). With a cache, `positions` (B, T) are those of the vectors in their rows."""
         if positions is None:
             positions = torch.arange(hidden.shape[1], device=hidden.device)[None].expand(hidden.shape[0], -1)
         if cache is not None and (kernels := step_kernels(hidden, self)) is not None:
-            rotation = (tuple(part.flatten(1) for part in self.rotation(positions) or ())
-                        if hidden.device.type == "cpu" else self.rotation_by_position(cache))
-            return self._step(kernels, hidden[:, 0], rotation or None, cache, positions[:, 0])
+            return self._step(kernels, hidden[:, 0], cache, positions[:, 0])
         rotation = self.rotation(positions)
         mask = None if cache is None else cache.mask(positions)
         if rotation is not None:
@@ -255,11 +246,9 @@ class Decoder(nn.Module):
             layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj, layer.self_attn.o_proj,
             layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj)]
 
-    def _step(self, kernels, rows: torch.Tensor, rotation, cache: KVCache, positions: torch.Tensor) -> torch.Tensor:
-        """One position of each row, (B, width) to (B, 1, width), by `kernels`, which `step_kernels` chose.
-
-        The rotation is as their `attend` wants it.
-        """
+    def _step(self, kernels, rows: torch.Tensor, cache: KVCache, positions: torch.Tensor) -> torch.Tensor:
+        """One position of each row, (B, width) to (B, 1, width), by `kernels`, which `step_kernels` chose."""
+        rotation = kernels.rotation(self, cache, positions)
         layers: Any = self.layers
         for index, layer in enumerate(layers):
             attention, mlp = layer.self_attn, layer.mlp

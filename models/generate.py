@@ -18,7 +18,7 @@ from torch import nn
 from models import decoder, merged_adapters
 from models.alignment_guard import AlignmentGuard, text_attention
 from models.base import FinishReason, Generated, PreparedVoice, Sampling, Voice
-from models.decoder import KVCache, step_kernels
+from models.decoder import KVCache
 from models.quantize import is_quantized
 from models.sampling import Sampler
 from models.speech_network import SpeechNetwork, SpeechNetworkConfig
@@ -261,10 +261,10 @@ class Stepper:
 
     def _logits(self) -> torch.Tensor:
         """Those of the next code, (rows, V)."""
-        rows, head = self.hidden[:self.rows], self.network.speech_head
-        if rows.is_cuda and (kernels := step_kernels(rows[:, None], self.network.transformer, head)) is not None:
-            return kernels.linear(rows, (head,))
-        return head(rows)
+        rows, head, kernels = self.hidden[:self.rows], self.network.speech_head, None
+        if _kernels(self.steps.device) is not None:
+            kernels = decoder.step_kernels(rows[:, None], self.network.transformer, head)
+        return head(rows) if kernels is None else kernels.linear(rows, (head,))
 
     def _text_attention(self, index: torch.Tensor | None, positions: torch.Tensor) -> torch.Tensor:
         """Mean attention (texts, T) of the aligned heads to the text and what follows, up to the cache's span.

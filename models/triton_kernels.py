@@ -123,6 +123,17 @@ def _launches_early(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= _EARLY_LAUNCHES
 
 
+def rotation(decoder: Any, cache, positions: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+    """What `attend` wants of rotary positions: cosines and signed sines of all positions of the cache.
+
+    Each is (capacity, head size), and computed once for a cache.
+    """
+    if not cache.rotation and decoder.config.rotary_theta is not None:
+        every = torch.arange(cache.storage.shape[4], device=positions.device)
+        cache.rotation += [part[0, 0] for part in decoder.rotation(every[None])]
+    return tuple(cache.rotation) or None
+
+
 def attend(joined: torch.Tensor, heads: int, rotation: tuple[torch.Tensor, torch.Tensor] | None, cache, layer: int,
            positions: torch.Tensor) -> torch.Tensor:
     """Store keys and values of one position in the `cache` of a layer and attend to it and what is before it.

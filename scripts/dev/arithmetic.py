@@ -69,6 +69,7 @@ class Decoding:
     cache: float
     launches: float  # of torch's operations
     triton_launches: float  # of Triton's kernels and the operations that remain
+    adapters: float = 0.0  # torch's operations read them too; for Triton's they are merged into the weights
 
     def kernels(self, gpu: GPU) -> float:
         """Those that are launched on this GPU."""
@@ -76,7 +77,11 @@ class Decoding:
 
     def seconds(self, gpu: GPU, launch_s: float) -> float:
         """What the slower of memory and launches takes."""
-        return max((self.weights + self.cache) / gpu.bytes_a_second, self.kernels(gpu) * launch_s)
+        return max(self.read(gpu) / gpu.bytes_a_second, self.kernels(gpu) * launch_s)
+
+    def read(self, gpu: GPU) -> float:
+        """Bytes that are read on this GPU."""
+        return self.weights + self.cache + (0.0 if gpu.triton else self.adapters)
 
 
 @dataclass(frozen=True)
@@ -121,15 +126,16 @@ def decoding(name: str, sizes: BenchmarkSizes, positions: int = POSITIONS, *, ad
         if adapters:
             adapt(bench, model)
         Precision("cpu", torch.bfloat16, "for the count").cast(model, ())
-        read = sum(value.nbytes for part in (*model.transformer.layers, model.speech_head)
-                   for value in part.parameters())
-        found.append((read, launches(name, model), launches(name, model, triton=True)))
+        read = [(".lora_" in key or key.startswith("lora_"), value.nbytes)
+                for part in (*model.transformer.layers, model.speech_head) for key, value in part.named_parameters()]
+        found.append((sum(size for of_adapter, size in read if not of_adapter), launches(name, model),
+                      launches(name, model, triton=True), sum(size for of_adapter, size in read if of_adapter)))
     config, layers = config_of(sizes), config_of(sizes).decoder.layers
     rows = 2 if model.guided else 1
     value_bytes = next(model.speech_head.parameters()).element_size()  # as the cache has on a GPU
     cache = rows * layers * 2 * config.decoder.width * positions * value_bytes
-    weights, plain, fused = (further(fewer, more, layers) for fewer, more in zip(*found, strict=True))
-    return Decoding(weights, cache, plain, fused)
+    weights, plain, fused, lora = (further(fewer, more, layers) for fewer, more in zip(*found, strict=True))
+    return Decoding(weights, cache, plain, fused, lora)
 
 
 def launches(name: str, model: Any, *, triton: bool = False) -> int:
@@ -161,9 +167,9 @@ def _triton_kernels() -> Iterator[None]:
         def __getitem__(self, grid: object) -> Callable[..., torch.Tensor]:
             return lambda *arguments, **_: (scratch if self.written is None else arguments[self.written]).zero_()
 
-    def chosen(hidden: torch.Tensor, decoder: Any) -> Any:
-        head = decoder.config.width // decoder.config.heads
-        return triton_kernels if triton_kernels.supports(hidden, head, decoder.linear_layers) else None
+    def chosen(hidden: torch.Tensor, decoder: Any, *more: Any) -> Any:
+        head, layers = decoder.config.width // decoder.config.heads, [*decoder.linear_layers, *more]
+        return triton_kernels if triton_kernels.supports(hidden, head, layers) else None
 
     with (mock.patch("models.decoder.step_kernels", chosen), mock.patch("models.gpt2.step_kernels", chosen),
           mock.patch("models.generate._kernels", return_value=triton_sampling),
@@ -256,7 +262,7 @@ def _decoding_table(name: str) -> str:
                   f"{found.cache / 1e6:.0f} MB of cache ({found.cache / POSITIONS / 1e3:.0f} kB a position)", "",
                   "| | kernels | bytes alone, ms | with CUDA graphs, ms | without, ms |", "|---|---|---|---|---|"]
         for gpu in GPUS:
-            bare = (found.weights + found.cache) / gpu.bytes_a_second
+            bare = found.read(gpu) / gpu.bytes_a_second
             times = [f"{1000 * time:.2f}" for time in (bare, found.seconds(gpu, REPLAY_S),
                                                        found.seconds(gpu, LAUNCH_S))]
             lines.append(f"| {gpu.name} | {found.kernels(gpu):,.0f} | {' | '.join(times)} |")

@@ -57,8 +57,7 @@ def compare(kernels: ModuleType, module: nn.Module, adapters: Adapters | None) -
                 layer.merged_weight = layer.merged_weight.half()
         wanted = module(hidden.float(), wide, positions[:, None])
         module.half()
-        rotation = (module.rotation_by_position(cache),) if isinstance(module, Decoder) else ()
-        found = module._step(kernels, hidden[:, 0], *rotation, cache, positions)  # type: ignore[operator]
+        found = module._step(kernels, hidden[:, 0], cache, positions)  # type: ignore[operator]
     assert (found.float() - wanted).norm() < 5e-3 * wanted.norm()
     for row, position in enumerate(positions):  # what was written
         written, true = cache.storage[:, :, row, :, position].float(), wide.storage[:, :, row, :, position]
@@ -90,6 +89,14 @@ def test_a_step_of_few_rows_is_that_of_torch(kernels: ModuleType, kind: str, row
                                              monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "ROWS", rows)
     compare(kernels, network(kind), None)
+
+
+@pytest.mark.parametrize("block", [32, 64, 256])
+def test_attention_in_blocks_of_any_size_is_that_of_torch(kernels: ModuleType, block: int,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positions 7, 128 and 139: before a block's end, at it and after it."""
+    monkeypatch.setattr(kernels, "_attend_blocks", lambda programs, span: (block, 4))
+    compare(kernels, network("decoder"), None)
 
 
 @pytest.fixture
