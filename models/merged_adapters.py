@@ -26,11 +26,16 @@ def merge(layers: Iterable[Any]) -> None:
     """Compute the merged weights of adapted layers; what DoRA keeps must be up to date."""
     for layer in layers:
         name, weight = _active(layer), layer.base_layer.weight
-        made = weight.float() + layer.get_delta_weight(name).float()
-        if (variant := _variant(layer)) is not None:
-            made = variant.scale(layer, name)[:, None] * made
         if getattr(layer, "merged_weight", None) is None:
             layer.merged_weight = torch.empty_like(weight, requires_grad=False)
+        variant = _variant(layer)
+        if variant is None and name not in getattr(layer, "lora_E", {}):  # LoRA: weights are read and written once
+            first, second = layer.lora_A[name].weight.to(weight), layer.lora_B[name].weight.to(weight)
+            torch.addmm(weight, second, first, alpha=layer.scaling[name], out=layer.merged_weight)
+            continue
+        made = weight.float() + layer.get_delta_weight(name).float()
+        if variant is not None:
+            made = variant.scale(layer, name)[:, None] * made
         layer.merged_weight.copy_(made)
 
 
