@@ -131,10 +131,13 @@ def normalise(rows: torch.Tensor, added: Any, gain: Any, shift: Any, after: Any,
     made.copy_(value)
 
 
-def snake(signal: torch.Tensor, alpha: torch.Tensor, made: torch.Tensor, *_: object, **__: object) -> None:
+def snake(signal: torch.Tensor, alpha: torch.Tensor, made: torch.Tensor, length: Any, *_: object,
+          **__: object) -> None:
     """`models.chatterbox.kernels._snake`."""
     rate = alpha[:, None, None]
     made.copy_(signal + torch.sin(rate * signal).square() / (rate + 1e-9))
+    if length is not None:
+        made.masked_fill_(torch.arange(signal.shape[3], device=signal.device) >= length, 0)
 
 
 def patch_triton(patch: pytest.MonkeyPatch) -> dict[str, Kernel]:

@@ -113,6 +113,7 @@ class ChatterboxVocoder:
     def free_buffers(self) -> None:
         """See `models.base.Vocoder`."""
         self._flow.graphs.clear()
+        self._vocoder.graphs.clear()
 
 
 class ChatterboxStream:

@@ -23,11 +23,15 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from models import decoder
 from models.convolutions import Conv, UpConv, full_precision
+from models.cuda_graph_decode import GraphCache
 
 VOICED_HZ = 10.0  # frames below it are unvoiced
 SINE_LEVEL = 0.1
 VOICED_NOISE = 0.003
 UNVOICED_NOISE = SINE_LEVEL / 3
+# On CUDA with Triton frames are padded to a multiple, 1.3 s, because each length needs its own graphs, and cuDNN's plan
+# for each convolution. Those of 24 lengths reach half a minute; those used last are kept.
+_FRAMES_UNIT, _KEPT_LENGTHS = 64, 24
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,13 @@ class HiFTConfig:
         for rate in self.upsample_rates:
             samples *= rate
         return samples
+
+
+def zero_after_(signal: torch.Tensor, length: torch.Tensor | None) -> torch.Tensor:
+    """The signal (..., T), in place zero from position `length` () on; unchanged where that is None."""
+    if length is None:
+        return signal
+    return signal.masked_fill_(torch.arange(signal.shape[-1], device=signal.device) >= length, 0)
 
 
 class STFT(nn.Module):
@@ -81,18 +92,33 @@ class STFT(nn.Module):
         self.register_buffer("synthesis", (inverse * window).float(), persistent=False)
         self.register_buffer("power", window.square().float(), persistent=False)
 
-    def forward(self, waveform: torch.Tensor) -> torch.Tensor:
-        """(B, S) to (B, n_fft + 2, 1, S / hop_length + 1), channels last in memory."""
-        padded = F.pad(waveform[:, None], (self.n_fft // 2, self.n_fft // 2), mode="reflect")[:, 0]
-        frames = padded.unfold(-1, self.n_fft, self.hop_length) @ self.analysis  # (B, T, n_fft + 2)
-        return frames[:, None].permute(0, 3, 1, 2)
+    def forward(self, waveform: torch.Tensor, length: torch.Tensor | None = None) -> torch.Tensor:
+        """(B, S) to (B, n_fft + 2, 1, S / hop_length + 1), channels last in memory.
 
-    def inverse(self, magnitude: torch.Tensor, phase: torch.Tensor) -> torch.Tensor:
-        """Magnitude and phase (B, n_fft / 2 + 1, 1, T) to (B, (T - 1) * hop_length)."""
-        spectrum = torch.cat([magnitude * phase.cos(), magnitude * phase.sin()], 1)
+        With `length` (), in windows, the samples after them are padding: the reflection is before it, and the spectrum
+        is zero there.
+        """
+        side = self.n_fft // 2
+        if length is None:
+            padded = F.pad(waveform[:, None], (side, side), mode="reflect")[:, 0]
+        else:
+            last = (length - 1) * self.hop_length - 1
+            index = torch.arange(-side, waveform.shape[1] + side, device=waveform.device).abs()
+            padded = waveform.index_select(1, torch.where(index <= last, index, 2 * last - index).clamp(min=0))
+        frames = padded.unfold(-1, self.n_fft, self.hop_length) @ self.analysis  # (B, T, n_fft + 2)
+        return zero_after_(frames[:, None].permute(0, 3, 1, 2), length)
+
+    def inverse(self, magnitude: torch.Tensor, phase: torch.Tensor, length: torch.Tensor | None = None) -> torch.Tensor:
+        """Magnitude and phase (B, n_fft / 2 + 1, 1, T) to (B, (T - 1) * hop_length).
+
+        With `length` (), in windows, those after them are padding, and so are the samples, which may be NaN there.
+        """
+        spectrum = zero_after_(torch.cat([magnitude * phase.cos(), magnitude * phase.sin()], 1), length)
         frames = spectrum[:, :, 0].transpose(1, 2) @ self.synthesis  # (B, T, n_fft)
-        weight = self._overlap(self.power.expand(1, frames.shape[1], -1))
-        return self._overlap(frames) / weight
+        power = self.power.expand(1, frames.shape[1], -1)
+        if length is not None:
+            power = zero_after_(power.transpose(1, 2).clone(), length).transpose(1, 2)
+        return self._overlap(frames) / self._overlap(power)
 
     def _overlap(self, frames: torch.Tensor) -> torch.Tensor:
         """Overlap-add of frames (B, T, n_fft) at steps of hop_length, without half a window at either end."""
@@ -114,9 +140,10 @@ class F0Predictor(nn.Module):
         })
         self.classifier = nn.Linear(channels, 1)
 
-    def forward(self, mel: torch.Tensor) -> torch.Tensor:
+    def forward(self, mel: torch.Tensor, length: torch.Tensor | None = None) -> torch.Tensor:
+        """With `length` (), the frames after it are padding, in which mel is zero."""
         for conv in self.condnet.values():
-            mel = F.elu(conv(mel))
+            mel = zero_after_(F.elu(conv(mel)), length)
         return self.classifier(mel.transpose(1, 2)).squeeze(-1).abs()
 
 
@@ -178,11 +205,13 @@ class Snake(nn.Module):
         super().__init__()
         self.alpha = nn.Parameter(torch.ones(channels))
 
-    def forward(self, signal: torch.Tensor) -> torch.Tensor:
+    def forward(self, signal: torch.Tensor, length: torch.Tensor | None = None) -> torch.Tensor:
+        """With `length` (), which needs Triton, the result is zero from that position on."""
         if signal.is_cuda and not torch.is_grad_enabled() and decoder.has_triton(signal.device):
             from models.chatterbox.kernels import snake
 
-            return snake(signal, self.alpha)
+            return snake(signal, self.alpha, length)
+        assert length is None
         # sin(ax)^2 / a = (1 - cos(2ax)) / 2a, which costs one pass over the signal less
         alpha = self.alpha[:, None, None]
         half = 0.5 / (alpha + 1e-9)
@@ -204,11 +233,12 @@ class HiFTResidualBlock(nn.Module):
         self.activations1 = nn.ModuleList([Snake(channels) for _ in dilations])
         self.activations2 = nn.ModuleList([Snake(channels) for _ in dilations])
 
-    def forward(self, signal: torch.Tensor) -> torch.Tensor:
+    def forward(self, signal: torch.Tensor, length: torch.Tensor | None = None) -> torch.Tensor:
+        """With `length` (), what is after it is padding: no convolution reads it, and it may hold anything."""
         for first_snake, first_conv, second_snake, second_conv in zip(
             self.activations1, self.convs1, self.activations2, self.convs2, strict=True
         ):
-            signal = signal + second_conv(second_snake(first_conv(first_snake(signal))))
+            signal = signal + second_conv(second_snake(first_conv(first_snake(signal, length)), length))
         return signal
 
 
@@ -246,6 +276,7 @@ class HiFT(nn.Module):
             self.resblocks.extend(HiFTResidualBlock(width, size, dilations) for size in config.resblock_kernel_sizes)
         self.conv_post = weight_norm(Conv(widths[-1], bins, 7, padding=3))
         self.spectrum = STFT(config.n_fft, config.hop_length)
+        self.graphs = GraphCache(_KEPT_LENGTHS)
 
     def fold_weight_norm(self) -> None:
         """Compute each weight from its magnitude and direction; for inference, after loading."""
@@ -256,36 +287,114 @@ class HiFT(nn.Module):
     @torch.inference_mode()
     def f0(self, mel: torch.Tensor) -> torch.Tensor:
         """Log-mel (B, n_mels, F) to pitch in Hz (B, F)."""
+        if (graphs := self._graphs_for(mel)) is not None:
+            return graphs.f0(self, mel)
         with full_precision():
             return self.f0_predictor(mel)
 
     @torch.inference_mode()
     def source(self, f0: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """Pitch in Hz (B, F) to an excitation (B, 1, 480 F); phases and noise are random, the same for each row."""
-        noise = ExcitationNoise.draw(self.config.harmonics + 1, f0.shape[1] * self.config.samples_per_frame, generator)
-        return self.m_source(f0, noise)
+        return self.m_source(f0, self._noise(f0.shape[1], generator))
 
     @torch.inference_mode()
     def decode(self, mel: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         """Log-mel (B, n_mels, F) and excitation (B, 1, 480 F) to a waveform (B, 480 F)."""
+        if (graphs := self._graphs_for(mel)) is not None:
+            return graphs.decode(self, mel, source)
         with full_precision():
             return self._decode(mel, source)
 
-    def _decode(self, mel: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-        excitation = self.spectrum.forward(source[:, 0])
+    def _decode(self, mel: torch.Tensor, source: torch.Tensor, length: torch.Tensor | None = None) -> torch.Tensor:
+        """With `length` (), the frames after it are padding, in which mel is zero.
+
+        A convolution reads zeros beyond the end of a signal, so its input is zero there at each level.
+        """
+        windows = None if length is None else length * (self.config.samples_per_frame // self.config.hop_length) + 1
+        excitation = self.spectrum.forward(source[:, 0], windows)
         signal = self.conv_pre(mel[:, :, None].contiguous(memory_format=torch.channels_last))
         kernels = len(self.config.resblock_kernel_sizes)
         for level, up in enumerate(self.ups):
-            signal = up(F.leaky_relu(signal, 0.1))  # (B, C, 1, T) -> (B, C / 2, 1, rate * T)
+            signal = up(zero_after_(F.leaky_relu(signal, 0.1), length))  # (B, C, 1, T) -> (B, C / 2, 1, rate * T)
+            length = None if length is None else length * self.config.upsample_rates[level]
             if level == len(self.ups) - 1:  # one position more, for the last window of the spectrum
-                signal = torch.cat([signal[..., 1:2], signal], -1)
-            signal = signal + self.source_resblocks[level](self.source_downs[level](excitation))
+                signal, length = torch.cat([signal[..., 1:2], signal], -1), windows
+            signal = signal + self.source_resblocks[level](self.source_downs[level](excitation), length)
             blocks = self.resblocks[level * kernels : (level + 1) * kernels]
-            signal = sum(block(signal) for block in blocks) / kernels
-        magnitude, phase = self.conv_post(F.leaky_relu(signal)).chunk(2, 1)
-        waveform = self.spectrum.inverse(magnitude.exp().clamp(max=100), torch.sin(phase))
+            signal = sum(block(signal, length) for block in blocks) / kernels
+        magnitude, phase = self.conv_post(zero_after_(F.leaky_relu(signal), length)).chunk(2, 1)
+        waveform = self.spectrum.inverse(magnitude.exp().clamp(max=100), torch.sin(phase), length)
         return waveform.clamp(-0.99, 0.99)
 
+    @torch.inference_mode()
     def waveform(self, mel: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """Log-mel (B, n_mels, F) to a waveform (B, 480 F) in [-1, 1]."""
+        if (graphs := self._graphs_for(mel)) is not None:
+            return graphs.waveform(self, mel, self._noise(mel.shape[2], generator))
         return self.decode(mel, self.source(self.f0(mel), generator))
+
+    def _noise(self, frames: int, generator: torch.Generator | None) -> ExcitationNoise:
+        return ExcitationNoise.draw(self.config.harmonics + 1, frames * self.config.samples_per_frame, generator)
+
+    def _graphs_for(self, mel: torch.Tensor) -> HiFTGraphs | None:
+        """The kept graphs for a mel of this shape; None where nothing is padded, for lack of Triton's kernels."""
+        if not mel.is_cuda or not decoder.has_triton(mel.device):
+            return None
+        self.graphs.check_weights(self)
+        batch, _, frames = mel.shape
+        padded = -(-frames // _FRAMES_UNIT) * _FRAMES_UNIT
+        return self.graphs.get((batch, padded), lambda: HiFTGraphs(self, batch, padded))
+
+
+class HiFTGraphs:
+    """`HiFT` for one padded number of frames, as CUDA graphs: of `waveform`, and of `f0` and `decode` for streaming.
+
+    Padding reaches no sample of an utterance, because every convolution reads zeros there.
+    """
+
+    def __init__(self, vocoder: HiFT, batch: int, frames: int) -> None:
+        config, device = vocoder.config, vocoder.conv_pre.bias.device
+        samples = frames * config.samples_per_frame
+        self._length = torch.zeros((), dtype=torch.int32, device=device)  # in frames
+        self._mel = torch.zeros(batch, config.n_mels, frames, device=device)
+        self._noise = ExcitationNoise(torch.zeros(config.harmonics + 1, device=device),
+                                      torch.zeros(samples, device=device))
+        self._source = torch.zeros(batch, 1, samples, device=device)
+        self._f0 = torch.zeros(batch, frames, device=device)
+        self._waveform = torch.zeros(batch, samples, device=device)
+        self._predict, self._synthesise, self._whole = (vocoder.graphs.graph() for _ in range(3))
+
+    def f0(self, vocoder: HiFT, mel: torch.Tensor) -> torch.Tensor:
+        """See `HiFT.f0`."""
+        self._start(mel)
+        with full_precision():
+            self._predict(lambda: self._f0.copy_(vocoder.f0_predictor(self._mel, self._length)))
+        return self._f0[:, :mel.shape[2]].clone()
+
+    def decode(self, vocoder: HiFT, mel: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        """See `HiFT.decode`."""
+        self._start(mel)
+        self._source[..., :source.shape[2]] = source
+        with full_precision():
+            self._synthesise(lambda: self._waveform.copy_(vocoder._decode(self._mel, self._source, self._length)))
+        return self._waveform[:, :source.shape[2]].clone()
+
+    def waveform(self, vocoder: HiFT, mel: torch.Tensor, noise: ExcitationNoise) -> torch.Tensor:
+        """See `HiFT.waveform`; the noise is that of the excitation."""
+        self._start(mel)
+        samples = len(noise.samples)
+        self._noise.offsets.copy_(noise.offsets)
+        self._noise.samples[:samples] = noise.samples
+        with full_precision():
+            self._whole(lambda: self._compute_waveform(vocoder))
+        return self._waveform[:, :samples].clone()
+
+    def _start(self, mel: torch.Tensor) -> None:
+        frames = mel.shape[2]
+        self._mel[..., :frames] = mel
+        self._mel[..., frames:] = 0
+        self._length.fill_(frames)
+
+    def _compute_waveform(self, vocoder: HiFT) -> None:
+        source = vocoder.m_source(vocoder.f0_predictor(self._mel, self._length), self._noise)
+        self._waveform.copy_(vocoder._decode(self._mel, source, self._length))

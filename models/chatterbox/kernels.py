@@ -71,19 +71,27 @@ def _normalise(rows, added, gain, shift, after, after_stride, total, made, lengt
         tl.store(made + row * WIDTH + column, value, mask=inside)
 
 
-def snake(signal: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-    """x + sin(a x)^2 / a of a signal (B, C, 1, T), dense in memory in any order of its axes, and a (C,)."""
+def snake(signal: torch.Tensor, alpha: torch.Tensor, length: torch.Tensor | None = None) -> torch.Tensor:
+    """x + sin(a x)^2 / a of a signal (B, C, 1, T), dense in memory in any order of its axes, and a (C,).
+
+    With `length` (), an integer on the GPU, the result is zero from that position on.
+    """
     made, block = torch.empty_like(signal), 1024
-    _snake[(triton.cdiv(signal.numel(), block),)](signal, alpha, made, signal.numel(), signal.stride(1),
-                                                  CHANNELS=signal.shape[1], BLOCK=block)
+    _snake[(triton.cdiv(signal.numel(), block),)](
+        signal, alpha, made, length, signal.numel(), signal.stride(1), signal.stride(3), signal.shape[3],
+        CHANNELS=signal.shape[1], BLOCK=block)
     return made
 
 
 @triton.jit
-def _snake(signal, alpha, made, count, channel_stride, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
+def _snake(signal, alpha, made, length, count, channel_stride, position_stride, positions, CHANNELS: tl.constexpr,
+           BLOCK: tl.constexpr):
     """A block of entries in their order in memory."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(signal + at, mask=at < count, other=0)
     rate = tl.load(alpha + at // channel_stride % CHANNELS)
     half = 0.5 / (rate + 1e-9)
-    tl.store(made + at, value + half - half * tl.cos(value * (2 * rate)), mask=at < count)
+    value = value + half - half * tl.cos(value * (2 * rate))
+    if length is not None:
+        value = tl.where(at // position_stride % positions < tl.load(length), value, 0)
+    tl.store(made + at, value, mask=at < count)

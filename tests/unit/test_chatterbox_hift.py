@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
+from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from models.chatterbox.codec import ChatterboxVocoder
 from models.chatterbox.hift import STFT, ExcitationNoise, HarmonicSource, HiFT, HiFTConfig
+from models.chatterbox.streaming import StreamingVocoder
+from models.cuda_graph_decode import GraphCache
 from scripts.dev.random_weights import fill
+from tests.emulated_cuda import CUDA, REAL, emulated_cuda
 from tests.parity import relative_error
 from tests.reference.synthesis_inputs import VOCODER_SEED, VocoderInputs
 
@@ -117,3 +124,109 @@ def test_the_spectrum_is_torchs_and_inverts():
     assert torch.allclose(found[:, 9:, 0], wanted.imag, atol=1e-5)
     back = spectrum.inverse(wanted.abs()[:, :, None], wanted.angle()[:, :, None])
     assert torch.allclose(back, waveform, atol=1e-5)
+
+
+LENGTHS = (40, 63, 1, 64, 2, 65, 40)  # 64 frames hold all but the last but one
+
+
+def voiced(seed: int) -> HiFT:
+    """A small vocoder whose excitation has sines."""
+    vocoder = made(SMALL, seed)
+    vocoder.fold_weight_norm()
+    vocoder.f0_predictor.classifier.bias.data.fill_(150.0)
+    return vocoder
+
+
+def mels(rows: int = 1) -> list[torch.Tensor]:
+    return [torch.randn(rows, 8, length, generator=seeded(length)) for length in LENGTHS]
+
+
+def assert_equal_to_the_end(found: torch.Tensor, wanted: torch.Tensor, bound: float = 1e-5) -> None:
+    """Altogether, and in the last samples, where what is left of padding would be."""
+    assert found.shape == wanted.shape
+    assert relative_error(found, wanted) < bound
+    assert relative_error(found[:, -480:], wanted[:, -480:]) < bound
+    assert relative_error(found[:, -8:], wanted[:, -8:]) < 10 * bound
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_padding_of_a_kept_graph_reaches_no_sample(rows: int) -> None:
+    plain = voiced(6)
+    sources = [plain.source(plain.f0(mel), seeded(1)) for mel in mels(rows)]
+    wanted = [plain.decode(mel, source) for mel, source in zip(mels(rows), sources, strict=True)]
+    with emulated_cuda(triton=True) as state:
+        vocoder, captures = deepcopy(plain).to(CUDA), []
+        for mel, source, whole in zip(mels(rows), sources, wanted, strict=True):
+            assert_equal_to_the_end(vocoder.decode(mel.to(CUDA), source.to(CUDA)).cpu(), whole)
+            captures.append(state.captures)
+    assert REAL or captures == [0, 1, 1, 1, 1, 1, 1]
+
+
+def test_padding_of_a_kept_graph_reaches_no_pitch() -> None:
+    plain = voiced(7)
+    with emulated_cuda(triton=True) as state:
+        vocoder = deepcopy(plain).to(CUDA)
+        for mel in mels():
+            assert_equal_to_the_end(vocoder.f0(mel.to(CUDA)).cpu() - 150, plain.f0(mel) - 150, 1e-4)
+    assert REAL or state.captures == 1
+
+
+def test_a_waveform_by_a_kept_graph_is_that_of_the_cpu() -> None:
+    plain = voiced(8)
+    generators = seeded(1), seeded(1)
+    with emulated_cuda(triton=True) as state:
+        vocoder = deepcopy(plain).to(CUDA)
+        for mel in mels():
+            # rounding moves the phases
+            assert_equal_to_the_end(vocoder.waveform(mel.to(CUDA), generators[0]).cpu(),
+                                    plain.waveform(mel, generators[1]), 1e-3)
+    assert torch.equal(*(generator.get_state() for generator in generators))
+    assert REAL or (state.captures, state.replays) == (1, 5)
+
+
+def test_without_triton_nothing_is_padded() -> None:
+    plain, mel = voiced(9), mels()[0]
+    wanted = plain.waveform(mel, seeded(1))
+    with emulated_cuda() as state:
+        vocoder = deepcopy(plain).to(CUDA)
+        for _ in range(2):
+            assert relative_error(vocoder.waveform(mel.to(CUDA), seeded(1)).cpu(), wanted) < 1e-3
+        assert REAL or state.captures == len(vocoder.graphs) == 0
+
+
+def test_new_weights_and_freeing_drop_the_graphs() -> None:
+    plain, mel = voiced(10), mels()[0]
+    wanted = plain.waveform(mel, seeded(1))
+    with emulated_cuda(triton=True) as state:
+        vocoder = deepcopy(plain).to(CUDA)
+
+        def found() -> torch.Tensor:
+            return vocoder.waveform(mel.to(CUDA), seeded(1)).cpu()
+
+        def kept() -> weakref.ref[torch.Tensor]:
+            return weakref.ref(next(iter(vocoder.graphs._kept.values()))._waveform)
+
+        assert all(relative_error(found(), wanted) < 1e-3 for _ in range(3))
+        before = kept()
+        models = SimpleNamespace(flow=SimpleNamespace(graphs=GraphCache(1)), mel2wav=vocoder)
+        ChatterboxVocoder(models).free_buffers()  # type: ignore[arg-type]
+        assert before() is None
+        assert all(relative_error(found(), wanted) < 1e-3 for _ in range(2))
+        assert REAL or state.captures == 2
+        before = kept()
+        vocoder.conv_post.weight = torch.nn.Parameter(0 * vocoder.conv_post.weight.detach())
+        assert relative_error(found(), wanted) > 0.05
+        assert before() is None
+
+
+def test_a_stream_by_kept_graphs_is_that_of_the_cpu() -> None:
+    plain, mel = voiced(11), torch.randn(1, 8, 90, generator=seeded(4))
+
+    def stream(vocoder: HiFT, mel: torch.Tensor) -> torch.Tensor:
+        pieces = StreamingVocoder(vocoder, 5)
+        chunks = [pieces.chunk(mel[..., :until + 14], 0, until) for until in (10, 11, 40, 70)]
+        return torch.cat([*chunks, pieces.chunk(mel, 0, 90, last=True)])
+
+    wanted = stream(plain, mel)
+    with emulated_cuda(triton=True):
+        assert relative_error(stream(deepcopy(plain).to(CUDA), mel.to(CUDA)).cpu(), wanted) < 1e-3

@@ -74,6 +74,19 @@ def test_a_snake_is_that_of_torch(kernels: ModuleType, memory: torch.memory_form
     assert relative_error(found, module(signal)) < 1e-6
 
 
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("length", [0, 1, 60, 77, 80])
+@torch.inference_mode()
+def test_a_snake_is_zero_after_the_end(kernels: ModuleType, length: int, memory: torch.memory_format) -> None:
+    signal = 3 * torch.randn(2, 24, 1, 77, generator=torch.Generator().manual_seed(1)).contiguous(memory_format=memory)
+    signal[..., length:] = torch.nan
+    module = Snake(24)
+    found = kernels.snake(signal, module.alpha, torch.tensor(length, dtype=torch.int32))
+    assert found.stride() == signal.stride()
+    assert not found[..., length:].any()
+    assert torch.allclose(found[..., :length], module(signal[..., :length]), atol=1e-5)
+
+
 @torch.inference_mode()
 def test_the_vocoder_sounds_as_on_the_cpu() -> None:
     plain = HiFT(HiFTConfig(n_mels=8, channels=32, f0_channels=16)).eval()
@@ -84,3 +97,19 @@ def test_the_vocoder_sounds_as_on_the_cpu() -> None:
     with emulated_cuda(triton=True):
         found = deepcopy(plain).to(CUDA).decode(mel.to(CUDA), source.to(CUDA)).cpu()
     assert relative_error(found, plain.decode(mel, source)) < 1e-4
+
+
+@pytest.mark.parametrize("length", [1, 7, 12])
+@torch.inference_mode()
+def test_padding_reaches_no_sample_of_the_vocoder(kernels: ModuleType, length: int,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = HiFT(HiFTConfig(n_mels=8, channels=32, f0_channels=16)).eval()
+    fill(plain, 2, "mel2wav.")
+    plain.fold_weight_norm()
+    mel, source = (torch.randn(1, *shape, generator=torch.Generator().manual_seed(1))
+                   for shape in ((8, length), (1, 480 * length)))
+    wanted = plain.decode(mel, source)
+    monkeypatch.setattr(Snake, "forward", lambda snake, signal, end: kernels.snake(signal, snake.alpha, end))
+    missing = 12 - length
+    found = plain._decode(F.pad(mel, (0, missing)), F.pad(source, (0, 480 * missing), value=1), torch.tensor(length))
+    assert relative_error(found[:, :480 * length], wanted) < 1e-5
