@@ -57,6 +57,7 @@ def fake_cuda(*modules: nn.Module, triton: bool = False) -> Iterator[None]:
     """Inside, the modules are on a GPU that is not there; with `triton` its kernels have their stand-ins."""
     with FakeTensorMode(allow_non_fake_inputs=True), pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch.cuda._lazy_init", lambda: None)
+        patch.setattr("torch.cuda.get_device_capability", lambda device=None: (9, 0))
         patch.setattr("models.cuda_graph_decode.DelayedGraph.__call__", lambda graph, compute: compute())
         patch.setattr("models.cuda_graph_decode.GraphCache.check_weights", lambda cache, module: False)  # no addresses
         patch.setattr("models.matmul_backends._has_flash_attention", lambda device: True)

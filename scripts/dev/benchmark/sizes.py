@@ -69,6 +69,7 @@ class BenchmarkSizes:
     clip_s: tuple[float, float, float] = (1.5, 4.5, 12.0)  # shortest, middle, longest
     new_rows: int = 200
     batch_size: int = 8
+    large_batch_size: int = 64  # about the 16,000 positions of a preset on a GPU of 80 GB
     epochs: int = 2
     clip_durations_s: tuple[float, ...] = (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 12.0)  # of the extraction
     demo_clips: int = 380  # of the built-in model's: all
@@ -104,7 +105,7 @@ QUICK = BenchmarkSizes(
     package_layers=14, package_gpt_layers=2, repeats=2, contexts=(100,), gpt_contexts=(60,), codes=2, prefills=(20,),
     compared=(10, 20), samples=1,
     sound_codes=25, steps=(4, 2), prompts_s=(3.0, 1.0), clips=4, clip_s=(0.8, 1.0, 1.5), new_rows=10, batch_size=2,
-    epochs=1, clip_durations_s=(1.0, 1.5), demo_clips=6, certificate=(3, 12, 10),
+    large_batch_size=3, epochs=1, clip_durations_s=(1.0, 1.5), demo_clips=6, certificate=(3, 12, 10),
     extractor=ExtractorSizes(W2vBertConfig(64, 4, 64, 1), SemanticCodecConfig(64, 16, 32, 1)),
 )
 

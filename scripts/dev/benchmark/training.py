@@ -35,7 +35,7 @@ from models.registry import family
 from scripts.dev.benchmark import gpt
 from scripts.dev.benchmark.bench import Bench, release_memory
 from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound
-from scripts.dev.benchmark.sizes import TEXT_ROWS, fill_randomly, shallower
+from scripts.dev.benchmark.sizes import TEXT_ROWS, BenchmarkSizes, fill_randomly, shallower
 from scripts.dev.benchmark.timing import Measure, MeasurementStats, measure_interleaved
 
 PART = "training"
@@ -69,7 +69,8 @@ _PACKAGES = {
 def measure(bench: Bench) -> BenchmarkResults:
     """The comparison, which wants the most memory and so comes first; then a row of speed and one of memory a scope.
 
-    On a GPU the scopes are those of both families, on a CPU, which takes half an hour for one, of Chatterbox alone.
+    On a GPU the scopes are those of both families, and Chatterbox's are measured in large batches too; on a CPU, which
+    takes half an hour for one, they are Chatterbox's alone.
     """
     beside: list[BenchmarkRow] = []
     if bench.reference is not None:
@@ -79,14 +80,22 @@ def measure(bench: Bench) -> BenchmarkResults:
             beside += found
             bench.tidy()
     rows: list[BenchmarkRow] = []
-    for name in _PACKAGES if bench.device.type == "cuda" else ("chatterbox",):
+    settings = [("chatterbox", bench.sizes.batch_size)]
+    if bench.device.type == "cuda":
+        settings = [("chatterbox", bench.sizes.large_batch_size), *settings, ("indextts2", bench.sizes.batch_size)]
+    for name, count in settings:
         for scope in SCOPES:
-            bench.say(f"Training: {name}, {scope}")
-            found = _scope(bench, scope, name)
+            bench.say(f"Training: {name}, {scope}, batches of {count}")
+            found = _scope(bench.smaller(with_batches(bench.sizes, count)), scope, name)
             bench.keep(found)
             rows += found
             release_memory()
     return BenchmarkResults((*rows, *beside))
+
+
+def with_batches(sizes: BenchmarkSizes, count: int) -> BenchmarkSizes:
+    """The same with batches of so many clips, and at least two of them in an epoch."""
+    return replace(sizes, batch_size=count, clips=max(sizes.clips, 2 * count))
 
 
 def _scope(bench: Bench, scope: Scope, name: str) -> list[BenchmarkRow]:
@@ -95,11 +104,13 @@ def _scope(bench: Bench, scope: Scope, name: str) -> list[BenchmarkRow]:
     peak = epoch_peak(bench.device, trainer)
     speed = measure_interleaved({scope: lambda: epoch(trainer)}, bench.sizes.epochs)[scope]
     layers = (bench.sizes.language if name == "chatterbox" else bench.sizes.voice).decoder.layers
-    how = f"{name}, {scope}, {layers} layers, {trainer.precision}{_setting(trainer)}"
+    count = bench.sizes.batch_size
+    how = f"{name}, {scope}, {layers} layers, batches of {count}, {trainer.precision}{_setting(trainer)}"
     bound = _TOKENS_A_SECOND if (name, scope) == ("chatterbox", "rows") else None
     return [
         BenchmarkRow(PART, how, "tokens/s", speed, bound=bound, more_is_better=True),
-        BenchmarkRow(PART, f"{name}, {scope}, peak memory with the model", "GiB", MeasurementStats.of([peak / 2**30])),
+        BenchmarkRow(PART, f"{name}, {scope}, batches of {count}, peak memory with the model", "GiB",
+                     MeasurementStats.of([peak / 2**30])),
     ]
 
 
