@@ -24,6 +24,8 @@ from torch.utils.checkpoint import checkpoint
 
 from models.matmul_backends import Linear
 
+_KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
 
 @dataclass(frozen=True)
 class RotaryScaling:
@@ -173,9 +175,36 @@ class DecoderLayer(nn.Module):
         self.input_layernorm = RMSNorm(config.width, config.epsilon)
         self.post_attention_layernorm = RMSNorm(config.width, config.epsilon)
 
+    def queries_and_keys(self, hidden: torch.Tensor, rotation) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of the layer's input (B, T, width), without a cache: rotated queries and keys, (B, heads, T, head size)."""
+        attention = self.self_attn
+        if rotation is None or (kernels := training_kernels(hidden)) is None:
+            return attention.queries_and_keys(self.input_layernorm(hidden), rotation)
+        _, normed = kernels.add_norm(hidden, None, self.input_layernorm)
+        queries, keys = kernels.linear(normed, (attention.q_proj, attention.k_proj))
+        rotated: tuple[torch.Tensor, torch.Tensor] = kernels.rotate(queries, keys, attention.heads, rotation)
+        return rotated
+
     def forward(self, hidden, rotation, cache, positions, mask) -> torch.Tensor:
+        if cache is None and (kernels := training_kernels(hidden)) is not None:
+            return self._forward_without_cache(kernels, hidden, rotation)
         hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation, cache, positions, mask)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
+
+    def _forward_without_cache(self, kernels, hidden: torch.Tensor, rotation) -> torch.Tensor:
+        """`forward` by `kernels`, which `training_kernels` chose."""
+        attention, mlp = self.self_attn, self.mlp
+        hidden, normed = kernels.add_norm(hidden, None, self.input_layernorm)
+        queries, keys, values = kernels.linear(normed, (attention.q_proj, attention.k_proj, attention.v_proj))
+        if rotation is None:
+            queries, keys = attention.split(queries), attention.split(keys)
+        else:
+            queries, keys = kernels.rotate(queries, keys, attention.heads, rotation)
+        mixed = F.scaled_dot_product_attention(queries, keys, attention.split(values), is_causal=True)
+        branch = attention.o_proj(mixed.transpose(1, 2).flatten(2))
+        hidden, normed = kernels.add_norm(hidden, branch, self.post_attention_layernorm)
+        gate, up = kernels.linear(normed, (mlp.gate_proj, mlp.up_proj))
+        return hidden + mlp.down_proj(kernels.swiglu(gate, up))
 
 
 class Decoder(nn.Module):
@@ -236,6 +265,9 @@ class Decoder(nn.Module):
         for layer in self.layers:
             inputs = (hidden, rotation, cache, positions, mask)
             hidden = checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
+        if cache is None and (kernels := training_kernels(hidden)) is not None:
+            normed: torch.Tensor = kernels.normalise(hidden, self.norm)
+            return normed
         return self.norm(hidden)
 
     @property
@@ -281,6 +313,17 @@ def step_kernels(hidden: torch.Tensor, decoder: Any, *more: nn.Module) -> Module
     return triton_kernels if fits else None
 
 
+def training_kernels(hidden: torch.Tensor) -> ModuleType | None:
+    """The module whose kernels compute layers without a cache on `hidden` (B, T, width), if there is one."""
+    if torch.compiler.is_compiling() or not hidden.is_cuda or hidden.dtype not in _KERNEL_DTYPES:
+        return None  # torch.compile fuses the same operations
+    if not has_triton(hidden.device):
+        return None
+    from models import triton_training
+
+    return triton_training
+
+
 @lru_cache
 def has_triton(device: torch.device) -> bool:
     """Whether Triton knows the GPU and can compile here; a warning where it lacks a compiler."""
@@ -291,9 +334,9 @@ def has_triton(device: torch.device) -> bool:
     try:
         driver.active.get_current_target()  # compiles a part of Triton
     except Exception as error:  # noqa: BLE001  (of any compiler)
-        warnings.warn(f"Speech is synthesized at half the speed, because Triton cannot compile its kernels: {error} It "
-                      "needs a C compiler and Python's headers (Debian, Ubuntu: apt install gcc python3-dev).",
-                      stacklevel=2)
+        warnings.warn("Speech is synthesized and models are trained at half the speed, because Triton cannot compile "
+                      f"its kernels: {error} It needs a C compiler and Python's headers (Debian, Ubuntu: apt install "
+                      "gcc python3-dev).", stacklevel=2)
         return False
     return True
 

@@ -258,8 +258,7 @@ class GuidedAttention:
 
     def _attention(self, layer: int, heads: list[int]) -> torch.Tensor:
         """Attention weights (B, heads, L, L)."""
-        module, (hidden, rotation) = self._layer(layer), self._inputs[layer][:2]
-        queries, keys = module.self_attn.queries_and_keys(module.input_layernorm(hidden), rotation)
+        queries, keys = self._layer(layer).queries_and_keys(*self._inputs[layer][:2])
         queries, keys = queries[:, heads], keys[:, heads]
         scores = (queries @ keys.transpose(-1, -2)).float() / math.sqrt(queries.shape[-1])
         future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)

@@ -1,4 +1,4 @@
-"""What the kernels of `models.triton_kernels` and `models.triton_sampling` compute, by torch's operations.
+"""What the kernels of `models.triton_*` and the flow's compute, by torch's operations.
 
 They work on the very tensors that the kernels are given.
 
@@ -140,6 +140,67 @@ def snake(signal: torch.Tensor, alpha: torch.Tensor, made: torch.Tensor, length:
         made.masked_fill_(torch.arange(signal.shape[3], device=signal.device) >= length, 0)
 
 
+def add_norm(hidden: torch.Tensor, branch: Any, gain: torch.Tensor, total: torch.Tensor, normed: torch.Tensor,
+             epsilon: float, *, WIDTH: int, **_: object) -> None:
+    """`models.triton_training._add_norm`."""
+    if branch is not None:
+        total.copy_(hidden.float() + branch.float())
+    normed.copy_(F.rms_norm(total.float(), (WIDTH,), gain.float(), epsilon))
+
+
+def add_norm_backward(total: torch.Tensor, gain: torch.Tensor, grad_normed: torch.Tensor, grad_total: Any,
+                      grad_hidden: torch.Tensor, grad_branch: Any, partial: Any, count: int, epsilon: float, *,
+                      WIDTH: int, ROWS: int, **_: object) -> None:
+    """`models.triton_training._add_norm_backward`."""
+    scale = (total.float().square().mean(-1, keepdim=True) + epsilon).rsqrt()
+    value, grad = total.float() * scale, grad_normed.float()
+    if partial is not None:
+        products = (grad * value).view(count, WIDTH)
+        partial.copy_(F.pad(products, (0, 0, 0, len(partial) * ROWS - count)).view(-1, ROWS, WIDTH).sum(1))
+    grad = grad * gain.float()
+    grad = scale * (grad - value * (grad * value).mean(-1, keepdim=True))
+    if grad_total is not None:
+        grad = grad + grad_total.float()
+    grad_hidden.copy_(grad)
+    if grad_branch is not None:
+        grad_branch.copy_(grad)
+
+
+def rotate(queries: torch.Tensor, keys: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor,
+           rotated_queries: torch.Tensor, rotated_keys: torch.Tensor, *given: int, HALF: int, INVERSE: bool,
+           **_: object) -> None:
+    """`models.triton_training._rotate`."""
+    cosine, sine = cosines.transpose(1, 2).float(), sines.transpose(1, 2).float()
+    if INVERSE:
+        sine = sine.roll(HALF, -1)
+    for vectors, made in ((queries, rotated_queries), (keys, rotated_keys)):
+        made.copy_(vectors.float() * cosine + vectors.float().roll(HALF, -1) * sine)
+
+
+def swiglu(gate: torch.Tensor, up: torch.Tensor, made: torch.Tensor, count: int, **_: object) -> None:
+    """`models.triton_training._swiglu`."""
+    made.copy_(F.silu(gate.float()) * up.float())
+
+
+def swiglu_backward(gate: torch.Tensor, up: torch.Tensor, grad: torch.Tensor, grad_gate: torch.Tensor,
+                    grad_up: torch.Tensor, count: int, **_: object) -> None:
+    """`models.triton_training._swiglu_backward`."""
+    value, sigmoid = gate.float(), gate.float().sigmoid()
+    grad_gate.copy_(grad.float() * up.float() * sigmoid * (1 + value * (1 - sigmoid)))
+    grad_up.copy_(grad.float() * value * sigmoid)
+
+
+TRAINING = (add_norm, add_norm_backward, rotate, swiglu, swiglu_backward)
+
+
+def patch_training(patch: pytest.MonkeyPatch) -> dict[str, Kernel]:
+    """The part of `patch_triton` that concerns `models.triton_training`."""
+    made = {compute.__name__: Kernel(compute) for compute in TRAINING}
+    for name, kernel in made.items():
+        patch.setattr(f"models.triton_training._{name}", kernel)
+    return made
+
+
 def patch_triton(patch: pytest.MonkeyPatch) -> dict[str, Kernel]:
     """Let all kernels be stood in for; they count their launches."""
     made = {compute.__name__: Kernel(compute) for compute in (linear, attend, sample, observe, normalise, snake)}
@@ -148,4 +209,4 @@ def patch_triton(patch: pytest.MonkeyPatch) -> dict[str, Kernel]:
                          ("triton_sampling._observe", "observe"), ("chatterbox.kernels._normalise", "normalise"),
                          ("chatterbox.kernels._snake", "snake")):
         patch.setattr(f"models.{name}", made[kernel])
-    return made
+    return made | patch_training(patch)

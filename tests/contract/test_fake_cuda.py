@@ -114,8 +114,11 @@ def test_a_voice_a_prefill_and_steps_stay_on_the_gpu(world: World, voice: Voice,
 @pytest.mark.parametrize("changes", [{"scope": "rows"}, {"adapter": "lora"}, {"adapter": "dora"},
                                      {"adapter": "adalora"}, {"scope": "full"}],
                          ids=lambda changes: next(iter(changes.values())))
-def test_the_losses_of_a_training_stay_on_the_gpu(world: World, changes: dict[str, object]) -> None:
+@pytest.mark.parametrize("triton", [False, True], ids=["torch", "triton"])
+def test_the_losses_of_a_training_stay_on_the_gpu(world: World, changes: dict[str, object], triton: bool) -> None:
     """Batches are put together on the CPU; from there on nothing is read before the backward pass."""
+    if triton:
+        pytest.importorskip("triton")
     options = train_options(**{"scope": "gated", **changes})
     tts = with_guard(single_start(setup.new_model(options, world.workspace, CPU)))
     clips = dataloader.load_training_data(world.workspace, options.dataset, tts).train[:3]
@@ -123,7 +126,7 @@ def test_the_losses_of_a_training_stay_on_the_gpu(world: World, changes: dict[st
     asked = LossOptions(text_dropout=0.1, code_dropout=0.2, attention=True)
     network = tts.lm.module
     batch = teacher_forcing.collate(samples, network.config, CPU, asked, range(3))
-    with fake_cuda(network):
+    with fake_cuda(network, triton=triton):
         found = teacher_forcing.losses(network, teacher_forcing._to_device(batch, CUDA), asked)
         assert {found.speech_sum.device.type, found.text_sum.device.type} == {"cuda"}
         assert (found.attention_sum is None) == (world.case.model in WITHOUT_GUARD)

@@ -1,0 +1,310 @@
+"""Triton kernels for what lies between the matrix products of a layer of `models.decoder` in training on a GPU.
+
+By torch's own operations a layer reads and writes its vectors dozens of times: for casts, each product and each sum
+of the normalisation, the rotation and SwiGLU, and as often for their gradients. This takes longer than the matrix
+products. Here each of the three is one kernel in the forward pass and one in the backward pass, and the norm's takes
+the residual addition with it. They compute in float32 and round a result once, so they differ from torch by rounding.
+No sum depends on the order in which programs run: the same inputs give the same bits. Only `models.decoder` imports
+this module, where Triton can compile. Compiled layers do not use it, since torch.compile fuses the same operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from models.matmul_backends import Linear
+
+_ELEMENTS = 2048  # of a program of SwiGLU
+_GAIN_ROWS = 16  # rows of a program that adds up the gradient of a norm's weight
+
+
+def add_norm(hidden: torch.Tensor, branch: torch.Tensor | None, norm: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum of `hidden` and `branch`, both (..., width), and that sum normalised by an `RMSNorm`, for `linear`.
+
+    Without a branch the sum is `hidden`. The second result has the type of the norm's weight, or of autocast, to which
+    the matrix products would convert it.
+    """
+    dtype = _autocast_dtype(hidden) or norm.weight.dtype
+    total, normed = _AddNorm.apply(hidden, branch, norm.weight, norm.epsilon, dtype)
+    return total, normed
+
+
+def normalise(hidden: torch.Tensor, norm: Any) -> torch.Tensor:
+    """Vectors (..., width) normalised by an `RMSNorm`, in the type of its weight."""
+    normed: torch.Tensor = _AddNorm.apply(hidden, None, norm.weight, norm.epsilon, norm.weight.dtype)[1]
+    return normed
+
+
+def linear(rows: torch.Tensor, layers: Sequence[nn.Module]) -> list[torch.Tensor]:
+    """Rows (..., width) by several linear layers, (..., outputs) each.
+
+    The backward pass adds the gradients of the rows in the matrix products. Layers with an adapter or a bias, or that
+    are not plain for another reason, are called one by one.
+    """
+    if not all(map(_is_plain, layers)):
+        return [layer(rows) for layer in layers]
+    weights: list[Any] = [layer.weight for layer in layers]
+    if (dtype := _autocast_dtype(rows)) is not None:
+        rows, weights = rows.to(dtype), [weight.to(dtype) for weight in weights]
+    return list(_Products.apply(rows, *weights))
+
+
+def rotate(queries: torch.Tensor, keys: torch.Tensor, heads: int,
+           rotation: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Queries and keys (B, T, width) split into heads and rotated, (B, heads, T, head size).
+
+    `rotation` are cosines and signed sines, each (B or 1, 1, T, head size), as `models.decoder.Decoder.rotation` makes.
+    In memory a position's heads are side by side, which attention reads without a copy.
+    """
+    dtype = _autocast_dtype(queries) or torch.promote_types(queries.dtype, rotation[0].dtype)
+    rotated_queries, rotated_keys = _Rotation.apply(queries, keys, *rotation, heads, dtype)
+    return rotated_queries.transpose(1, 2), rotated_keys.transpose(1, 2)
+
+
+def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up, all of the same shape."""
+    made: torch.Tensor = _SwiGLU.apply(gate, up)
+    return made
+
+
+def _autocast_dtype(value: torch.Tensor) -> torch.dtype | None:
+    """The type to which autocast converts `value` for a matrix product; None where it is off."""
+    kind = value.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    hooks = (layer._forward_pre_hooks, layer._forward_hooks, layer._backward_pre_hooks, layer._backward_hooks)
+    return type(layer) is Linear and layer.bias is None and not any(hooks)
+
+
+def _warps(block: int) -> int:
+    return min(8, max(1, block // 256))
+
+
+class _AddNorm(torch.autograd.Function):
+    """See `add_norm`. The backward pass adds the gradients of both results in the norm's kernel."""
+
+    @staticmethod
+    def forward(ctx, hidden, branch, gain, epsilon, dtype):
+        width, hidden = hidden.shape[-1], hidden.contiguous()
+        normed = torch.empty_like(hidden, dtype=dtype)
+        total = hidden
+        if branch is not None:
+            branch = branch.contiguous()
+            total = torch.empty_like(hidden, dtype=torch.promote_types(hidden.dtype, branch.dtype))
+        block = triton.next_power_of_2(width)
+        _add_norm[(hidden.numel() // width,)](hidden, branch, gain, total, normed, epsilon, WIDTH=width, BLOCK=block,
+                                              num_warps=_warps(block))
+        ctx.save_for_backward(total, gain)
+        ctx.epsilon, ctx.types = epsilon, (hidden.dtype, None if branch is None else branch.dtype)
+        ctx.set_materialize_grads(False)
+        return total, normed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_total, grad_normed):
+        total, gain = ctx.saved_tensors
+        kind, branch_kind = ctx.types
+        if grad_normed is None:  # nothing reads the normalised rows
+            grad_branch = None if branch_kind is None or grad_total is None else grad_total.to(branch_kind)
+            return None if grad_total is None else grad_total.to(kind), grad_branch, None, None, None
+        width = total.shape[-1]
+        count, block = total.numel() // width, triton.next_power_of_2(width)
+        rows_each = _GAIN_ROWS if ctx.needs_input_grad[2] else 1
+        programs = triton.cdiv(count, rows_each)
+        grad_hidden = torch.empty_like(total, dtype=kind)
+        grad_branch = None if branch_kind in (None, kind) else torch.empty_like(total, dtype=branch_kind)
+        partial = total.new_empty(programs, width, dtype=torch.float32) if ctx.needs_input_grad[2] else None
+        _add_norm_backward[(programs,)](
+            total, gain, grad_normed.contiguous(), None if grad_total is None else grad_total.contiguous(),
+            grad_hidden, grad_branch, partial, count, ctx.epsilon, WIDTH=width, BLOCK=block, ROWS=rows_each,
+            num_warps=_warps(block))
+        if branch_kind == kind:
+            grad_branch = grad_hidden
+        return grad_hidden, grad_branch, None if partial is None else partial.sum(0).to(gain.dtype), None, None
+
+
+class _Products(torch.autograd.Function):
+    """Rows (..., width) by weights (outputs, width) of the same type."""
+
+    @staticmethod
+    def forward(ctx, rows, *weights):
+        ctx.save_for_backward(rows if any(ctx.needs_input_grad[1:]) else None, *weights)
+        ctx.set_materialize_grads(False)
+        return tuple(F.linear(rows, weight) for weight in weights)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads):
+        rows, *weights = ctx.saved_tensors
+        grad_rows, grad_weights = None, []
+        for index, (grad, weight) in enumerate(zip(grads, weights, strict=True)):
+            flat: Any = None if grad is None else grad.flatten(0, -2)
+            wanted = flat is not None and ctx.needs_input_grad[1 + index]
+            grad_weights.append(flat.t() @ rows.flatten(0, -2) if wanted else None)
+            if flat is None or not ctx.needs_input_grad[0]:
+                continue
+            if grad_rows is None:
+                shape, grad_rows = grad.shape[:-1], flat @ weight
+            else:
+                grad_rows.addmm_(flat, weight)
+        return None if grad_rows is None else grad_rows.unflatten(0, shape), *grad_weights
+
+
+class _Rotation(torch.autograd.Function):
+    """Queries and keys (B, T, heads * size) to rotated ones, (B, T, heads, size)."""
+
+    @staticmethod
+    def forward(ctx, queries, keys, cosines, sines, heads, dtype):
+        ctx.save_for_backward(cosines, sines)
+        ctx.types = queries.dtype, keys.dtype
+        queries, keys = (part.contiguous().unflatten(-1, (heads, -1)) for part in (queries, keys))
+        return _launch_rotation(queries, keys, cosines, sines, (dtype, dtype), inverse=False)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_queries, grad_keys):
+        cosines, sines = ctx.saved_tensors
+        made = _launch_rotation(grad_queries.contiguous(), grad_keys.contiguous(), cosines, sines, ctx.types,
+                                inverse=True)
+        return *(part.flatten(2) for part in made), None, None, None, None
+
+
+def _launch_rotation(queries, keys, cosines, sines, dtypes, *, inverse: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of contiguous queries and keys (B, T, heads, size): rotated, or back with `inverse`."""
+    batch, length, heads, size = queries.shape
+    cosines, sines = (part.expand(batch, 1, length, size) for part in (cosines, sines))
+    if cosines.stride() != sines.stride() or cosines.stride(-1) != 1:
+        cosines, sines = cosines.contiguous(), sines.contiguous()
+    made = [torch.empty_like(part, dtype=dtype) for part, dtype in zip((queries, keys), dtypes, strict=True)]
+    block_heads, block_half = triton.next_power_of_2(heads), triton.next_power_of_2(size // 2)
+    _rotate[(length, batch)](queries, keys, cosines, sines, *made, cosines.stride(0), cosines.stride(2), HEADS=heads,
+                             BLOCK_HEADS=block_heads, HALF=size // 2, BLOCK_HALF=block_half, INVERSE=inverse,
+                             num_warps=_warps(block_heads * block_half))
+    return made[0], made[1]
+
+
+class _SwiGLU(torch.autograd.Function):
+    """See `swiglu`."""
+
+    @staticmethod
+    def forward(ctx, gate, up):
+        gate, up = gate.contiguous(), up.contiguous()
+        ctx.save_for_backward(gate, up)
+        made = torch.empty_like(gate, dtype=torch.promote_types(gate.dtype, up.dtype))
+        _swiglu[(triton.cdiv(gate.numel(), _ELEMENTS),)](gate, up, made, gate.numel(), BLOCK=_ELEMENTS, num_warps=4)
+        return made
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        gate, up = ctx.saved_tensors
+        grad_gate, grad_up = torch.empty_like(gate), torch.empty_like(up)
+        _swiglu_backward[(triton.cdiv(gate.numel(), _ELEMENTS),)](
+            gate, up, grad.contiguous(), grad_gate, grad_up, gate.numel(), BLOCK=_ELEMENTS, num_warps=4)
+        return grad_gate, grad_up
+
+
+@triton.jit
+def _add_norm(hidden, branch, gain, total, normed, epsilon, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """One row."""
+    start = tl.program_id(0).to(tl.int64) * WIDTH
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    value = tl.load(hidden + start + column, mask=inside, other=0).to(tl.float32)
+    if branch is not None:
+        value += tl.load(branch + start + column, mask=inside, other=0).to(tl.float32)
+        value = value.to(total.dtype.element_ty)
+        tl.store(total + start + column, value, mask=inside)
+        value = value.to(tl.float32)
+    weight = tl.load(gain + column, mask=inside, other=0).to(tl.float32)
+    scale = 1 / tl.sqrt(tl.sum(value * value, 0) / WIDTH + epsilon)
+    tl.store(normed + start + column, (value * scale * weight).to(normed.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _add_norm_backward(total, gain, grad_normed, grad_total, grad_hidden, grad_branch, partial, count, epsilon,
+                       WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """Some rows, of whose gradients of the weight `partial` (programs, width) gets the sum."""
+    program = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    weight = tl.load(gain + column, mask=column < WIDTH, other=0).to(tl.float32)
+    grad_weight = tl.zeros((BLOCK,), tl.float32)
+    for index in range(ROWS):
+        row = program * ROWS + index
+        at = row * WIDTH + column
+        inside = (column < WIDTH) & (row < count)
+        value = tl.load(total + at, mask=inside, other=0).to(tl.float32)
+        grad = tl.load(grad_normed + at, mask=inside, other=0).to(tl.float32)
+        scale = 1 / tl.sqrt(tl.sum(value * value, 0) / WIDTH + epsilon)
+        value *= scale
+        grad_weight += grad * value
+        grad *= weight
+        grad = scale * (grad - value * (tl.sum(grad * value, 0) / WIDTH))
+        if grad_total is not None:
+            grad += tl.load(grad_total + at, mask=inside, other=0).to(tl.float32)
+        tl.store(grad_hidden + at, grad.to(grad_hidden.dtype.element_ty), mask=inside)
+        if grad_branch is not None:
+            tl.store(grad_branch + at, grad.to(grad_branch.dtype.element_ty), mask=inside)
+    if partial is not None:
+        tl.store(partial + program * WIDTH + column, grad_weight, mask=column < WIDTH)
+
+
+@triton.jit
+def _rotate(queries, keys, cosines, sines, rotated_queries, rotated_keys, batch_stride, position_stride,
+            HEADS: tl.constexpr, BLOCK_HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK_HALF: tl.constexpr,
+            INVERSE: tl.constexpr):
+    """One position of a row of the batch."""
+    position, row = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    head, column = tl.arange(0, BLOCK_HEADS)[:, None], tl.arange(0, BLOCK_HALF)[None]
+    inside = (head < HEADS) & (column < HALF)
+    first = (row * tl.num_programs(0) + position) * (2 * HEADS * HALF) + head * (2 * HALF) + column
+    second = first + HALF
+    query_1 = tl.load(queries + first, mask=inside, other=0).to(tl.float32)
+    query_2 = tl.load(queries + second, mask=inside, other=0).to(tl.float32)
+    key_1 = tl.load(keys + first, mask=inside, other=0).to(tl.float32)
+    key_2 = tl.load(keys + second, mask=inside, other=0).to(tl.float32)
+    angle = row * batch_stride + position * position_stride + column
+    cosine_1 = tl.load(cosines + angle, mask=column < HALF, other=0).to(tl.float32)
+    cosine_2 = tl.load(cosines + angle + HALF, mask=column < HALF, other=0).to(tl.float32)
+    sine_1 = tl.load(sines + angle, mask=column < HALF, other=0).to(tl.float32)
+    sine_2 = tl.load(sines + angle + HALF, mask=column < HALF, other=0).to(tl.float32)
+    if INVERSE:
+        sine_1, sine_2 = sine_2, sine_1
+    kind = rotated_queries.dtype.element_ty
+    key_kind = rotated_keys.dtype.element_ty
+    tl.store(rotated_queries + first, (query_1 * cosine_1 + query_2 * sine_1).to(kind), mask=inside)
+    tl.store(rotated_queries + second, (query_2 * cosine_2 + query_1 * sine_2).to(kind), mask=inside)
+    tl.store(rotated_keys + first, (key_1 * cosine_1 + key_2 * sine_1).to(key_kind), mask=inside)
+    tl.store(rotated_keys + second, (key_2 * cosine_2 + key_1 * sine_2).to(key_kind), mask=inside)
+
+
+@triton.jit
+def _swiglu(gate, up, made, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    value = tl.load(gate + at, mask=inside, other=0).to(tl.float32)
+    factor = tl.load(up + at, mask=inside, other=0).to(tl.float32)
+    tl.store(made + at, (value * tl.sigmoid(value) * factor).to(made.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _swiglu_backward(gate, up, grad, grad_gate, grad_up, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    value = tl.load(gate + at, mask=inside, other=0).to(tl.float32)
+    factor = tl.load(up + at, mask=inside, other=0).to(tl.float32)
+    upstream = tl.load(grad + at, mask=inside, other=0).to(tl.float32)
+    sigmoid = tl.sigmoid(value)
+    slope = sigmoid * (1 + value * (1 - sigmoid))
+    tl.store(grad_gate + at, (upstream * factor * slope).to(grad_gate.dtype.element_ty), mask=inside)
+    tl.store(grad_up + at, (upstream * value * sigmoid).to(grad_up.dtype.element_ty), mask=inside)

@@ -1,0 +1,217 @@
+"""The kernels of training against torch's own operations, forward and backward.
+
+Without a GPU they run in Triton's interpreter, whose products have no bfloat16.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from types import ModuleType
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from models import decoder
+from models.decoder import Decoder, DecoderConfig, RMSNorm
+from models.matmul_backends import Linear
+from tests.emulated_cuda import CUDA, REAL, emulated_cuda
+from tests.parity import relative_error
+from tests.triton_stand_in import patch_training
+
+pytest.importorskip("triton")
+DEVICE = CUDA if REAL else torch.device("cpu")
+DTYPES = (torch.float32, torch.float16, *((torch.bfloat16,) if REAL else ()))
+BOUNDS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}  # torch rounds every operation
+KERNELS = ("triton", "stand-in")  # what stands in for them in the emulation of CUDA is compared too
+
+
+@pytest.fixture(scope="module")
+def module() -> ModuleType:
+    from triton import knobs
+
+    if not knobs.runtime.interpret and DEVICE.type == "cpu":
+        pytest.skip("the kernels are compiled here, for a GPU that torch does not see")
+    return importlib.import_module("models.triton_training")
+
+
+@pytest.fixture(params=KERNELS)
+def kernels(module: ModuleType, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    if request.param == "stand-in":
+        patch_training(monkeypatch)
+    return module
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    """A leaf that requires a gradient."""
+    noise = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=noise).to(DEVICE, dtype).requires_grad_()
+
+
+def compare(computed: Callable[[], Sequence[torch.Tensor]], wanted: Callable[[], Sequence[torch.Tensor]],
+            leaves: Sequence[torch.Tensor], bound: float) -> None:
+    """The results and the gradients of `leaves`, which are the same bits a second time."""
+    def results_and_gradients(compute: Callable[[], Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+        results = compute()
+        grads = [random(*result.shape, dtype=result.dtype, seed=9 + index).detach()
+                 for index, result in enumerate(results)]
+        return [*results, *torch.autograd.grad(results, leaves, grads)]
+
+    found, again, true = map(results_and_gradients, (computed, computed, wanted))
+    for one, other, reference in zip(found, again, true, strict=True):
+        assert torch.equal(one, other)
+        assert (one.dtype, one.shape) == (reference.dtype, reference.shape)
+        assert relative_error(one.detach().float(), reference.detach().float()) < bound
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("length", [1, 13])
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("wide", [False, True], ids=["half residual", "float32 residual"])
+def test_a_norm_and_the_addition_before_it(kernels: ModuleType, wide: bool, trained: bool, length: int,
+                                           dtype: torch.dtype) -> None:
+    """The sum is read after the norm too. The gradient of the weight is a sum over blocks of rows."""
+    norm = RMSNorm(48, 1e-5).to(DEVICE, dtype)
+    norm.weight.data = random(48, dtype=dtype, seed=3).detach()
+    norm.weight.requires_grad_(trained)
+    weights = [norm.weight] if trained else []
+    hidden = random(2, length, 48, dtype=torch.float32 if wide else dtype)
+    branch = random(2, length, 48, dtype=dtype, seed=1)
+
+    def added() -> list[torch.Tensor]:
+        return [hidden + branch, norm(hidden + branch)]
+
+    bound = BOUNDS[dtype]
+    compare(lambda: kernels.add_norm(hidden, branch, norm), added, [hidden, branch, *weights], bound)
+    compare(lambda: kernels.add_norm(hidden, None, norm), lambda: [hidden, norm(hidden)], [hidden, *weights], bound)
+    compare(lambda: [kernels.normalise(hidden, norm)], lambda: [norm(hidden)], [hidden, *weights], bound)
+    compare(lambda: kernels.add_norm(hidden, branch, norm)[:1], lambda: added()[:1], [hidden, branch], bound)
+
+    strided, norm.epsilon = hidden.transpose(0, 1), 0.1
+    compare(lambda: kernels.add_norm(strided, branch.transpose(0, 1), norm),
+            lambda: [part.transpose(0, 1) for part in added()], [hidden, branch, *weights], bound)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("heads", "size"), [(3, 16), (4, 24), (2, 64)])
+@pytest.mark.parametrize("rows", [1, 2], ids=["rotation of all rows", "rotation by row"])
+def test_a_rotation(kernels: ModuleType, rows: int, heads: int, size: int, dtype: torch.dtype) -> None:
+    config = DecoderConfig(width=heads * size, layers=0, heads=heads, mlp_width=8)
+    network = Decoder(config).to(DEVICE)
+    positions = torch.stack([torch.arange(5), torch.arange(5) + 7])[:rows].to(DEVICE)
+    rotation = tuple(part.to(dtype) for part in network.rotation(positions))
+    queries, keys = random(2, 5, config.width, dtype=dtype), random(2, 5, config.width, dtype=dtype, seed=1)
+
+    def wanted() -> list[torch.Tensor]:
+        split = (part.unflatten(-1, (heads, size)).transpose(1, 2) for part in (queries, keys))
+        return [decoder._rotate(part, rotation) for part in split]
+
+    compare(lambda: kernels.rotate(queries, keys, heads, rotation), wanted, [queries, keys], BOUNDS[dtype])
+    found = kernels.rotate(queries, keys, heads, rotation)
+    assert all(part.transpose(1, 2).is_contiguous() for part in found)
+    joined = torch.stack([queries, keys], 2)  # views of it are not contiguous
+    again = kernels.rotate(joined[:, :, 0], joined[:, :, 1], heads, rotation)
+    assert all(map(torch.equal, found, again))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 5), (1, 33, 72)])
+def test_swiglu(kernels: ModuleType, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    gate, up = random(*shape, dtype=dtype), random(*shape, dtype=dtype, seed=1)
+    with torch.no_grad():
+        gate.mul_(6)
+        gate[0, 0, :3] = torch.tensor([-200.0, 200.0, 0.0])
+    compare(lambda: [kernels.swiglu(gate, up)], lambda: [F.silu(gate) * up], [gate, up], BOUNDS[dtype])
+    compare(lambda: [kernels.swiglu(gate.transpose(1, 2), up.transpose(1, 2))],
+            lambda: [(F.silu(gate) * up).transpose(1, 2)], [gate, up], BOUNDS[dtype])
+    compare(lambda: [kernels.swiglu(gate, gate)], lambda: [F.silu(gate) * gate], [gate], BOUNDS[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_products_of_the_same_rows(module: ModuleType, dtype: torch.dtype) -> None:
+    """Of which some weights are trained, and one result may be without use; a wrapped layer is called itself."""
+    layers = [Linear(48, outputs, bias=False).to(DEVICE, dtype) for outputs in (48, 16, 32)]
+    layers[1].weight.requires_grad_(False)
+    rows, trained = random(2, 5, 48, dtype=dtype), [layers[0].weight, layers[2].weight]
+
+    def wanted() -> list[torch.Tensor]:
+        return [layer(rows) for layer in layers]
+
+    compare(lambda: module.linear(rows, layers), wanted, [rows, *trained], BOUNDS[dtype])
+    compare(lambda: module.linear(rows, layers)[1:], lambda: wanted()[1:], [rows, trained[1]], BOUNDS[dtype])
+    calls: list[nn.Module] = []
+    layers[0].register_forward_hook(lambda layer, *_: calls.append(layer))
+    compare(lambda: module.linear(rows, layers), wanted, [rows, *trained], BOUNDS[dtype])
+    assert len(calls) == 3
+
+
+def weighted_sum(states: torch.Tensor) -> torch.Tensor:
+    """The squares alone, whose sum a norm keeps constant, would have no gradient."""
+    return (states.float() * random(*states.shape, seed=5).detach().to(states.device)).sum()
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("trained", [False, True], ids=["frozen", "trained"])
+@pytest.mark.parametrize("precision", ["float32", "half", "autocast"])
+@pytest.mark.parametrize("theta", [None, 10_000.0])
+def test_a_decoder_learns_as_by_torch(module: ModuleType, monkeypatch: pytest.MonkeyPatch, theta: float | None,
+                                      precision: str, trained: bool, checkpointing: bool) -> None:
+    """In half precision, and under autocast with frozen weights in half precision or trained ones in float32."""
+    torch.manual_seed(0)
+    network = Decoder(DecoderConfig(width=48, layers=2, heads=3, mlp_width=72, rotary_theta=theta)).to(DEVICE)
+    network.activation_checkpointing = checkpointing
+    network.requires_grad_(trained)
+    half = torch.bfloat16 if REAL or precision == "autocast" else torch.float16
+    if precision == "half" or (precision == "autocast" and not trained):
+        network.to(half)
+    hidden = random(2, 7, 48, dtype=half if precision == "half" else torch.float32)
+    leaves = [hidden, *network.parameters()] if trained else [hidden]
+
+    def states_and_gradients(kernels: ModuleType | None) -> list[torch.Tensor]:
+        monkeypatch.setattr(decoder, "training_kernels", lambda value: kernels)
+        with torch.autocast(DEVICE.type, torch.bfloat16) if precision == "autocast" else nullcontext():
+            states = network(hidden)
+        return [states, *torch.autograd.grad(weighted_sum(states), leaves)]
+
+    bound = 1e-4 if precision == "float32" else 5e-3 if half is torch.float16 else 4e-2
+    for one, other in zip(states_and_gradients(module), states_and_gradients(None), strict=True):
+        assert one.dtype == other.dtype
+        assert relative_error(one.detach().float(), other.detach().float()) < bound
+
+
+@pytest.mark.parametrize("triton", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_they_run_on_a_gpu_without_a_cache(triton: bool, dtype: torch.dtype) -> None:
+    """Only a GPU has a backward pass: torch's engine asks its driver for a context."""
+    torch.manual_seed(0)
+    network = Decoder(DecoderConfig(width=48, layers=2, heads=3, mlp_width=72)).to(dtype)
+    hidden = torch.randn(2, 7, 48, dtype=dtype)
+    wanted = network(hidden)
+    weighted_sum(wanted).backward()
+    grads = [value.grad for value in network.parameters()]
+    with emulated_cuda(triton=triton) as state:
+        network.zero_grad()
+        found = network.to(CUDA)(hidden.to(CUDA))
+        assert relative_error(found.detach().cpu().float(), wanted.detach().float()) < 3 * BOUNDS[dtype]
+        assert {name for name, kernel in state.kernels.items() if kernel.launches} == (
+            {"add_norm", "rotate", "swiglu"} if triton and not REAL else set())
+        if REAL:
+            weighted_sum(found).backward()
+            for one, other in zip(network.parameters(), grads, strict=True):
+                assert one.grad is not None
+                assert other is not None
+                assert relative_error(one.grad.cpu().float(), other.float()) < 3 * BOUNDS[dtype]
+
+
+def test_where_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where torch compiles the layers, on another device or in another type."""
+    with emulated_cuda(triton=True):
+        there = torch.zeros(1, 2, 48, device=CUDA)
+        assert decoder.training_kernels(there) is not None
+        assert decoder.training_kernels(there.cpu()) is None
+        assert decoder.training_kernels(there.double()) is None
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+        assert decoder.training_kernels(there) is None
