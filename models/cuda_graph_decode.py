@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from models import merged_adapters
-from models.base import PreparedVoice, Sampling
+from models.base import PreparedVoice, Sampling, Voice
 from models.generate import Stepper, rounded_up
 from models.speech_network import SpeechNetwork
 
@@ -146,7 +146,8 @@ class CUDAGraphStepper(Stepper):
         self._of_these_texts: dict[int, torch.cuda.CUDAGraph] = {}
         self._merges: dict[GraphKey, torch.cuda.CUDAGraph] = {}  # by the state of the adapters
 
-    def prefill(self, texts: Sequence[torch.Tensor], voices: Sequence[PreparedVoice], sampling: Sampling) -> None:
+    def prefill(self, texts: Sequence[torch.Tensor], voices: Sequence[Voice | PreparedVoice],
+                sampling: Sampling) -> None:
         """See `Stepper`; the adapters must not be switched before the texts end."""
         super().prefill(texts, voices, sampling)
         sampler = self.sampler

@@ -52,9 +52,7 @@ def generate(network: SpeechNetwork, texts: Sequence[np.ndarray], voices: Sequen
     assert stepper.texts == len(texts)
     assert stepper.capacity >= capacity
     assert stepper.max_codes >= max_codes
-    prepared = {id(voice): voice if isinstance(voice, PreparedVoice) else prepare_voice(network, voice, device)
-                for voice in voices}
-    stepper.prefill(ids, [prepared[id(voice)] for voice in voices], sampling)
+    stepper.prefill(ids, voices, sampling)
     *_, (_, results) = decode_steps(stepper, limits)
     return [result for result in results if result is not None]
 
@@ -92,8 +90,7 @@ def stream(network: SpeechNetwork, text: np.ndarray, voice: Voice | PreparedVoic
     max_codes = min(limit, network.config.max_codes)
     stepper = stepper or Stepper(network, 1, cache_capacity(network.config, len(ids), max_codes), max_codes, device,
                                  is_guided(network, sampling))
-    prepared = voice if isinstance(voice, PreparedVoice) else prepare_voice(network, voice, device)
-    stepper.prefill([ids], [prepared], sampling)
+    stepper.prefill([ids], [voice], sampling)
     yielded = 0
     for codes, (result,) in decode_steps(stepper, [limit]):
         chunk = (result.codes if result else codes[0])[yielded:]
@@ -173,7 +170,8 @@ class Stepper:
         """Rows in use: one per text, and with guidance another one per text that has its text dropped."""
         return 2 * self.texts if self.sampler.uses_guidance else self.texts
 
-    def prefill(self, texts: Sequence[torch.Tensor], voices: Sequence[PreparedVoice], sampling: Sampling) -> None:
+    def prefill(self, texts: Sequence[torch.Tensor], voices: Sequence[Voice | PreparedVoice],
+                sampling: Sampling) -> None:
         """Process the texts' ids (T,): afterwards `hidden` is that of each row's start-of-speech token."""
         sampling = sampling if self.network.guided else replace(sampling, guidance=0.0)
         start, used = self.network.decoding_start(sampling.position_scheme)
@@ -181,7 +179,13 @@ class Stepper:
         assert self.rows <= self.max_rows
         self.code_position.fill_(start)
         conditioning, copies = self.network.config.conditioning_length, self.rows // self.texts
-        keys_and_values = torch.stack([voice.keys_and_values for voice in voices], 2)
+        merged_adapters.update_norms(self.step_layers)
+        adapted = self.layers_to_merge()
+        self.merge(adapted)
+        with merged_adapters.used(adapted):
+            prepared = {id(voice): voice if isinstance(voice, PreparedVoice) else prepare_voice(
+                self.network, voice, self.steps.device) for voice in voices}
+        keys_and_values = torch.stack([prepared[id(voice)].keys_and_values for voice in voices], 2)
         cache = self._cache_for(keys_and_values)
         self.guarded = sampling.alignment_guard and bool(self.network.config.aligned_heads)
         cache.watched = frozenset(layer for layer, _ in self.network.config.aligned_heads if self.guarded)
@@ -189,9 +193,6 @@ class Stepper:
         rows, lengths = self._embedded(texts)
         at = conditioning + torch.arange(rows.shape[1], device=rows.device)[None].expand(self.rows, -1)
         cache.span, cache.aligned = conditioning + rows.shape[1], False
-        merged_adapters.update_norms(self.step_layers)
-        adapted = self.layers_to_merge()
-        self.merge(adapted)
         with merged_adapters.used(adapted):
             hidden = self.network.hidden_states(rows, cache.rows(self.rows), at)
         last = lengths.repeat(copies) - 1

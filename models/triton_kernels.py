@@ -99,7 +99,7 @@ def _many_rows_blocks(rows: int, width: int, outputs: int) -> tuple[int, int, in
     """
     few, narrow = rows <= 16, outputs <= 1280
     block_outputs, wanted, warps, stages = (
-        ((16, 256, 4, 4) if narrow else (32, 128, 4, 4)) if few else (16, 128, 4, 4) if narrow else (32, 128, 8, 3))
+        ((16, 256, 4, 4) if narrow else (32, 128, 4, 4)) if few else (16, 128, 4, 4) if narrow else (32, 64, 4, 4))
     return block_outputs, next(size for size in (256, 128, 64) if size <= wanted and width % size == 0), warps, stages
 
 
@@ -156,7 +156,7 @@ def _attend_blocks(programs: int, span: int) -> tuple[int, int]:
     """Positions and warps of a block of `_attend`: the fastest of those tried on an H100."""
     if programs <= 128:
         return (128, 4) if span <= 128 else (256, 8)
-    return (128, 4) if programs <= 512 else (64, 4)
+    return 64, 4
 
 
 @triton.jit
