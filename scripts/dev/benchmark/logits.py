@@ -22,8 +22,8 @@ def costs(bench: Bench, part: str, models: Mapping[str, Any], samples: list[Samp
     """Relative error of the logits, and how often the top-1 code is the same, in each precision.
 
     `logits` of a model and a sample on a device are teacher-forced, (U + 1, codes), in float32, with guidance where the
-    model has it: all in one pass or, if its last argument is true, code by code as while speaking. On a GPU steps have
-    kernels of their own, so there the first sample is computed in steps too.
+    model has it: all in one pass or, if its last argument is true, code by code as while speaking. On a GPU steps in
+    half precision have kernels of their own, so there the first sample is computed in steps too.
     """
     cpu, on_cpu = torch.device("cpu"), models["float32"]
     if bench.device.type != "cpu":
@@ -33,7 +33,7 @@ def costs(bench: Bench, part: str, models: Mapping[str, Any], samples: list[Samp
     for name, model in models.items():
         if model is on_cpu:
             continue
-        for by_steps in (False, True) if bench.device.type == "cuda" else (False,):
+        for by_steps in (False, True) if bench.device.type == "cuda" and name != "float32" else (False,):
             compared = samples[:1] if by_steps else samples
             made = [logits(model, sample, bench.device, by_steps).cpu() for sample in compared]
             pairs = list(zip(made, wanted, strict=False))

@@ -61,6 +61,7 @@ def measure(bench: Bench) -> BenchmarkResults:
     rows = [BenchmarkRow(PART, str(variant), "s/s", found[str(variant)], package, _times(variant, bench),
                          _bound(variant, best, length_s))
             for variant in variants]
+    bench.keep(rows)
     return BenchmarkResults(tuple(rows), tuple(_costs(bench, models, codes, voice)))
 
 

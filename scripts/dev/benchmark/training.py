@@ -94,8 +94,8 @@ def measure(bench: Bench) -> BenchmarkResults:
 
 
 def with_batches(sizes: BenchmarkSizes, count: int) -> BenchmarkSizes:
-    """The same with batches of so many clips, and at least two of them in an epoch."""
-    return replace(sizes, batch_size=count, clips=max(sizes.clips, 2 * count))
+    """The same with batches of so many clips; of larger ones an epoch has 16, as of fewer a third is padding."""
+    return sizes if count == sizes.batch_size else replace(sizes, batch_size=count, clips=16 * count)
 
 
 def _scope(bench: Bench, scope: Scope, name: str) -> list[BenchmarkRow]:
