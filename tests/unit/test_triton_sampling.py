@@ -76,6 +76,7 @@ class Samplers:
         assert not self.arrived.any()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("guidance", [0.0, 0.7])
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"min_p": 0.0, "temperature": 1.3},
@@ -147,6 +148,7 @@ def compare(module: ModuleType, lengths: list[int], size: int, kind: torch.dtype
     return guards[0]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("size", "kind"), [(24, torch.float32), (64, torch.float16), (64, torch.bfloat16)], ids=str)
 @pytest.mark.parametrize(("lengths", "seen"), [([1], 1), ([6, 40], 30), ([70, 4, 25], 4), ([300, 5, 130, 60], 290)],
                          ids=str)

@@ -67,6 +67,7 @@ def compare(computed: Callable[[], Sequence[torch.Tensor]], wanted: Callable[[],
         assert relative_error(one.detach().float(), reference.detach().float()) < bound
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("length", [1, 13])
 @pytest.mark.parametrize("trained", [False, True])
@@ -153,6 +154,7 @@ def weighted_sum(states: torch.Tensor) -> torch.Tensor:
     return (states.float() * random(*states.shape, seed=5).detach().to(states.device)).sum()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("trained", [False, True], ids=["frozen", "trained"])
 @pytest.mark.parametrize("precision", ["float32", "half", "autocast"])
