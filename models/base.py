@@ -380,6 +380,11 @@ class LanguageModel(Protocol):
         """Memory that `generate` takes for each text of a batch whose longest has so many ids; the cache of keys."""
         ...
 
+    @property
+    def merges_adapters(self) -> bool:
+        """Whether `generate` merges adapters into weights that all rows of a batch read."""
+        ...
+
     def has_buffers(self, texts: int, text_length: int, sampling: Sampling) -> bool:
         """Whether buffers for such a batch are left of an earlier one, so that it takes no more memory."""
         ...

@@ -8,6 +8,7 @@ with other options replay the same graph.
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache
@@ -56,6 +57,10 @@ class DelayedGraph:
         self._pool, self._ran = pool, False
         self._graph: torch.cuda.CUDAGraph | None = None
 
+    @property
+    def captured(self) -> bool:
+        return self._graph is not None
+
     def __call__(self, compute: Callable[[], object]) -> None:
         """`compute`, which must be the same computation in each call."""
         if not self._ran:
@@ -84,6 +89,7 @@ class GraphCache:
         self._parameters: list[dict[str, nn.Parameter | None]] = []  # of the module and its parts
         self._weights: list[tuple[int, int, torch.dtype]] = []
         self._pool: Any = None
+        self._graphs = weakref.WeakSet[DelayedGraph]()  # of the pool
 
     def __reduce__(self) -> tuple[type[GraphCache], tuple[int]]:
         return type(self), (self._most,)
@@ -102,7 +108,9 @@ class GraphCache:
 
     def graph(self) -> DelayedGraph:
         """A graph in the cache's memory pool, for an object that is kept."""
-        return DelayedGraph(self._pool_handle)
+        made = DelayedGraph(self._pool_handle)
+        self._graphs.add(made)
+        return made
 
     def check_weights(self, module: nn.Module) -> bool:
         """Drop everything if weights of `module` have changed their addresses or types since the last call.
@@ -122,10 +130,11 @@ class GraphCache:
     def clear(self) -> None:
         """Drop everything; the memory is free for other tensors."""
         self._kept.clear()
-        self._pool = None  # a pool whose graphs are gone cannot be captured into again
+        self._pool = None
 
     def _pool_handle(self) -> Any:
-        if self._pool is None:
+        """That of the graphs there are: into a pool whose graphs are gone nothing can be captured again."""
+        if self._pool is None or not any(graph.captured for graph in self._graphs):
             self._pool = torch.cuda.graph_pool_handle()
         return self._pool
 
@@ -145,6 +154,7 @@ class CUDAGraphStepper(Stepper):
         self._graphs: dict[GraphKey, dict[int, torch.cuda.CUDAGraph]] = {}  # by what they were captured with, and span
         self._of_these_texts: dict[int, torch.cuda.CUDAGraph] = {}
         self._merges: dict[GraphKey, torch.cuda.CUDAGraph] = {}  # by the state of the adapters
+        self._merged: list[Any] = []  # tensors that graphs read, which must live as long
 
     def prefill(self, texts: Sequence[torch.Tensor], voices: Sequence[Voice | PreparedVoice],
                 sampling: Sampling) -> None:
@@ -161,6 +171,7 @@ class CUDAGraphStepper(Stepper):
             if state not in self._merges:
                 self._merges[state] = capture(lambda: merged_adapters.merge(layers), lambda: None)
             self._merges[state].replay()
+            self._merged = [layer.merged_weight for layer in layers]
 
     def advance(self) -> None:
         """Sample the next code of each row and process it."""

@@ -217,9 +217,9 @@ class Stepper:
 
     def layers_to_merge(self) -> list[nn.Module]:
         """Those of them whose adapter is merged into the weight, for the kernels of a step on a GPU."""
-        adapted = list(filter(merged_adapters.adapted, self.step_layers))
-        half = adapted and next(adapted[0].parameters()).dtype is not torch.float32
-        return adapted if half and _kernels(self.steps.device) is not None else []
+        if not merges_adapters(self.network, self.steps.device):
+            return []
+        return list(filter(merged_adapters.adapted, self.step_layers))
 
     def merge(self, layers: Sequence[nn.Module]) -> None:
         """Merge the adapters of these layers as they are now."""
@@ -315,6 +315,11 @@ def cache_type(network: SpeechNetwork, vectors: torch.Tensor) -> torch.dtype:
     if vectors.device.type == "cuda":
         return vectors.dtype
     return torch.bfloat16 if is_quantized(network) else torch.float32
+
+
+def merges_adapters(network: SpeechNetwork, device: torch.device) -> bool:
+    """Whether adapters are merged for a step: on a GPU where Triton compiles, in half precision."""
+    return _kernels(device) is not None and next(network.transformer.parameters()).dtype is not torch.float32
 
 
 def _kernels(device: torch.device) -> ModuleType | None:

@@ -159,6 +159,11 @@ class TransformerLanguageModel:
         states = self.max_speech_length * decoder.width * first.itemsize if self.module.keeps_hidden_states else 0
         return cache + states
 
+    @property
+    def merges_adapters(self) -> bool:
+        """See `models.base.LanguageModel`."""
+        return generate.merges_adapters(self.module, self.device)
+
     def has_buffers(self, texts: int, text_length: int, sampling: Sampling) -> bool:
         """See `models.base.LanguageModel`."""
         stepper = self._steppers.get((texts, generate.is_guided(self.module, sampling)))

@@ -26,7 +26,8 @@ def merge(layers: Iterable[Any]) -> None:
     """Compute the merged weights of adapted layers; what DoRA keeps must be up to date."""
     for layer in layers:
         name, weight = _active(layer), layer.base_layer.weight
-        if getattr(layer, "merged_weight", None) is None:
+        before = getattr(layer, "merged_weight", None)
+        if before is None or (before.dtype, before.device) != (weight.dtype, weight.device):
             layer.merged_weight = torch.empty_like(weight, requires_grad=False)
         variant = _variant(layer)
         if variant is None and name not in getattr(layer, "lora_E", {}):  # LoRA: weights are read and written once
@@ -71,7 +72,9 @@ def weight(layer: Any) -> torch.Tensor | None:
         return getattr(layer, "weight", None)
     if _active(layer) is None:
         return layer.base_layer.weight
-    return getattr(layer, "merged_weight", None) if adapted(layer) else None
+    merged = getattr(layer, "merged_weight", None)
+    fits = merged is not None and merged.dtype == layer.base_layer.weight.dtype
+    return merged if fits and adapted(layer) else None
 
 
 def _active(layer: Any) -> str | None:

@@ -120,7 +120,8 @@ def _early(rows: torch.Tensor) -> dict[str, Any]:
 
 @lru_cache
 def _launches_early(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= _EARLY_LAUNCHES
+    return (device.type == "cuda" and torch.version.hip is None
+            and torch.cuda.get_device_capability(device) >= _EARLY_LAUNCHES)
 
 
 def rotation(decoder: Any, cache, positions: torch.Tensor) -> tuple[torch.Tensor, ...] | None:

@@ -16,6 +16,7 @@ kernels and their rounding, streams, the limits of memory, and torch.compile.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -30,6 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from tests.triton_stand_in import Kernel, patch_triton
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+_POOLS = itertools.count()  # of graphs
 REAL = torch.cuda.is_available()  # before anything is emulated
 aten = torch.ops.aten
 _INDEXING = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
@@ -342,7 +344,7 @@ def emulated_cuda(capability: tuple[int, int] = (9, 0), free_bytes: int = 80 * 2
             "is_current_stream_capturing": lambda: state.capturing is not None, "device_count": lambda: 1,
             "is_bf16_supported": lambda including_emulation=True: True, "current_device": lambda: 0,
             "empty_cache": lambda: None,
-            "graph_pool_handle": lambda: (0, 0),
+            "graph_pool_handle": lambda: (0, next(_POOLS)),
             "get_rng_state": lambda device=None: torch.get_rng_state(),  # random numbers are those of the CPU
             "set_rng_state": lambda value, device=None: torch.set_rng_state(value),
             "memory_reserved": lambda device=None: 0, "memory_allocated": lambda device=None: 0,

@@ -52,7 +52,9 @@ from models.base import Family, Generated, LanguageModel, PreparedVoice, Samplin
 from models.registry import family as family_named
 
 _CACHE_SHARE = 0.5  # of the free memory, for the caches of texts that are generated together
-_MAX_GPU_CACHE = 6 * 2**30  # bytes of it on a GPU, which other jobs may share: more texts together gain little
+# Bytes of a batch's caches on a GPU, which other jobs may share; those of smaller batches, which are kept, take less
+# than as much again.
+_MAX_GPU_CACHE = 3 * 2**30
 
 
 @dataclass(frozen=True)
@@ -133,11 +135,11 @@ class TTSModel:
         """`LanguageModel.generate`, each text with the adapters of its language, in batches that fit into memory.
 
         On a GPU a batch is padded to a power of two with copies of its last text, because each size needs a CUDA graph.
-        Texts that need different adapters do not share a batch, nor on a GPU those that need some and none: a step is
-        fast there with adapters that are merged into the weights.
+        Texts that need different adapters do not share a batch; nor, where adapters are merged into the weights, do
+        those that need some and none.
         """
         wanted = list(map(self.adapters_of, languages))
-        if self.device.type != "cuda" and (first := next(filter(None, wanted), None)):
+        if not self.lm.merges_adapters and (first := next(filter(None, wanted), None)):
             wanted = [adapters or first for adapters in wanted]
         if len(groups := list(dict.fromkeys(wanted))) > 1:
             by_index: dict[int, Generated] = {}
@@ -148,12 +150,12 @@ class TTSModel:
                 by_index |= dict(zip(own, made, strict=True))
             return [by_index[index] for index in range(len(texts))]
         longest, found = max(map(len, texts)), list[Generated]()
-        most = self._batch_size(len(texts))
-        if not self.lm.has_buffers(most, longest, sampling):
-            needed = self.lm.decode_bytes(longest, sampling)
-            if not self._fits(needed * most):
-                self.lm.free_buffers()  # of other batches
-                most = self._fitting(needed, most)
+        most, needed = self._batch_size(len(texts)), self.lm.decode_bytes(longest, sampling)
+        if self.device.type == "cuda":
+            most = min(most, 1 << max(1, _MAX_GPU_CACHE // needed).bit_length() - 1)
+        if not self.lm.has_buffers(most, longest, sampling) and not self._fits(needed * most):
+            self.lm.free_buffers()  # of other batches
+            most = self._fitting(needed, most)
         freed = False  # whether one text ran out of memory, and gets another try
         while rest := len(texts) - len(found):
             count = min(most, rest)
@@ -190,20 +192,14 @@ class TTSModel:
 
     def _fitting(self, needed: int, count: int) -> int:
         """How many of `count` texts to generate at once if each needs `needed` bytes; on a GPU a power of two."""
-        most = self._cache_bytes()
-        fitting = count if most is None else max(1, min(count, most // needed))
+        free = compute.free_bytes(self.device)
+        fitting = count if free is None else max(1, min(count, int(_CACHE_SHARE * free) // needed))
         return fitting if fitting == count else 1 << fitting.bit_length() - 1
 
     def _fits(self, needed: int) -> bool:
         """Whether so many bytes are free for buffers."""
-        most = self._cache_bytes()
-        return most is None or needed <= most
-
-    def _cache_bytes(self) -> int | None:
-        """The bytes that buffers may take; None if it is not known what is free."""
         free = compute.free_bytes(self.device)
-        most = None if free is None else int(_CACHE_SHARE * free)
-        return most if self.device.type != "cuda" else _MAX_GPU_CACHE if most is None else min(most, _MAX_GPU_CACHE)
+        return free is None or needed <= _CACHE_SHARE * free
 
     def adapters_of(self, language: str) -> Adapters | None:
         """The adapters of `language`, or None."""

@@ -144,7 +144,7 @@ class SpeechEvaluator:
 
     def speak(self, model: TTSModel, texts: Sequence[tuple[str, str]], sampling: Sampling,
               progress: ProgressCallback = no_progress) -> list[EvaluatedSentence]:
-        """Each pair of language and text, in the model's voices in rotation per language. Languages share batches."""
+        """Each pair of language and text, in the model's voices in rotation per language, which can share batches."""
         items, prepared = self.with_voices(model, texts), PreparedVoices()
         languages = list(dict.fromkeys(language for language, _ in texts))
         unit = f"{language_name(languages[0])} sentences" if len(languages) == 1 else "sentences"
@@ -177,7 +177,7 @@ def evaluate_languages(evaluator: SpeechEvaluator, model: TTSModel,
                        sentences: Mapping[str, Sequence[HeldOutSentence]], sampling: Sampling,
                        progress: ProgressCallback = no_progress
                        ) -> dict[str, tuple[CorpusScore, list[EvaluatedSentence]]]:
-    """`evaluate_language` for several languages, whose sentences share batches."""
+    """`evaluate_language` for several languages, whose sentences can share batches."""
     spoken = evaluator.speak(model, readable_texts(model, sentences), sampling, progress)
     found = {}
     for language, some in sentences.items():

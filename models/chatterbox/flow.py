@@ -23,9 +23,9 @@ from models.cuda_graph_decode import GraphCache
 from models.matmul_backends import Linear
 
 FLOW_STEPS, FLOW_GUIDANCE = 10, 0.7  # as published
-# On CUDA codes are padded to a multiple, because each length needs its own graphs: with a prompt of 10 s, 19 lengths
+# On CUDA codes are padded to a multiple, because each length needs its own graphs: with a prompt of 10 s, 25 lengths
 # reach a minute of speech, and 384 codes on average become a twelfth more. Those used last are kept.
-_CODES_UNIT, _KEPT_LENGTHS = 64, 12
+_CODES_UNIT, _KEPT_LENGTHS = 64, 24
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from core import compute
+from core.model import loading
 from core.model.adapters import AdapterPlan, Adapters
 from core.model.loading import TTSModel, load_extension
 from core.model.precision import Precision
@@ -127,6 +128,45 @@ def test_graphs_of_tritons_kernels_compute_the_plain_step(world: World, voice: V
         assert story(model(world, CUDA, kind, torch.bfloat16)) == captured
 
 
+def test_texts_with_merged_adapters_and_without_do_not_share_a_batch(world: World, voice: Voice,
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where they are merged: by Triton's kernels, in half precision."""
+    pytest.importorskip("triton")
+    languages, sizes = ("am", "en", "am", "en", "am"), list[int]()
+    for triton, dtype, wanted in ((True, torch.bfloat16, [3, 2]), (True, torch.float32, [5]),
+                                  (False, torch.bfloat16, [5])):
+        if REAL and not triton:
+            continue
+        with emulated_cuda(triton=triton):
+            tts = model(world, CUDA, "lora", dtype)
+            generate = tts.lm.generate
+            sizes.clear()
+            monkeypatch.setattr(tts.lm, "generate", lambda texts, *others, generate=generate: sizes.append(
+                len({id(text) for text in texts})) or generate(texts, *others))
+            speak(tts, voice, languages=languages)
+            assert sizes == wanted, (triton, dtype)
+
+
+def test_the_caches_of_a_batch_are_bounded(world: World, voice: Voice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a bounded batch keeps its buffers: the next one like it captures nothing."""
+    languages, sizes = ("am", "en", "am", "en", "am"), list[int]()
+    wanted = speak(model(world, CPU), voice, languages=languages)
+    with emulated_cuda() as state:
+        tts = model(world, CUDA)
+        generate, needed = tts.lm.generate, tts.lm.decode_bytes(max(
+            len(tts.front_end.encode(text, language)) for text, language in (("ሀለመ ሰረቀ", "am"), (ENGLISH[0], "en"))),
+            SAMPLING)
+        monkeypatch.setattr(loading, "_MAX_GPU_CACHE", 3 * needed)
+        monkeypatch.setattr(tts.lm, "generate", lambda texts, *others: sizes.append(len(texts)) or generate(
+            texts, *others))
+        made = []
+        for _ in range(2):
+            assert speak(tts, voice, languages=languages) == wanted
+            made.append(state.captures)
+        assert sizes == [2, 2, 1] * 2
+        assert made[0] == made[1]
+
+
 @pytest.mark.skipif(REAL, reason="a GPU does not count what the host reads")
 def test_the_host_waits_for_the_gpu_once_in_eight_codes(world: World, voice: Voice) -> None:
     """Beside what any text costs."""
@@ -182,7 +222,7 @@ def test_graphs_of_longer_spans_have_the_adapters_and_the_guard(world: World, vo
 
 
 def test_like_requests_capture_nothing_new(world: World, voice: Voice) -> None:
-    """Batches of any size are filled up to one that has graphs; texts with adapters have their own."""
+    """Batches of any size are and of any rows with adapters are filled up to a size that has graphs."""
     batches = [("am",), ("am", "en"), ("am", "en", "en"), ("en", "am", "am", "am")]
     plain = model(world, CPU, "lora")
     wanted = [speak(plain, voice, languages=languages) for languages in batches]
@@ -191,7 +231,7 @@ def test_like_requests_capture_nothing_new(world: World, voice: Voice) -> None:
         for _ in range(2):
             assert [speak(tts, voice, languages=languages) for languages in batches] == wanted
             made.append(state.captures)
-        assert REAL or made == [4, 4]  # of one and four texts with adapters, of one and two without
+        assert REAL or made == [3, 3]  # of one, two and four texts
 
 
 def test_longer_texts_of_a_size_capture_nothing_new(world: World, voice: Voice) -> None:

@@ -96,6 +96,17 @@ def test_the_lengths_used_last_are_kept() -> None:
     assert len(cache) == 2
 
 
+def test_into_a_pool_whose_graphs_are_gone_nothing_is_captured() -> None:
+    """They were dropped for others; a real GPU refuses such a capture."""
+    with emulated_cuda():
+        cache, value, pools = GraphCache(1), torch.zeros(1, device=CUDA), []
+        for key in "aabb":
+            cache.get(key, cache.graph)(lambda: value.add_(1))
+            pools.append(cache._pool)
+    assert pools[0] is None
+    assert pools[1] == pools[2] != pools[3]
+
+
 def test_a_copy_of_a_flow_has_graphs_of_its_own() -> None:
     with emulated_cuda():
         flow = made(SMALL, 4).to(CUDA)
