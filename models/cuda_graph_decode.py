@@ -58,7 +58,7 @@ class DelayedGraph:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     @property
-    def captured(self) -> bool:
+    def has_graph(self) -> bool:
         return self._graph is not None
 
     def __call__(self, compute: Callable[[], object]) -> None:
@@ -134,7 +134,7 @@ class GraphCache:
 
     def _pool_handle(self) -> Any:
         """That of the graphs there are: into a pool whose graphs are gone nothing can be captured again."""
-        if self._pool is None or not any(graph.captured for graph in self._graphs):
+        if self._pool is None or not any(graph.has_graph for graph in self._graphs):
             self._pool = torch.cuda.graph_pool_handle()
         return self._pool
 
