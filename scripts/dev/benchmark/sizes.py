@@ -122,7 +122,10 @@ def fill_randomly(module: nn.Module, seed: int = 0) -> None:
 
     They are drawn where the module is: a GPU takes no time for what a CPU takes seconds for.
     """
-    generator = torch.Generator(next(module.parameters()).device).manual_seed(seed)
+    on_cpu = next(module.parameters()).device.type == "cpu"
+    generator = torch.Generator().manual_seed(seed) if on_cpu else None
+    if generator is None:
+        torch.cuda.manual_seed(seed)
     for key, value in module.state_dict().items():
         match key.rpartition(".")[2]:
             case "window" | "_mel_filters":
