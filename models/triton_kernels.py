@@ -69,8 +69,8 @@ def linear(rows: torch.Tensor, layers: Sequence[nn.Module], norm: nn.Module | No
     elif norm is not None:
         of_norm = (_ROOT_MEAN_SQUARE, norm.weight, None, norm.epsilon)
     norm_kind, gain, shift, epsilon = of_norm
-    given = (rows, gain, shift, *_filled(weights), *_filled([base.bias for base in bases]), residual, made, len(rows),
-             outputs, epsilon)
+    given = (rows, gain, shift, *_filled(weights), *_filled([base.bias for base in bases]), residual, made, outputs,
+             epsilon)
     chosen = {"PARTS": parts, "NORM": norm_kind, "ACTIVATION": _ACTIVATIONS[activation], "WIDTH": width}
     if len(rows) <= _FEW:
         block_outputs, warps = _few_rows_blocks(width, outputs, activation == "swiglu")
@@ -80,7 +80,7 @@ def linear(rows: torch.Tensor, layers: Sequence[nn.Module], norm: nn.Module | No
     else:
         block_outputs, block_width, warps, stages = _many_rows_blocks(len(rows), width, outputs * parts)
         _many_rows[(triton.cdiv(outputs, block_outputs), parts)](
-            *given, WIDE=weights[0].dtype in _WIDE, BLOCK_ROWS=max(16, triton.next_power_of_2(len(rows))),
+            *given, len(rows), WIDE=weights[0].dtype in _WIDE, BLOCK_ROWS=max(16, triton.next_power_of_2(len(rows))),
             BLOCK_OUTPUTS=block_outputs, BLOCK_WIDTH=block_width, num_warps=warps, num_stages=stages, **chosen)
     return made
 
@@ -161,23 +161,16 @@ def _attend_blocks(programs: int, span: int) -> tuple[int, int]:
 
 
 @triton.jit
-def _few_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2, residual, made, row_count, outputs,
-              epsilon, WIDTH: tl.constexpr, PARTS: tl.constexpr, NORM: tl.constexpr, ACTIVATION: tl.constexpr,
+def _few_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2, residual, made, outputs, epsilon,
+              WIDTH: tl.constexpr, PARTS: tl.constexpr, NORM: tl.constexpr, ACTIVATION: tl.constexpr,
               ROWS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_WIDTH: tl.constexpr, EARLY: tl.constexpr):
     """A block of outputs of one part, for all rows; all its weights are read at once."""
     if EARLY:
         gdc_launch_dependents()
     part = tl.program_id(1)
-    weight, bias = weight0, bias0
-    if PARTS > 1:
-        if part == 1:
-            weight = weight1
-            if bias0 is not None:
-                bias = bias1
-        if part == 2:
-            weight = weight2
-            if bias0 is not None:
-                bias = bias2
+    weight, bias = _of_part(weight0, weight1, weight2, PARTS), bias0
+    if bias0 is not None:
+        bias = _of_part(bias0, bias1, bias2, PARTS)
     n = tl.program_id(0) * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
     k = tl.arange(0, BLOCK_WIDTH)
     wanted, inside = n < outputs, k < WIDTH
@@ -246,29 +239,34 @@ def _few_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2,
 
 
 @triton.jit
+def _of_part(first, second, third, PARTS: tl.constexpr):
+    """The pointer of this program's part."""
+    chosen = first
+    if PARTS > 1:
+        if tl.program_id(1) == 1:
+            chosen = second
+        if tl.program_id(1) == 2:
+            chosen = third
+    return chosen
+
+
+@triton.jit
 def _add_pairs(first, second, third, fourth):
     return first + third, second + fourth
 
 
 @triton.jit
-def _many_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2, residual, made, row_count, outputs,
-               epsilon, WIDTH: tl.constexpr, PARTS: tl.constexpr, NORM: tl.constexpr, ACTIVATION: tl.constexpr,
+def _many_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2, residual, made, outputs, epsilon,
+               row_count, WIDTH: tl.constexpr, PARTS: tl.constexpr, NORM: tl.constexpr, ACTIVATION: tl.constexpr,
                WIDE: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_WIDTH: tl.constexpr):
     """A block of outputs of one part, for all rows, by tensor cores.
 
     The factors of a root-mean-square norm are taken after the product if its type holds `WIDE` rows.
     """
     part = tl.program_id(1)
-    weight, bias = weight0, bias0
-    if PARTS > 1:
-        if part == 1:
-            weight = weight1
-            if bias0 is not None:
-                bias = bias1
-        if part == 2:
-            weight = weight2
-            if bias0 is not None:
-                bias = bias2
+    weight, bias = _of_part(weight0, weight1, weight2, PARTS), bias0
+    if bias0 is not None:
+        bias = _of_part(bias0, bias1, bias2, PARTS)
     m = tl.arange(0, BLOCK_ROWS)
     n = tl.program_id(0) * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
     k = tl.arange(0, BLOCK_WIDTH)

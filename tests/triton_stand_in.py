@@ -7,7 +7,9 @@ They work on the very tensors that the kernels are given.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,6 +18,17 @@ import torch.nn.functional as F
 
 from models.alignment_guard import LARGE, AlignmentGuard, text_attention
 from models.sampling import _hash
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # of tests of the kernels
+
+
+def kernel_module(name: str) -> ModuleType:
+    """A module of kernels: interpreted on a CPU, compiled on a GPU; the test is skipped where neither can be."""
+    from triton import knobs
+
+    if not knobs.runtime.interpret and DEVICE.type == "cpu":
+        pytest.skip("the kernels are compiled here, for a GPU that torch does not see")
+    return importlib.import_module(f"models.{name}")
 
 
 class Kernel:
@@ -32,7 +45,7 @@ class Kernel:
 def linear(rows: torch.Tensor, gain: Any, shift: Any, *given: Any, WIDTH: int, PARTS: int, NORM: int,
            ACTIVATION: int, **_: object) -> None:
     """`_few_rows` and `_many_rows`."""
-    weights, biases, (residual, made, _count, _outputs, epsilon) = given[:3], given[3:6], given[6:]
+    weights, biases, (residual, made, _, epsilon, *_) = given[:3], given[3:6], given[6:]
     vectors = rows.float()
     if NORM and shift is not None:
         vectors = F.layer_norm(vectors, (WIDTH,), gain.float(), shift.float(), epsilon)

@@ -60,7 +60,8 @@ CUDA_TESTS = ("tests/contract/test_cuda.py", "tests/unit/test_cuda_graph_decode.
 
 STAGES: dict[str, GpuStage] = {
     "tests": GpuStage("the tests of CUDA, on the GPU",
-                      (*CUDA_TESTS, "tests/unit/test_triton_sampling.py", *_PARALLEL, "load"),
+                      (*CUDA_TESTS, "tests/unit/test_triton_sampling.py", "tests/unit/test_triton_kernels.py",
+                       *_PARALLEL, "load"),
                       environment={"LISAN_ALL_CASES": "1"}),
     **{f"contract-{family}": GpuStage(f"the contract suite, trained on the GPU: {family}", (
         "tests/contract", "--ignore=tests/contract/test_cuda.py", "-k", names, *_PARALLEL, "load"),

@@ -1,8 +1,7 @@
-"""The Triton kernels of the flow and the vocoder, in Triton's interpreter, and what stands in for them."""
+"""The Triton kernels of the flow and the vocoder, in Triton's interpreter or on a GPU, and what stands in for them."""
 
 from __future__ import annotations
 
-import importlib
 from copy import deepcopy
 from types import ModuleType
 
@@ -12,21 +11,18 @@ import torch.nn.functional as F
 from torch import nn
 
 from models.chatterbox.hift import HiFT, HiFTConfig, Snake
+from models.convolutions import full_precision
 from scripts.dev.random_weights import fill
 from tests.emulated_cuda import CUDA, emulated_cuda
 from tests.parity import relative_error
-from tests.triton_stand_in import Kernel, normalise, snake
+from tests.triton_stand_in import DEVICE, Kernel, kernel_module, normalise, snake
 
 pytest.importorskip("triton")
 
 
 @pytest.fixture(params=["kernel", "stand-in"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    from triton import knobs
-
-    if not knobs.runtime.interpret:
-        pytest.skip("the kernels are compiled here, and tests/contract/test_cuda.py tries them")
-    module = importlib.import_module("models.chatterbox.kernels")
+    module = kernel_module("chatterbox.kernels")
     if request.param == "stand-in":
         monkeypatch.setattr(module, "_normalise", Kernel(normalise))
         monkeypatch.setattr(module, "_snake", Kernel(snake))
@@ -45,6 +41,7 @@ def test_sums_norms_and_taps_are_those_of_torch(kernels: ModuleType, dtype: torc
     norm.weight.normal_(generator=noise)
     norm.bias.normal_(generator=noise)
     bound = 1e-5 if dtype is torch.float32 else 2e-3
+    rows, added, whole, state, norm = (part.to(DEVICE) for part in (rows, added, whole, state, norm))
 
     total, made = kernels.normalise(rows, norm, dtype, added=added.to(dtype))
     assert relative_error(total, rows + added.to(dtype)) < 1e-6
@@ -69,7 +66,7 @@ def test_a_snake_is_that_of_torch(kernels: ModuleType, memory: torch.memory_form
     module = Snake(24)
     module.alpha.normal_(1, 0.3, generator=torch.Generator().manual_seed(2))
     signal = signal.contiguous(memory_format=memory)
-    found = kernels.snake(signal, module.alpha)
+    found = kernels.snake(signal.to(DEVICE), module.alpha.to(DEVICE)).cpu()
     assert found.stride() == signal.stride()
     assert relative_error(found, module(signal)) < 1e-6
 
@@ -81,7 +78,8 @@ def test_a_snake_is_zero_after_the_end(kernels: ModuleType, length: int, memory:
     signal = 3 * torch.randn(2, 24, 1, 77, generator=torch.Generator().manual_seed(1)).contiguous(memory_format=memory)
     signal[..., length:] = torch.nan
     module = Snake(24)
-    found = kernels.snake(signal, module.alpha, torch.tensor(length, dtype=torch.int32))
+    end = torch.tensor(length, dtype=torch.int32, device=DEVICE)
+    found = kernels.snake(signal.to(DEVICE), module.alpha.to(DEVICE), end).cpu()
     assert found.stride() == signal.stride()
     assert not found[..., length:].any()
     assert torch.allclose(found[..., :length], module(signal[..., :length]), atol=1e-5)
@@ -111,5 +109,7 @@ def test_padding_reaches_no_sample_of_the_vocoder(kernels: ModuleType, length: i
     wanted = plain.decode(mel, source)
     monkeypatch.setattr(Snake, "forward", lambda snake, signal, end: kernels.snake(signal, snake.alpha, end))
     missing = 12 - length
-    found = plain._decode(F.pad(mel, (0, missing)), F.pad(source, (0, 480 * missing), value=1), torch.tensor(length))
+    padded = F.pad(mel, (0, missing)).to(DEVICE), F.pad(source, (0, 480 * missing), value=1).to(DEVICE)
+    with full_precision():
+        found = plain.to(DEVICE)._decode(*padded, torch.tensor(length, device=DEVICE)).cpu()
     assert relative_error(found[:, :480 * length], wanted) < 1e-5

@@ -1,8 +1,7 @@
-"""The kernels of a decoding step, in Triton's interpreter, against torch's own operations."""
+"""The kernels of a decoding step, in Triton's interpreter or on a GPU, against torch's operations on a CPU."""
 
 from __future__ import annotations
 
-import importlib
 import sys
 from contextlib import ExitStack
 from types import ModuleType
@@ -15,7 +14,7 @@ from torch import nn
 from core.model.adapters import AdapterPlan, Adapters
 from models import merged_adapters
 from models.decoder import Decoder, DecoderConfig, KVCache
-from tests.triton_stand_in import Kernel, attend, linear
+from tests.triton_stand_in import DEVICE, Kernel, attend, kernel_module, linear
 from tests.unit.test_cpu_kernels import CONFIGS, network
 
 pytest.importorskip("triton")
@@ -26,11 +25,7 @@ NAMES = {"decoder": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "down_
 
 @pytest.fixture(scope="module")
 def kernels() -> ModuleType:
-    from triton import knobs
-
-    if not knobs.runtime.interpret:
-        pytest.skip("the kernels are compiled here, and tests/contract/test_cuda.py tries them")
-    return importlib.import_module("models.triton_kernels")
+    return kernel_module("triton_kernels")
 
 
 def random_cache(config: DecoderConfig) -> KVCache:
@@ -42,7 +37,7 @@ def random_cache(config: DecoderConfig) -> KVCache:
 
 @torch.inference_mode()
 def compare(kernels: ModuleType, module: nn.Module, adapters: Adapters | None) -> None:
-    """A step of the kernels in half precision, and of torch in float32, on rows at different positions."""
+    """A step of the kernels in half precision, and of torch in float32 on a CPU, on rows at different positions."""
     cache, positions = random_cache(module.config), torch.tensor([7, 128, 139])[:ROWS]  # type: ignore[arg-type]
     hidden = torch.randn(ROWS, 1, 64, generator=torch.Generator().manual_seed(2)).to(HALF)
     wide, watched = random_cache(module.config), frozenset({1})  # type: ignore[arg-type]
@@ -54,10 +49,12 @@ def compare(kernels: ModuleType, module: nn.Module, adapters: Adapters | None) -
             layers: Any = list(filter(merged_adapters.adapted, module.linear_layers))  # type: ignore[arg-type]
             merged_adapters.merge(layers)
             for layer in layers:
-                layer.merged_weight = layer.merged_weight.half()
+                layer.merged_weight = layer.merged_weight.to(DEVICE, HALF)
         wanted = module(hidden.float(), wide, positions[:, None])
-        module.half()
-        found = module._step(kernels, hidden[:, 0], cache, positions)  # type: ignore[operator]
+        module.to(DEVICE, HALF)
+        cache.storage = cache.storage.to(DEVICE)
+        found = module._step(kernels, hidden[:, 0].to(DEVICE), cache, positions.to(DEVICE)).cpu()  # type: ignore[operator]
+        cache.storage = cache.storage.cpu()
     assert (found.float() - wanted).norm() < 5e-3 * wanted.norm()
     for row, position in enumerate(positions):  # what was written
         written, true = cache.storage[:, :, row, :, position].float(), wide.storage[:, :, row, :, position]
@@ -65,7 +62,7 @@ def compare(kernels: ModuleType, module: nn.Module, adapters: Adapters | None) -
     wide.storage[:, :, range(ROWS), :, positions] = cache.storage.float()[:, :, range(ROWS), :, positions]
     assert torch.equal(cache.storage.float(), wide.storage)
     for layer, queries in wide.queries.items():
-        assert (cache.queries[layer].float() - queries).norm() < 5e-3 * queries.norm()
+        assert (cache.queries[layer].cpu().float() - queries).norm() < 5e-3 * queries.norm()
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -132,7 +129,8 @@ def test_any_number_of_rows_is_computed(kernels: ModuleType, rows: int) -> None:
     layer, given = nn.Linear(128, 80).half(), torch.randn(rows, 128).half()
     with torch.inference_mode():
         wanted = layer.float()(given.float()) + given.float()[:, :80]
-        found = kernels.linear(given, [layer.half()], residual=given[:, :80].contiguous())
+        layer, on_device = layer.to(DEVICE, HALF), given.to(DEVICE)
+        found = kernels.linear(on_device, [layer], residual=on_device[:, :80].contiguous()).cpu()
     assert (found.float() - wanted).norm() < 2e-3 * wanted.norm()
 
 

@@ -5,7 +5,6 @@ Without a GPU they run in Triton's interpreter.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from types import ModuleType
 
@@ -16,21 +15,16 @@ from models.alignment_guard import AlignmentGuard, text_attention
 from models.base import Sampling
 from models.sampling import Sampler
 from tests import triton_stand_in
-from tests.triton_stand_in import Kernel
+from tests.triton_stand_in import DEVICE, Kernel, kernel_module
 
 pytest.importorskip("triton")
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 MAX_CODES = 40
 KERNELS = ("triton", "stand-in")  # what stands in for them in the emulation of CUDA is compared too
 
 
 @pytest.fixture(scope="module")
 def module() -> ModuleType:
-    from triton import knobs
-
-    if not knobs.runtime.interpret and DEVICE.type == "cpu":
-        pytest.skip("the kernels are compiled here, for a GPU that torch does not see")
-    return importlib.import_module("models.triton_sampling")
+    return kernel_module("triton_sampling")
 
 
 @pytest.fixture(params=KERNELS)

@@ -5,7 +5,6 @@ Without a GPU they run in Triton's interpreter, whose products have no bfloat16.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from types import ModuleType
@@ -20,10 +19,9 @@ from models.decoder import Decoder, DecoderConfig, RMSNorm
 from models.matmul_backends import Linear
 from tests.emulated_cuda import CUDA, REAL, emulated_cuda
 from tests.parity import relative_error
-from tests.triton_stand_in import patch_training
+from tests.triton_stand_in import DEVICE, kernel_module, patch_training
 
 pytest.importorskip("triton")
-DEVICE = CUDA if REAL else torch.device("cpu")
 DTYPES = (torch.float32, torch.float16, *((torch.bfloat16,) if REAL else ()))
 BOUNDS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}  # torch rounds every operation
 KERNELS = ("triton", "stand-in")  # what stands in for them in the emulation of CUDA is compared too
@@ -31,11 +29,7 @@ KERNELS = ("triton", "stand-in")  # what stands in for them in the emulation of 
 
 @pytest.fixture(scope="module")
 def module() -> ModuleType:
-    from triton import knobs
-
-    if not knobs.runtime.interpret and DEVICE.type == "cpu":
-        pytest.skip("the kernels are compiled here, for a GPU that torch does not see")
-    return importlib.import_module("models.triton_training")
+    return kernel_module("triton_training")
 
 
 @pytest.fixture(params=KERNELS)

@@ -94,7 +94,7 @@ def measure(bench: Bench) -> BenchmarkResults:
 
 
 def with_batches(sizes: BenchmarkSizes, count: int) -> BenchmarkSizes:
-    """The same with batches of so many clips; of larger ones an epoch has 16, as of fewer a third is padding."""
+    """The same with batches of so many clips; of other sizes than its own an epoch has 16, to sort clips by length."""
     return sizes if count == sizes.batch_size else replace(sizes, batch_size=count, clips=16 * count)
 
 
