@@ -385,6 +385,10 @@ class LanguageModel(Protocol):
         """Whether `generate` merges adapters into weights that all rows of a batch read."""
         ...
 
+    def bytes_to_merge(self) -> int:
+        """Memory that `generate` and `stream` take for merging the adapters that are on; 0 if that is done already."""
+        ...
+
     def has_buffers(self, texts: int, text_length: int, sampling: Sampling) -> bool:
         """Whether buffers for such a batch are left of an earlier one, so that it takes no more memory."""
         ...

@@ -164,6 +164,10 @@ class TransformerLanguageModel:
         """See `models.base.LanguageModel`."""
         return generate.merges_adapters(self.module, self.device)
 
+    def bytes_to_merge(self) -> int:
+        """See `models.base.LanguageModel`."""
+        return merged_adapters.bytes_to_allocate(self.module.modules()) if self.merges_adapters else 0
+
     def has_buffers(self, texts: int, text_length: int, sampling: Sampling) -> bool:
         """See `models.base.LanguageModel`."""
         stepper = self._steppers.get((texts, generate.is_guided(self.module, sampling)))

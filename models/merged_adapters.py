@@ -66,6 +66,11 @@ def free(module: nn.Module) -> None:
         vars(layer).pop("merged_weight", None)
 
 
+def bytes_to_allocate(layers: Iterable[Any]) -> int:
+    """Bytes that `merge` will allocate for those of these layers whose adapter is on."""
+    return sum(layer.base_layer.weight.nbytes for layer in layers if adapted(layer) and weight(layer) is None)
+
+
 def weight(layer: Any) -> torch.Tensor | None:
     """The weight of a linear layer, with an adapter that is on; None if that is not merged or acts by row."""
     if not hasattr(layer, "base_layer"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import get_args
@@ -153,9 +153,10 @@ class TTSModel:
         most, needed = self._batch_size(len(texts)), self.lm.decode_bytes(longest, sampling)
         if self.device.type == "cuda":
             most = min(most, 1 << max(1, _MAX_GPU_CACHE // needed).bit_length() - 1)
-        if not self.lm.has_buffers(most, longest, sampling) and not self._fits(needed * most):
-            self.lm.free_buffers()  # of other batches
-            most = self._fitting(needed, most)
+        with self.adapters_for_batch(languages[:1]):
+            if not self._fits(most, longest, sampling):
+                self.lm.free_buffers()  # of other batches
+                most = self._fitting(needed, most)
         freed = False  # whether one text ran out of memory, and gets another try
         while rest := len(texts) - len(found):
             count = min(most, rest)
@@ -181,11 +182,22 @@ class TTSModel:
 
     def stream(self, text: np.ndarray, voice: Voice | PreparedVoice,
                sampling: Sampling) -> Iterator[np.ndarray | Generated]:
-        """`LanguageModel.stream`; where memory is short, the buffers of batches are freed before."""
-        if not self.lm.has_buffers(1, len(text), sampling) and not self._fits(
-                self.lm.decode_bytes(len(text), sampling)):
+        """`LanguageModel.stream`; where memory is short, the buffers of batches are freed.
+
+        The caller turns on the adapters of the text's language.
+        """
+        if not self._fits(1, len(text), sampling):
             self.lm.free_buffers()
-        return self.lm.stream(text, voice, sampling)
+        chunks, first = self.lm.stream(text, voice, sampling), None
+        with suppress(torch.OutOfMemoryError):
+            first = next(chunks)
+        if first is None:  # not inside `except`, because the traceback keeps the buffers alive
+            self.lm.free_buffers()
+            torch.cuda.empty_cache()
+            chunks = self.lm.stream(text, voice, sampling)
+            first = next(chunks)
+        yield first
+        yield from chunks
 
     def _batch_size(self, count: int) -> int:
         return 1 << (count - 1).bit_length() if self.device.type == "cuda" else count
@@ -193,13 +205,17 @@ class TTSModel:
     def _fitting(self, needed: int, count: int) -> int:
         """How many of `count` texts to generate at once if each needs `needed` bytes; on a GPU a power of two."""
         free = compute.free_bytes(self.device)
-        fitting = count if free is None else max(1, min(count, int(_CACHE_SHARE * free) // needed))
+        if free is None:
+            return count
+        fitting = max(1, min(count, (int(_CACHE_SHARE * free) - self.lm.bytes_to_merge()) // needed))
         return fitting if fitting == count else 1 << fitting.bit_length() - 1
 
-    def _fits(self, needed: int) -> bool:
-        """Whether so many bytes are free for buffers."""
-        free = compute.free_bytes(self.device)
-        return free is None or needed <= _CACHE_SHARE * free
+    def _fits(self, count: int, longest: int, sampling: Sampling) -> bool:
+        """Whether memory is free for what a batch of so many texts takes beyond the buffers that there are."""
+        needed = self.lm.bytes_to_merge()
+        if not self.lm.has_buffers(count, longest, sampling):
+            needed += count * self.lm.decode_bytes(longest, sampling)
+        return not needed or (free := compute.free_bytes(self.device)) is None or needed <= _CACHE_SHARE * free
 
     def adapters_of(self, language: str) -> Adapters | None:
         """The adapters of `language`, or None."""

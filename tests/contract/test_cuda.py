@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -364,6 +366,59 @@ def test_streaming_frees_the_buffers_of_batches_where_memory_is_short(world: Wor
             assert isinstance(made, Generated)
             assert made.codes.tolist() == wanted
             assert {texts for texts, _ in tts.lm._steppers} == left  # type: ignore[attr-defined]
+
+
+def test_a_stream_that_runs_out_of_memory_begins_again_without_other_buffers(
+        world: World, voice: Voice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once: what does not fit alone is an error."""
+    with emulated_cuda():
+        tts = model(world, CUDA)
+        ids, prepared = tts.front_end.encode(ENGLISH[0], "en"), tts.lm.prepare(voice)
+        wanted = speak(tts, voice, languages=("en",) * 4)[0]
+        stream, free_buffers, fits = tts.lm.stream, tts.lm.free_buffers, False
+
+        def limited(*given: Any) -> Iterator[np.ndarray | Generated]:
+            if not fits:
+                raise torch.OutOfMemoryError("not on this GPU")
+            yield from stream(*given)
+
+        def free() -> None:
+            nonlocal fits
+            free_buffers()
+            fits = True
+
+        monkeypatch.setattr(tts.lm, "stream", limited)
+        with pytest.raises(torch.OutOfMemoryError):
+            list(tts.stream(ids, prepared, SAMPLING))
+        monkeypatch.setattr(tts.lm, "free_buffers", free)
+        *_, made = tts.stream(ids, prepared, SAMPLING)
+        assert isinstance(made, Generated)
+        assert made.codes.tolist() == wanted
+
+
+def test_merged_adapters_count_where_memory_decides_on_a_batch(world: World, voice: Voice,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as they are not merged: before, and when other buffers took their place."""
+    languages, sizes = ("am",) * 4, list[int]()
+    with emulated_cuda(triton=True):
+        tts = model(world, CUDA, "lora", torch.bfloat16)
+        generate, needed = tts.lm.generate, tts.lm.decode_bytes(len(tts.front_end.encode("ሀለመ ሰረቀ", "am")), SAMPLING)
+        with tts.adapters_for("am"):
+            merged = tts.lm.bytes_to_merge()
+        with tts.adapters_for("en"):
+            assert tts.lm.bytes_to_merge() == 0
+        monkeypatch.setattr(tts.lm, "generate", lambda texts, *others: sizes.append(len(texts)) or generate(
+            texts, *others))
+        for free, batches in ((4 * needed + merged - 1, [2, 2]), (4 * needed + merged, [4])):
+            monkeypatch.setattr(compute, "free_bytes", lambda device, free=free: 2 * free)
+            tts.lm.free_buffers()
+            sizes.clear()
+            speak(tts, voice, languages=languages)
+            assert sizes == batches
+            with tts.adapters_for("am"):
+                assert tts.lm.bytes_to_merge() == 0
+        copies = [layer.merged_weight for layer in tts.lm.module.modules() if hasattr(layer, "merged_weight")]
+        assert merged == sum(value.nbytes for value in copies) > 0
 
 
 def test_the_caches_are_freed_by_an_evaluation_that_fails(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
