@@ -175,26 +175,35 @@ class DecoderLayer(nn.Module):
         self.input_layernorm = RMSNorm(config.width, config.epsilon)
         self.post_attention_layernorm = RMSNorm(config.width, config.epsilon)
 
-    def queries_and_keys(self, hidden: torch.Tensor, rotation) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of the layer's input (B, T, width), without a cache: rotated queries and keys, (B, heads, T, head size)."""
+    def queries_and_keys(self, hidden: torch.Tensor, branch: torch.Tensor | None,
+                         rotation) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of the layer's inputs, without a cache: rotated queries and keys, (B, heads, T, head size)."""
         attention = self.self_attn
         if rotation is None or (kernels := training_kernels(hidden)) is None:
+            hidden = hidden if branch is None else hidden + branch
             return attention.queries_and_keys(self.input_layernorm(hidden), rotation)
-        _, normed = kernels.add_norm(hidden, None, self.input_layernorm)
+        _, normed = kernels.add_norm(hidden, branch, self.input_layernorm)
         queries, keys = kernels.linear(normed, (attention.q_proj, attention.k_proj))
         rotated: tuple[torch.Tensor, torch.Tensor] = kernels.rotate(queries, keys, attention.heads, rotation)
         return rotated
 
-    def forward(self, hidden, rotation, cache, positions, mask) -> torch.Tensor:
-        if cache is None and (kernels := training_kernels(hidden)) is not None:
-            return self._forward_without_cache(kernels, hidden, rotation)
-        hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation, cache, positions, mask)
-        return hidden + self.mlp(self.post_attention_layernorm(hidden))
+    def forward(self, hidden: torch.Tensor, branch: torch.Tensor | None, rotation, cache, positions,
+                mask) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Hidden states (B, T, width), and a branch that is still to be added to them, or None; so is the result.
 
-    def _forward_without_cache(self, kernels, hidden: torch.Tensor, rotation) -> torch.Tensor:
+        Only the kernels of training leave a branch, to the next norm, which adds it in its own kernel.
+        """
+        if cache is None and (kernels := training_kernels(hidden)) is not None:
+            return self._forward_without_cache(kernels, hidden, branch, rotation)
+        assert branch is None
+        hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation, cache, positions, mask)
+        return hidden + self.mlp(self.post_attention_layernorm(hidden)), None
+
+    def _forward_without_cache(self, kernels, hidden: torch.Tensor, branch: torch.Tensor | None,
+                               rotation) -> tuple[torch.Tensor, torch.Tensor]:
         """`forward` by `kernels`, which `training_kernels` chose."""
         attention, mlp = self.self_attn, self.mlp
-        hidden, normed = kernels.add_norm(hidden, None, self.input_layernorm)
+        hidden, normed = kernels.add_norm(hidden, branch, self.input_layernorm)
         queries, keys, values = kernels.linear(normed, (attention.q_proj, attention.k_proj, attention.v_proj))
         if rotation is None:
             queries, keys = attention.split(queries), attention.split(keys)
@@ -204,7 +213,7 @@ class DecoderLayer(nn.Module):
         branch = attention.o_proj(mixed.transpose(1, 2).flatten(2))
         hidden, normed = kernels.add_norm(hidden, branch, self.post_attention_layernorm)
         gate, up = kernels.linear(normed, (mlp.gate_proj, mlp.up_proj))
-        return hidden + mlp.down_proj(kernels.swiglu(gate, up))
+        return hidden, mlp.down_proj(kernels.swiglu(gate, up))
 
 
 class Decoder(nn.Module):
@@ -262,11 +271,14 @@ class Decoder(nn.Module):
         if rotation is not None:
             rotation = tuple(part.to(self.norm.weight.dtype) for part in rotation)
         recompute = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
+        branch = None
         for layer in self.layers:
-            inputs = (hidden, rotation, cache, positions, mask)
-            hidden = checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
+            if recompute and branch is not None:
+                hidden, branch = hidden + branch, None  # else both would be kept for the backward pass
+            inputs = (hidden, branch, rotation, cache, positions, mask)
+            hidden, branch = checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
         if cache is None and (kernels := training_kernels(hidden)) is not None:
-            normed: torch.Tensor = kernels.normalise(hidden, self.norm)
+            normed: torch.Tensor = kernels.normalise(hidden, branch, self.norm)
             return normed
         return self.norm(hidden)
 

@@ -258,7 +258,7 @@ class GuidedAttention:
 
     def _attention(self, layer: int, heads: list[int]) -> torch.Tensor:
         """Attention weights (B, heads, L, L)."""
-        queries, keys = self._layer(layer).queries_and_keys(*self._inputs[layer][:2])
+        queries, keys = self._layer(layer).queries_and_keys(*self._inputs[layer][:3])
         queries, keys = queries[:, heads], keys[:, heads]
         scores = (queries @ keys.transpose(-1, -2)).float() / math.sqrt(queries.shape[-1])
         future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)

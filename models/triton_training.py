@@ -37,9 +37,9 @@ def add_norm(hidden: torch.Tensor, branch: torch.Tensor | None, norm: Any) -> tu
     return total, normed
 
 
-def normalise(hidden: torch.Tensor, norm: Any) -> torch.Tensor:
-    """Vectors (..., width) normalised by an `RMSNorm`, in the type of its weight."""
-    normed: torch.Tensor = _AddNorm.apply(hidden, None, norm.weight, norm.epsilon, norm.weight.dtype)[1]
+def normalise(hidden: torch.Tensor, branch: torch.Tensor | None, norm: Any) -> torch.Tensor:
+    """The second result of `add_norm` alone, in the type of the norm's weight."""
+    normed: torch.Tensor = _AddNorm.apply(hidden, branch, norm.weight, norm.epsilon, norm.weight.dtype)[1]
     return normed
 
 

@@ -17,6 +17,7 @@ from torch import nn
 from models import decoder
 from models.decoder import Decoder, DecoderConfig, RMSNorm
 from models.matmul_backends import Linear
+from models.teacher_forcing import GuidedAttention
 from tests.emulated_cuda import CUDA, REAL, emulated_cuda
 from tests.parity import relative_error
 from tests.triton_stand_in import DEVICE, kernel_module, patch_training
@@ -82,7 +83,8 @@ def test_a_norm_and_the_addition_before_it(kernels: ModuleType, wide: bool, trai
     bound = BOUNDS[dtype]
     compare(lambda: kernels.add_norm(hidden, branch, norm), added, [hidden, branch, *weights], bound)
     compare(lambda: kernels.add_norm(hidden, None, norm), lambda: [hidden, norm(hidden)], [hidden, *weights], bound)
-    compare(lambda: [kernels.normalise(hidden, norm)], lambda: [norm(hidden)], [hidden, *weights], bound)
+    compare(lambda: [kernels.normalise(hidden, None, norm)], lambda: [norm(hidden)], [hidden, *weights], bound)
+    compare(lambda: [kernels.normalise(hidden, branch, norm)], lambda: added()[1:], [hidden, branch, *weights], bound)
     compare(lambda: kernels.add_norm(hidden, branch, norm)[:1], lambda: added()[:1], [hidden, branch], bound)
 
     strided, norm.epsilon = hidden.transpose(0, 1), 0.1
@@ -155,7 +157,10 @@ def weighted_sum(states: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("theta", [None, 10_000.0])
 def test_a_decoder_learns_as_by_torch(module: ModuleType, monkeypatch: pytest.MonkeyPatch, theta: float | None,
                                       precision: str, trained: bool, checkpointing: bool) -> None:
-    """In half precision, and under autocast with frozen weights in half precision or trained ones in float32."""
+    """In half precision, and under autocast with frozen weights in half precision or trained ones in float32.
+
+    The guided attention loss, which computes queries and keys once more, is that of torch too.
+    """
     torch.manual_seed(0)
     network = Decoder(DecoderConfig(width=48, layers=2, heads=3, mlp_width=72, rotary_theta=theta)).to(DEVICE)
     network.activation_checkpointing = checkpointing
@@ -165,12 +170,16 @@ def test_a_decoder_learns_as_by_torch(module: ModuleType, monkeypatch: pytest.Mo
         network.to(half)
     hidden = random(2, 7, 48, dtype=half if precision == "half" else torch.float32)
     leaves = [hidden, *network.parameters()] if trained else [hidden]
+    text_at, codes_at = (torch.tensor([columns] * 2, device=DEVICE) for columns in ([1, 2], [3, 4, 5, 6]))
+    centres = torch.tensor([[0.0, 0.3, 0.6, 1.0]] * 2, device=DEVICE)
 
     def states_and_gradients(kernels: ModuleType | None) -> list[torch.Tensor]:
         monkeypatch.setattr(decoder, "training_kernels", lambda value: kernels)
-        with torch.autocast(DEVICE.type, torch.bfloat16) if precision == "autocast" else nullcontext():
+        with (torch.autocast(DEVICE.type, torch.bfloat16) if precision == "autocast" else nullcontext(),
+              GuidedAttention(network, ((0, 1), (1, 0))) as guide):
             states = network(hidden)
-        return [states, *torch.autograd.grad(weighted_sum(states), leaves)]
+            guided = guide.loss(text_at, codes_at, centres, torch.ones_like(centres))
+        return [states, guided, *torch.autograd.grad(weighted_sum(states) + guided, leaves)]
 
     bound = 1e-4 if precision == "float32" else 5e-3 if half is torch.float16 else 4e-2
     for one, other in zip(states_and_gradients(module), states_and_gradients(None), strict=True):
