@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +18,32 @@ import torch
 
 from config.errors import UserError
 from config.schema import Scope
+from core.sources.dataset_source import demo_dataset
 from core.training.memory_plan import peak_bytes
+from data.acoustics import audio
+from data.acoustics.voice_encoder import VoiceEncoder
+from data.importers import import_source
+from data.sound_files import file_duration
 from models.base import Losses
+from models.campplus import CAMPPlus
 from models.chatterbox import t3 as chatterbox_t3
+from models.chatterbox.hift import HiFT
 from models.chatterbox.s3gen import S3Gen
+from models.chatterbox.speech_tokenizer import SpeechTokenizer
 from models.generate import Stepper
+from models.indextts2.bigvgan import BigVGAN
+from models.indextts2.semantic_codec import SemanticCodec
+from models.indextts2.unified_voice import VoiceConditioner
 from models.language_model import TransformerLanguageModel
+from models.tiny.codec import Codec
+from models.tiny.vocoder import MelVocoder
 from scripts.dev.benchmark import __main__ as command
 from scripts.dev.benchmark import (
     builtin,
     certificate,
     extraction,
     gpt,
+    logits,
     machine,
     options,
     published,
@@ -44,7 +60,7 @@ from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound,
 from scripts.dev.benchmark.sizes import FULL, QUICK, fill_randomly
 from scripts.dev.benchmark.timing import MeasurementStats, measure_interleaved
 from scripts.dev.random_weights import tensor
-from tests.emulated_cuda import emulated_cuda
+from tests.emulated_cuda import CUDA, REAL, emulated_cuda
 
 CPU = torch.device("cpu")
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_package.py")))
@@ -130,14 +146,17 @@ def test_on_a_gpu_codes_are_counted_together_with_graphs_and_adapters() -> None:
             assert all(0 < cost.value < 5 for cost in found.costs[2::2])
         kinds = ("float32", "bfloat16", "float16")
         assert [cost.what for cost in s3gen.measure(bench).costs] == [
-            f"{kind}: {what}" for kind in kinds for what in ("mel", "waveform")]
-        assert [cost.what for cost in s2mel.measure(bench).costs][:3] == [f"{kind}: mel" for kind in kinds]
+            *(f"{kind}: {what}" for kind in kinds for what in ("mel", "waveform")), "HiFT, float32: waveform"]
+        found = s2mel.measure(bench)
+        assert [cost.what for cost in found.costs][:3] == [f"{kind}: mel" for kind in kinds]
+        assert found.costs[-1].what == "BigVGAN, float32: waveform"
 
 
 @pytest.mark.parametrize("part", [t3, gpt])
 def test_logits_of_steps_are_those_of_a_whole_pass(bench: Bench, part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, sample, lengths = part.make(bench)["float32"], part._sample(bench, 0), list[int]()
-    wanted = part._logits(model, sample, CPU, False)
+    compute = t3.guided_logits if part is t3 else gpt._logits
+    wanted = compute(model, sample, CPU, False)
     plain = type(model).hidden_states
 
     def counted(self: Any, rows: torch.Tensor, *given: Any) -> torch.Tensor:
@@ -145,7 +164,7 @@ def test_logits_of_steps_are_those_of_a_whole_pass(bench: Bench, part: Any, monk
         return plain(self, rows, *given)
 
     monkeypatch.setattr(type(model), "hidden_states", counted)
-    found = part._logits(model, sample, CPU, True)
+    found = compute(model, sample, CPU, True)
     assert (found - wanted).norm() < 1e-5 * wanted.norm()
     passes = 2 if part is t3 else 1  # with guidance
     assert len(lengths) == passes * (1 + QUICK.compared[1])
@@ -201,12 +220,86 @@ def test_options_are_measured_beside_none_of_them(bench: Bench, monkeypatch: pyt
     assert "| none of them |" in results.as_markdown(machine.describe(torch.device("cpu")), {}, found)
 
 
-def test_the_built_in_model_decodes_on_a_gpu(bench: Bench) -> None:
-    assert not builtin.measure(bench).rows
+def test_the_built_in_model_decodes_on_a_gpu(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = builtin._samples
+    monkeypatch.setattr(builtin, "_samples", lambda bench: [
+        replace(sample, speech_codes=sample.speech_codes[:10]) for sample in samples(bench)])
+    on_cpu = builtin.measure(bench)
+    assert not on_cpu.rows
+    assert [cost.what.split(":")[0] for cost in on_cpu.costs] == [kind for kind in bench.quantized() for _ in range(2)]
+    assert all(0 < cost.value < 5 for cost in on_cpu.costs if "error" in cost.what)
     with emulated_cuda():
-        found = builtin.measure(Bench(QUICK, torch.device("cuda"), None, lambda text: None))
+        found = builtin.measure(Bench(QUICK, CUDA, None, lambda text: None))
+    assert [cost.what.split(":")[0] for cost in found.costs[::2]] == [
+        "float32", "bfloat16", "bfloat16, in steps", "float16", "float16, in steps", "vocoder, float32"]
+    errors = [cost.value for cost in found.costs if "error" in cost.what]
+    assert errors[0] < 0.01
+    assert all(0.01 < error < 5 for error in errors[1:])
     assert [row.unit for row in found.rows] == 2 * (2 * ["ms"] + 4 * ["codes/s"])  # without and with adapters
     assert all(row.ours.median > 0 for row in found.rows)
+
+
+def test_errors_of_the_built_in_model_are_those_of_its_logits() -> None:
+    """A head whose weights are 5% too large has logits that are 5% too large."""
+    with emulated_cuda():
+        bench = Bench(QUICK, CUDA, None, lambda text: None)
+        lm: Any = builtin.family("tiny").load_language_model(builtin._PACK, CUDA)
+        changed = copy.deepcopy(lm.module)
+        changed.speech_head.weight.mul_(1.05)
+        sample = builtin._samples(bench)[0]
+        found = logits.costs(bench, builtin.PART, {"float32": lm.module, "changed": changed},
+                             [replace(sample, speech_codes=sample.speech_codes[:10])], t3.guided_logits)
+    assert [cost.what for cost in found[2::2]] == [
+        "changed: relative error of the logits", "changed, in steps: relative error of the logits"]
+    assert [cost.value for cost in found[2:]] == [pytest.approx(5.0, abs=0.01), pytest.approx(100.0, abs=1.0)] * 2
+
+
+@pytest.mark.parametrize(("part", "vocoder", "method"), [
+    (s3gen, HiFT, "decode"), (s2mel, BigVGAN, "waveform"), (builtin, MelVocoder, "decode")])
+def test_a_waveform_of_a_gpu_is_compared_with_that_of_the_cpu(part: Any, vocoder: type, method: str,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    """1% of the signal are 40 dB."""
+    plain = getattr(vocoder, method)
+
+    def louder(*given: Any) -> torch.Tensor:
+        made: torch.Tensor = plain(*given)
+        return made * 1.01 if made.is_cuda else made
+
+    monkeypatch.setattr(s2mel, "_STEPS", 2)
+    monkeypatch.setattr(s2mel, "_FAST_STEPS", 1)
+    monkeypatch.setattr(Bench, "halves", lambda bench: [])
+    found = []
+    with emulated_cuda():
+        bench = Bench(replace(QUICK, sound_codes=5, steps=(1,)), CUDA, None, lambda text: None)
+        compute = _vocoder_costs(part, bench)
+        for changed in (False, True):
+            if changed:
+                monkeypatch.setattr(vocoder, method, louder)
+            found.append({cost.what: cost.value for cost in compute()})
+    before, after = ([value for what, value in one.items() if what.endswith(", float32: waveform")] for one in found)
+    assert len(before) == 1
+    assert before[0] > (60 if REAL else 120)
+    assert after == [pytest.approx(40, abs=0.1)]
+    if part is not builtin:
+        assert not [cost for cost in _vocoder_costs(part, replace(bench, device=CPU))() if ", float32" in cost.what]
+
+
+def _vocoder_costs(part: Any, bench: Bench) -> Callable[[], list[Cost]]:
+    if part is s3gen:
+        s3gen_models = s3gen.make(bench)
+        return lambda: s3gen._costs(bench, s3gen_models, np.arange(5), s3gen.random_voice(1.0))
+    if part is s2mel:
+        s2mel_models, vocoder, draw = s2mel.make(bench), s2mel.make_vocoder(bench), torch.Generator().manual_seed(0)
+        content = torch.randn(1, 8, bench.sizes.s2mel.width, generator=draw).to(bench.device)
+        prompt = s2mel._prompt(bench, 20, draw)
+        return lambda: s2mel._costs(bench, s2mel_models, vocoder, content, prompt, 0.1)
+    return lambda: [builtin._vocoder_cost(bench, builtin._samples(bench)[:1])]
+
+
+def test_equal_waveforms_have_a_ratio_that_json_can_hold() -> None:
+    waveform = torch.linspace(-1, 1, 100)
+    assert results.decibels(waveform, waveform) == pytest.approx(200)
+    assert results.decibels(waveform, waveform + 0.1 * waveform.flip(0)) == pytest.approx(20)
 
 
 def test_the_speech_of_a_certificate_is_measured_on_a_gpu(bench: Bench) -> None:
@@ -229,9 +322,55 @@ def test_a_useful_token_is_a_target(bench: Bench, name: str) -> None:
 
 
 def test_extraction_is_measured_in_hours_an_hour(bench: Bench) -> None:
-    row = extraction.measure(bench).rows[0]
+    found = extraction.measure(bench)
+    row = found.rows[0]
+    assert not found.costs  # in float32 on a CPU: with itself there is nothing to compare
     assert row.package == MeasurementStats(5.0, 5.0, 5.0, QUICK.repeats)  # 2.5 s of clips in half a second
     assert row.more_is_better
+
+
+def test_extraction_on_a_gpu_is_compared_with_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the first code of each clip is changed, and arrays are 1% too large; all else is equal where emulated."""
+    def change(owner: Any, name: str) -> None:
+        plain = getattr(owner, name)
+
+        def changed(*given: Any) -> Any:
+            made = plain(*given)
+            if not made[0].is_cuda:
+                return made
+            return [torch.cat([row[:1] + 1, row[1:]]) for row in made] if name == "encode" else made * 1.01
+
+        monkeypatch.setattr(owner, name, changed)
+
+    for owner, name in ((SpeechTokenizer, "encode"), (SemanticCodec, "encode"), (Codec, "encode"),
+                        (VoiceEncoder, "embed_batch"), (VoiceConditioner, "speaker_latents"),
+                        (VoiceConditioner, "emotion_vector"), (Codec, "embed_speaker"), (CAMPPlus, "embed"),
+                        (audio, "prompt_mel")):
+        change(owner, name)
+    monkeypatch.setattr(extraction, "measure_interleaved", lambda measures, _: dict.fromkeys(measures, ONE_SECOND))
+    with emulated_cuda():
+        costs = extraction.measure(Bench(QUICK, CUDA, None, lambda text: None)).costs
+    found = {cost.what: cost.value for cost in costs}
+    rows = import_source(demo_dataset("am"), "am").rows[:QUICK.demo_clips]
+    lengths = [math.ceil(25 * file_duration(row.audio)) for row in rows]
+    of_codes = {  # clips, and all their codes; those of random clips have 1 and 1.5 s
+        "Chatterbox, float32: speech codes": (2, 25 + 38), "Chatterbox, float32: prompt codes": (2, 25 + 38),
+        "Chatterbox, float32, reference clip: codes": (1, 37), "IndexTTS2, float32: speech codes": (2, 49 + 74),
+        "IndexTTS2, float32, reference clip: codes": (1, 74),
+        "built-in model, float32: speech codes": (len(rows), sum(lengths)),
+        "built-in model, float32: prompt codes": (len(rows), sum(min(length, 50) for length in lengths)),
+    }
+    arrays = {f"{name}: relative error of the {what}" for name, kinds in {
+        "Chatterbox, float32": ("speaker embedding",), "Chatterbox, float32, reference clip": ("mel", "speaker"),
+        "IndexTTS2, float32": ("speaker latents", "emotion vector"),
+        "IndexTTS2, float32, reference clip": ("mel", "style"),
+        "built-in model, float32": ("speaker embedding",)}.items() for what in kinds}
+    assert set(found) == {f"{what} that are the same" for what in of_codes} | arrays
+    for what in arrays:
+        assert found[what] == pytest.approx(1.0, abs=0.5 if REAL else 0.01)
+    for what, (clips, total) in of_codes.items():
+        same = found[f"{what} that are the same"]
+        assert same == pytest.approx(100 * (1 - clips / total)) or (REAL and same < 100)
 
 
 def test_the_command_writes_both_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

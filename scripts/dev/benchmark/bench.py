@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import gc
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
+from torch import nn
 
 from config.errors import UserError
 from core import compute
@@ -17,6 +20,8 @@ from core.model import precision
 from scripts.dev.benchmark.reference import PublishedPackage
 from scripts.dev.benchmark.results import BenchmarkRow
 from scripts.dev.benchmark.sizes import BenchmarkSizes
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,10 @@ class Bench:
     def quantized(self) -> list[str]:
         """The kinds of quantized weights that a CPU speaks with."""
         return ["bfloat16", "int8"] if self.halves() or compute.reads_bfloat16_fast() else ["int8"]
+
+    def on_cpu(self, module: ModuleT) -> ModuleT:
+        """The module, or on another device a copy on the CPU, which errors are measured against."""
+        return module if self.device.type == "cpu" else copy.deepcopy(module).to("cpu")
 
     def smaller(self, sizes: BenchmarkSizes) -> Bench:
         """The same with other sizes."""

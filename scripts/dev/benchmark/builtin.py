@@ -1,50 +1,52 @@
 """The built-in model on a GPU: one, eight and 32 texts together, with and without CUDA graphs and adapters.
 
-With its own weights. On a CPU the demo shows how fast it speaks, and nothing is measured here.
+With its own weights, so that the errors of lower precision are those of a trained model. On a CPU they alone are
+measured: the demo shows how fast it speaks.
 """
 
 from __future__ import annotations
 
-import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from core.model import precision
+from data.acoustics import audio
 from models import tiny
-from models.base import Sampling
+from models.base import Sample, Sampling, Voice
 from models.generate import Stepper, prepare_voice
-from models.language_model import TransformerLanguageModel
 from models.registry import family
+from models.speech_network import T3
+from scripts.dev.benchmark import logits, t3
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.gpu_decode import add_adapters, decode_rows
-from scripts.dev.benchmark.results import BenchmarkResults
+from scripts.dev.benchmark.results import BenchmarkResults, Cost, decibels
 from scripts.dev.benchmark.timing import Measure, seconds
 
 PART = "built-in"
 _PACK = Path(tiny.__file__).parent / "pack"
 _TEXT = 40  # ids
+_CPU = torch.device("cpu")
 
 
 def measure(bench: Bench) -> BenchmarkResults:
-    """Rows of decoding; none on a CPU."""
-    if bench.device.type != "cuda":
-        return BenchmarkResults(())
+    """Errors of each precision; on a GPU those of the vocoder and rows of decoding, too."""
     bench.say("The built-in model")
-    whole: Any = family("tiny").load_language_model(_PACK, bench.device)
-    lms = {"float32": whole}
-    for name in bench.halves():
-        lms[name] = copy.deepcopy(whole)
-        precision.decide(name, bench.device).cast(lms[name].module, ())
-    voice = next(iter(family("tiny").load_voices(_PACK).values()))
+    lm: Any = family("tiny").load_language_model(_PACK, bench.device)
+    models, samples = logits.precisions(bench, lm.module), _samples(bench)
+    costs = logits.costs(bench, PART, models, samples, t3.guided_logits)
+    if bench.device.type != "cuda":
+        return BenchmarkResults((), tuple(costs))
+    costs.append(_vocoder_cost(bench, samples))
+    voice = Voice(samples[0].conditioning)
 
-    def adapt(bench: Bench, lm: TransformerLanguageModel) -> None:
-        add_adapters(lm, bench.device)
+    def adapt(bench: Bench, network: T3) -> None:
+        add_adapters(replace(lm, module=network), bench.device)
 
-    def decoding(lm: TransformerLanguageModel, texts: int, kind: type[Stepper]) -> Measure:
-        network, longest = lm.module, bench.sizes.codes * (bench.sizes.repeats + 1)
+    def decoding(network: T3, texts: int, kind: type[Stepper]) -> Measure:
+        longest = bench.sizes.codes * (bench.sizes.repeats + 1)
         stepper = kind(network, texts, _TEXT + network.config.conditioning_length + 2 + longest, longest, bench.device)
         ids = np.random.default_rng(0).integers(3, network.config.text_rows, _TEXT)
         with torch.inference_mode():
@@ -59,4 +61,28 @@ def measure(bench: Bench) -> BenchmarkResults:
 
         return lambda: 1000 * seconds(decode, bench.device) / bench.sizes.codes
 
-    return BenchmarkResults(tuple(decode_rows(bench, PART, lms, adapt, decoding, None)))
+    return BenchmarkResults(tuple(decode_rows(bench, PART, models, adapt, decoding, None)), tuple(costs))
+
+
+def _samples(bench: Bench) -> list[Sample]:
+    """Held-out recordings of both languages, each prompted by the voice that is most similar."""
+    tiny_family = family("tiny")
+    front_end, extractor = tiny_family.load_front_end(_PACK), tiny_family.load_extractor(_PACK, _CPU)
+    prompts = [voice.conditioning for voice in tiny_family.load_voices(_PACK).values()]
+    samples = []
+    for language in ("en", "fr"):
+        for text, path in tiny_family.held_out_recordings(_PACK, language)[:bench.sizes.recordings]:
+            found = extractor.extract(audio.load(path, extractor.sample_rate))
+            speaker = found.conditioning["speaker_embedding"]
+            prompt = max(prompts, key=lambda one: float(one["speaker_embedding"] @ speaker))
+            samples.append(Sample(front_end.encode(text, language), found.speech_codes.astype(np.int64), prompt))
+    return samples
+
+
+def _vocoder_cost(bench: Bench, samples: list[Sample]) -> Cost:
+    """The vocoder stays in float32."""
+    vocoders = [family("tiny").load_vocoder(_PACK, device) for device in (_CPU, bench.device)]
+    wanted, made = (torch.cat([vocoder.decode(sample.speech_codes, Voice(sample.conditioning)) for sample in samples])
+                    for vocoder in vocoders)
+    return Cost(PART, "vocoder, float32: waveform", decibels(wanted, made), "dB",
+                f"of the codes of {len(samples)} recordings, against float32 on the CPU")

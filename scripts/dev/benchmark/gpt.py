@@ -7,13 +7,11 @@ fits its 602 positions stands for text and codes alike, since a code takes as lo
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 
 import numpy as np
 import torch
 
-from core.model import precision
 from models import teacher_forcing
 from models.base import LossOptions, Sample, Sampling, Voice
 from models.cuda_graph_decode import CUDAGraphStepper
@@ -21,7 +19,6 @@ from models.generate import Stepper, prepare_voice
 from models.indextts2 import unified_voice
 from models.indextts2.conditioning import PositionTable
 from models.indextts2.unified_voice import IndexTTS2LanguageModel, UnifiedVoice, UnifiedVoiceConfig
-from models.speech_network import quantize_decoding_
 from scripts.dev.benchmark import logits
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.gpu_decode import add_adapters, decode_rows
@@ -66,16 +63,7 @@ def make(bench: Bench) -> dict[str, UnifiedVoice]:
     whole = empty(bench.sizes.voice)
     whole.requires_grad_(False).eval().to(bench.device)
     fill_randomly(whole)
-    models = {"float32": whole}
-    if bench.device.type != "cpu":
-        for name in bench.halves():
-            models[name] = copy.deepcopy(whole)
-            precision.decide(name, bench.device).cast(models[name], ())
-        return models
-    for kind in bench.quantized():
-        models[kind] = copy.deepcopy(whole)
-        quantize_decoding_(models[kind], kind)
-    return models
+    return logits.precisions(bench, whole)
 
 
 def empty(config: UnifiedVoiceConfig) -> UnifiedVoice:

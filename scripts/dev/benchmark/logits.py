@@ -1,4 +1,4 @@
-"""What lower precision costs a language model: errors of its logits against float32 on the CPU."""
+"""A language model in each precision, and what it costs: errors of the logits against float32 on the CPU."""
 
 from __future__ import annotations
 
@@ -10,11 +10,25 @@ from typing import Any
 import numpy as np
 import torch
 
+from core.model import precision
 from models.base import Sample
 from models.decoder import KVCache
 from models.generate import cache_type
-from scripts.dev.benchmark.bench import Bench
+from models.speech_network import quantize_decoding_
+from scripts.dev.benchmark.bench import Bench, ModuleT
 from scripts.dev.benchmark.results import Cost
+
+
+def precisions(bench: Bench, whole: ModuleT) -> dict[str, ModuleT]:
+    """The same float32 weights in every precision that the device has; on a CPU lower ones are quantized weights."""
+    models = {"float32": whole}
+    for name in bench.quantized() if bench.device.type == "cpu" else bench.halves():
+        models[name] = copy.deepcopy(whole)
+        if bench.device.type == "cpu":
+            quantize_decoding_(models[name], name)
+        else:
+            precision.decide(name, bench.device).cast(models[name], ())
+    return models
 
 
 def costs(bench: Bench, part: str, models: Mapping[str, Any], samples: list[Sample],
@@ -25,9 +39,7 @@ def costs(bench: Bench, part: str, models: Mapping[str, Any], samples: list[Samp
     model has it: all in one pass or, if its last argument is true, code by code as while speaking. On a GPU steps in
     half precision have kernels of their own, so there the first sample is computed in steps too.
     """
-    cpu, on_cpu = torch.device("cpu"), models["float32"]
-    if bench.device.type != "cpu":
-        on_cpu = copy.deepcopy(on_cpu).to(cpu)
+    cpu, on_cpu = torch.device("cpu"), bench.on_cpu(models["float32"])
     wanted = [logits(on_cpu, sample, cpu, False) for sample in samples]
     found = []
     for name, model in models.items():

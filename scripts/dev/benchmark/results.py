@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
+
 from scripts.dev.benchmark.machine import Machine
 from scripts.dev.benchmark.timing import MeasurementStats
 
@@ -70,6 +72,12 @@ class Cost:
     value: float
     unit: str
     note: str = ""
+
+
+def decibels(true: torch.Tensor, found: torch.Tensor) -> float:
+    """Signal-to-noise ratio in dB; 200 for equal tensors, far beyond what float32 resolves, as JSON has no infinity."""
+    signal, noise = true.double().norm(), (found.double() - true.double()).norm()
+    return 20 * float(torch.log10(signal / torch.maximum(noise, signal * 1e-10)))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from models.indextts2.bigvgan import AntiAliasedSnake, BigVGAN
 from models.indextts2.s2mel import MEL_FRAMES_PER_CODE, S2Mel, S2MelPrompt
 from models.indextts2.vocoder import FRAME_RATE
 from scripts.dev.benchmark.bench import Bench
-from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Cost
+from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Cost, decibels
 from scripts.dev.benchmark.sizes import fill_randomly
 from scripts.dev.benchmark.timing import Measure, measure_interleaved, seconds
 
@@ -28,12 +28,7 @@ def measure(bench: Bench) -> BenchmarkResults:
     bench.say("S2Mel: flow and BigVGAN")
     sizes = bench.sizes
     models = make(bench)
-    vocoder = BigVGAN(sizes.bigvgan).requires_grad_(False).eval()
-    fill_randomly(vocoder)
-    for part in vocoder.modules():
-        if isinstance(part, AntiAliasedSnake):
-            part.compute_filters()
-    vocoder.to(bench.device)
+    vocoder = make_vocoder(bench)
     long_s, short_s = max(sizes.prompts_s), min(sizes.prompts_s)
     best = str(bench.half() or torch.float32).removeprefix("torch.")
     frames = int(MEL_FRAMES_PER_CODE * 2 * sizes.sound_codes)  # as long as S3Gen's, whose codes come at half the rate
@@ -61,7 +56,7 @@ def measure(bench: Bench) -> BenchmarkResults:
                          _FAST if steps == _FAST_STEPS else _SAME, None)
             for name, (_, steps, _) in zip((_name(*setting) for setting in settings), settings, strict=True)]
     rows.append(BenchmarkRow(PART, "BigVGAN", "s/s", found["BigVGAN"], package_wave, None, None))
-    return BenchmarkResults(tuple(rows), tuple(_costs(models, content, whole, short_s)))
+    return BenchmarkResults(tuple(rows), tuple(_costs(bench, models, vocoder, content, whole, short_s)))
 
 
 def make(bench: Bench) -> dict[str, S2Mel]:
@@ -75,6 +70,17 @@ def make(bench: Bench) -> dict[str, S2Mel]:
     return models
 
 
+def make_vocoder(bench: Bench) -> BigVGAN:
+    """Random weights whose waveform is not cut at -1 and 1, where errors would vanish."""
+    vocoder = BigVGAN(bench.sizes.bigvgan).requires_grad_(False).eval()
+    fill_randomly(vocoder)
+    vocoder.conv_post.weight.mul_(0.01)
+    for part in vocoder.modules():
+        if isinstance(part, AntiAliasedSnake):
+            part.compute_filters()
+    return vocoder.to(bench.device)
+
+
 def _name(precision: str, steps: int, prompt_s: float) -> str:
     return f"{precision}, {steps} steps, prompt of {prompt_s:g} s"
 
@@ -85,19 +91,28 @@ def _prompt(bench: Bench, frames: int, draw: torch.Generator) -> S2MelPrompt:
     return S2MelPrompt(*(torch.randn(shape, generator=draw).to(bench.device) for shape in shapes))
 
 
-def _costs(models: dict[str, S2Mel], content: torch.Tensor, prompt: S2MelPrompt, short_s: float) -> list[Cost]:
-    """Signal-to-noise ratio of the mel against float32 on the CPU at the package's steps and prompt, same noise."""
+def _costs(bench: Bench, models: dict[str, S2Mel], vocoder: BigVGAN, content: torch.Tensor, prompt: S2MelPrompt,
+           short_s: float) -> list[Cost]:
+    """Signal-to-noise ratio of the mel against float32 on the CPU at the package's steps and prompt, same noise.
+
+    On a GPU also of the waveform that BigVGAN, which stays in float32, makes of one mel.
+    """
     def mel(model: S2Mel, steps: int, given: S2MelPrompt) -> torch.Tensor:
         device = next(model.parameters()).device
         there = S2MelPrompt(*(part.to(device) for part in (given.condition, given.mel, given.style)))
         return model.mel(content.to(device), there, steps=steps, generator=torch.Generator().manual_seed(0)).cpu()
 
     whole = models["float32"]
-    on_cpu = whole if content.device.type == "cpu" else copy.deepcopy(whole).to("cpu")
+    on_cpu = bench.on_cpu(whole)
     short, true = prompt.last(round(short_s * FRAME_RATE)), mel(on_cpu, _STEPS, prompt)
     found = {f"{name}: mel": mel(model, _STEPS, prompt) for name, model in models.items() if model is not on_cpu}
     found[f"{_FAST_STEPS} steps: mel"] = mel(whole, _FAST_STEPS, prompt)
     found[f"{_FAST_STEPS} steps, prompt of {short_s:g} s: mel"] = mel(whole, _FAST_STEPS, short)
-    return [Cost(PART, name, 20 * float(torch.log10(true.norm() / (value - true).norm())), "dB",
-                 f"against float32 on the CPU with {_STEPS} steps and the whole prompt, at random weights")
-            for name, value in found.items()]
+    costs = [Cost(PART, name, decibels(true, value), "dB",
+                  f"against float32 on the CPU with {_STEPS} steps and the whole prompt, at random weights")
+             for name, value in found.items()]
+    if bench.device.type != "cpu":
+        waveform, made = bench.on_cpu(vocoder).waveform(true), vocoder.waveform(true.to(bench.device))
+        costs.append(Cost(PART, "BigVGAN, float32: waveform", decibels(waveform, made.cpu()), "dB",
+                          "of the same mel, against float32 on the CPU"))
+    return costs

@@ -18,7 +18,7 @@ from models.chatterbox.codec import ChatterboxVocoder
 from models.chatterbox.flow_encoder import MEL_FRAMES_PER_CODE
 from models.chatterbox.s3gen import S3Gen
 from scripts.dev.benchmark.bench import Bench
-from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound, Cost
+from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound, Cost, decibels
 from scripts.dev.benchmark.sizes import fill_randomly
 from scripts.dev.benchmark.timing import Measure, measure_interleaved, seconds
 
@@ -116,10 +116,13 @@ def _package(bench: Bench, length_s: float) -> Measure:
 
 @torch.inference_mode()
 def _costs(bench: Bench, models: dict[str, S3Gen], codes: np.ndarray, voice: Voice) -> list[Cost]:
-    """Signal-to-noise ratio against float32 on the CPU of the mel, and of the waveform with the same excitation."""
-    device, cpu, costs = bench.device, torch.device("cpu"), []
+    """Signal-to-noise ratio against float32 on the CPU of the mel, and of the waveform with the same excitation.
+
+    On a GPU also of the waveform that HiFT, which stays in float32, makes of one mel.
+    """
+    device, cpu, costs = bench.device, torch.device("cpu"), list[Cost]()
     steps, prompt_s = bench.sizes.steps[0], max(bench.sizes.prompts_s)
-    on_cpu = models["float32"] if device == cpu else copy.deepcopy(models["float32"]).to(cpu)
+    on_cpu, vocoder = bench.on_cpu(models["float32"]), models["float32"].mel2wav
 
     def mel(model: S3Gen, where: torch.device) -> torch.Tensor:
         prompt = s3gen.flow_prompt(voice.timbre, where, prompt_s)
@@ -134,11 +137,11 @@ def _costs(bench: Bench, models: dict[str, S3Gen], codes: np.ndarray, voice: Voi
             continue
         made = mel(model, device)
         note = f"{steps} steps from the same noise, against float32 on the CPU"
-        costs += [Cost(PART, f"{name}: mel", _decibels(wanted, made.cpu()), "dB", note),
-                  Cost(PART, f"{name}: waveform", _decibels(waveform, models["float32"].mel2wav.decode(
-                      made, source.to(device)).cpu()), "dB", note + ", the same excitation")]
+        costs += [Cost(PART, f"{name}: mel", decibels(wanted, made.cpu()), "dB", note),
+                  Cost(PART, f"{name}: waveform", decibels(waveform, vocoder.decode(made, source.to(device)).cpu()),
+                       "dB", note + ", the same excitation")]
+    if device != cpu:
+        made = vocoder.decode(wanted.to(device), source.to(device))
+        costs.append(Cost(PART, "HiFT, float32: waveform", decibels(waveform, made.cpu()), "dB",
+                          "of the same mel and excitation, against float32 on the CPU"))
     return costs
-
-
-def _decibels(true: torch.Tensor, found: torch.Tensor) -> float:
-    return 20 * float(torch.log10(true.norm() / (found - true).norm()))

@@ -62,6 +62,7 @@ class BenchmarkSizes:
     prefills: tuple[int, ...] = (60, 250)  # text ids
     compared: tuple[int, ...] = (60, 150)  # text ids and codes of a sample whose logits are compared
     samples: int = 4  # of those
+    recordings: int = 40  # of each language, as samples of the built-in model
     sound_codes: int = 125
     steps: tuple[int, ...] = (10, 5, 4)
     prompts_s: tuple[float, ...] = (10.0, 3.0)
@@ -103,7 +104,7 @@ QUICK = BenchmarkSizes(
                              (_CONFORMER, PerceiverConfig(4, 64, 16, 64, 32)),
                              (_CONFORMER, PerceiverConfig(1, 64, 16, 64, 32))),
     package_layers=14, package_gpt_layers=2, repeats=2, contexts=(100,), gpt_contexts=(60,), codes=2, prefills=(20,),
-    compared=(10, 20), samples=1,
+    compared=(10, 20), samples=1, recordings=1,
     sound_codes=25, steps=(4, 2), prompts_s=(3.0, 1.0), clips=4, clip_s=(0.8, 1.0, 1.5), new_rows=10, batch_size=2,
     large_batch_size=3, epochs=1, clip_durations_s=(1.0, 1.5), demo_clips=6, certificate=(3, 12, 10),
     extractor=ExtractorSizes(W2vBertConfig(64, 4, 64, 1), SemanticCodecConfig(64, 16, 32, 1)),

@@ -7,14 +7,12 @@ loop. It always computes both guidance rows, so it stands beside ours with guida
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
 import torch
 
-from core.model import precision
 from models import teacher_forcing
 from models.base import LossOptions, PreparedVoice, Sample, Sampling, Voice
 from models.chatterbox import codec, t3
@@ -22,7 +20,7 @@ from models.chatterbox.family import BASE_CODE_LIMIT, CODES_PER_TOKEN
 from models.cuda_graph_decode import CUDAGraphStepper
 from models.generate import Stepper, prepare_voice
 from models.language_model import TransformerLanguageModel
-from models.speech_network import T3, quantize_decoding_
+from models.speech_network import T3
 from scripts.dev.benchmark import logits
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.gpu_decode import add_adapters, decode_rows
@@ -49,7 +47,8 @@ def measure(bench: Bench) -> BenchmarkResults:
             rows += _codes(bench, models, context, guided)
     bench.say("T3: prefill and errors")
     rows += _prefills(bench, models)
-    costs = logits.costs(bench, PART, models, [_sample(bench, seed) for seed in range(bench.sizes.samples)], _logits)
+    costs = logits.costs(bench, PART, models, [_sample(bench, seed) for seed in range(bench.sizes.samples)],
+                         guided_logits)
     if bench.device.type == "cuda":
         rows += decode_rows(bench, PART, models, adapt, lambda model, texts, kind: _decoding(
             bench, model, bench.sizes.prefills[0], texts, _GUIDANCE, kind), _MS_A_CODE, _CODES_A_SECOND)
@@ -63,22 +62,11 @@ def adapt(bench: Bench, model: T3) -> None:
 
 def make(bench: Bench) -> dict[str, T3]:
     """The same random weights in every precision that the device has."""
-    config, device = bench.sizes.language, bench.device
-    whole = t3.empty(config).to_empty(device="cpu")
+    whole = t3.empty(bench.sizes.language).to_empty(device="cpu")
     whole.tfmr.compute_frequencies()
-    whole.requires_grad_(False).eval().to(device)
+    whole.requires_grad_(False).eval().to(bench.device)
     fill_randomly(whole)
-    if device.type != "cpu":
-        models = {"float32": whole}
-        for name in bench.halves():
-            models[name] = copy.deepcopy(whole)
-            precision.decide(name, device).cast(models[name], ())
-        return models
-    models = {"float32": whole}
-    for kind in bench.quantized():
-        models[kind] = copy.deepcopy(whole)
-        quantize_decoding_(models[kind], kind)
-    return models
+    return logits.precisions(bench, whole)
 
 
 def _codes(bench: Bench, models: Models, context: int, guided: bool) -> list[BenchmarkRow]:
@@ -191,7 +179,7 @@ def _package_prefill(bench: Bench, text: int) -> Measure:
 
 
 @torch.inference_mode()
-def _logits(model: T3, sample: Sample, device: torch.device, by_steps: bool) -> torch.Tensor:
+def guided_logits(model: T3, sample: Sample, device: torch.device, by_steps: bool) -> torch.Tensor:
     """Teacher-forced speech logits with guidance (U + 1, codes), in float32; see `logits.costs`."""
     rows = [_speech_logits(model, sample, device, dropout, by_steps) for dropout in (0.0, 1.0)]
     return rows[0] + _GUIDANCE * (rows[0] - rows[1])
