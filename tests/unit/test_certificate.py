@@ -18,7 +18,7 @@ from config.errors import UserError
 from config.schema import CertifyOptions
 from core import certify as certify_job
 from core import train
-from core.export import _errors, _not_proven
+from core.export import CardFacts, _errors, _not_proven, card
 from core.jobs.checkpoint_names import checkpoint_steps, folder_of, set_choice
 from core.jobs.events import Finished, Journal, Progress, append_event
 from core.jobs.job import Job, create_job
@@ -27,7 +27,7 @@ from core.jobs.state import JobReader
 from core.library import certificate, records
 from core.library.catalog import resolve
 from core.library.certificate import Certificate, CertificateCheck
-from core.library.records import CheckpointRecord
+from core.library.records import CheckpointRecord, ExportRecord, read_record
 from core.proof import certification
 from core.speech.evaluation import SpeechEvaluator
 from core.submission.job_chains import use_named_checkpoint
@@ -52,6 +52,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 def certified(world: Workspace, run: str = "gated") -> Certificate:
     return certification.certify_folder(world, folder_of(world.runs / run, 8), CPU, sentences=2)
+
+
+def export_card(world: Workspace, run: str, proof: Certificate) -> str:
+    """README.md of an export of the run's last checkpoint."""
+    found = read_record(folder_of(world.runs / run, 8) / records.CHECKPOINT, CheckpointRecord)
+    record = ExportRecord("given", run, 8, run, found.dataset, ("am",), found.origin, {}, {})
+    return card(record, proof, CardFacts("", "", (), (), (), ""))
 
 
 def forget_scores(world: Workspace) -> None:
@@ -98,7 +105,16 @@ def test_base_logits_that_were_not_probed_are_not_proven(world: Workspace, scope
     assert "Not proven: base languages." in shown
     assert "bit-identical to those" not in shown
     assert ">All " not in shown
-    assert "**Not proven for the base languages**" in _not_proven(made)
+    assert "**Not proven for the base languages**" in export_card(world, scope, made)
+
+
+def test_the_card_of_an_export_promises_the_old_languages_by_its_scope(world: Workspace) -> None:
+    promise = "computed exactly as before"
+    assert promise in export_card(world, "gated", certified(world))
+    full = export_card(world, "full", certified(world, "full"))
+    assert promise not in full
+    assert "the certificate says how far the base languages moved, where it could be measured." in full
+    assert "Not proven" not in full
 
 
 def test_a_base_language_that_was_not_probed_is_named_as_not_proven(world: Workspace,
