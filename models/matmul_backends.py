@@ -2,15 +2,17 @@
 
 torch multiplies float32 matrices on a CPU by MKL, which leaves AVX-512 unused on AMD; oneDNN, in the same torch, does
 not. On two cores of an EPYC with AVX-512 and weights of 4096 x 1024, 1600 rows are multiplied at 202 against 87
-GFLOP/s in float32; where MKL uses AVX-512, the two are alike. Few rows take as long as their weights take to be read:
-they are multiplied by `models.cpu_loops`. A call of oneDNN costs 11 us, of MKL 2, so that small products are MKL's on
-every processor. Results that must be bit-identical have to come from the same backend: which one is a matter of the
-shapes alone. On a GPU everything here is torch's own.
+GFLOP/s in float32; on another, and where MKL uses AVX-512, the two are nearly alike. Few rows take as long as their
+weights take to be read: they are multiplied by `models.cpu_loops`. A call of oneDNN costs 11 us, of MKL 2, so that
+small products are MKL's on every processor. Results that must be bit-identical have to come from the same backend:
+which one is a matter of the shapes alone, but for the attention of vocoders, which is measured once in a process. On
+a GPU everything here is torch's own.
 """
 
 from __future__ import annotations
 
 import math
+import timeit
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -25,6 +27,8 @@ _FEW_ROWS = 16
 # With AVX-512 oneDNN takes 2 to 5 times as long for 16 to 47 rows by 4096 x 1024 (two cores of an EPYC); by weights
 # with fewer outputs than their width it is faster.
 _FEW_ROWS_OF_MANY_OUTPUTS = 48 if _HAS_AVX512 else _FEW_ROWS
+_MEASURED_SHAPE = (1, 4, 750, 64)  # of attention
+_CLEARLY = 0.85
 _LOOP_WIDTH = 32  # half of `models.cpu_loops.WIDTH_UNIT`
 
 
@@ -121,20 +125,27 @@ def _attend_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, s
 def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: SeenKeys | None = None) -> torch.Tensor:
     """Scaled dot-product attention over (B, H, F, D); on a GPU, to those keys that are `seen`.
 
-    With AVX-512, torch's fused CPU kernel takes 30 ms of processor time for 2 x 8 x 750 x 64, also in bfloat16;
-    separate products take 20 ms in float32, head by head, and 13 ms in bfloat16, row by row (the scores of more than
-    that do not fit into the processor's cache). With AVX2 alone, where oneDNN's products are no faster than MKL's, the
-    fused kernel is ahead: 43 against 50 ms for 750 frames, 111 against 153 for 1291.
+    In bfloat16 on a CPU, separate products, row by row, take two thirds to four fifths of the time of torch's fused
+    kernel (the scores of more than a row do not fit into the processor's cache). In float32 with AVX-512 they take two
+    thirds of it, head by head, on one EPYC and five fourths on another, so that the faster of the two is measured. With
+    AVX2 alone, where oneDNN's products are no faster than MKL's, the fused kernel is ahead: 43 against 50 ms for 2 x 8
+    x 750 x 64, 111 against 153 for 1291 frames.
     """
     if seen is not None:
         if seen.mask is None:
             return _attend_flash(query, key, value, seen)
         return F.scaled_dot_product_attention(query, key, value, attn_mask=seen.mask)
-    by_row = query.dtype == torch.bfloat16 and query.device.type == "cpu"
-    by_head = (query.device.type == "cpu" and query.dtype == torch.float32 and not torch.is_grad_enabled()
-               and _HAS_ONEDNN and _HAS_AVX512)
-    if not by_row and not by_head:
-        return F.scaled_dot_product_attention(query, key, value)
+    if query.device.type == "cpu":
+        if query.dtype == torch.bfloat16:
+            return _attend_by_products(query, key, value, by_head=False)
+        if (query.dtype == torch.float32 and _HAS_ONEDNN and _HAS_AVX512 and not torch.is_grad_enabled()
+                and _products_attend_faster()):
+            return _attend_by_products(query, key, value, by_head=True)
+    return F.scaled_dot_product_attention(query, key, value)
+
+
+def _attend_by_products(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, by_head: bool) -> torch.Tensor:
+    """`attend` by two products and a softmax for each row of the batch, or each of its heads."""
     # oneDNN takes a thousand times as long for weights that are not contiguous
     query, key, value = (query / math.sqrt(query.shape[-1])).contiguous(), key.contiguous(), value.contiguous()
     mixed = torch.empty_like(query)
@@ -146,6 +157,19 @@ def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: Se
         else:
             torch.matmul((query[row] @ key[row].transpose(-1, -2)).softmax(-1), value[row], out=mixed[row])
     return mixed
+
+
+@lru_cache
+def _products_attend_faster() -> bool:
+    """Whether float32 attention by products is clearly faster here than torch's fused kernel.
+
+    Measured once in a process (0.1 s), so that its results do not change from call to call. Where the two are nearly
+    alike, it is always the fused kernel.
+    """
+    one = torch.zeros(_MEASURED_SHAPE)
+    fused_s = min(timeit.repeat(lambda: F.scaled_dot_product_attention(one, one, one), number=1, repeat=4))
+    products_s = min(timeit.repeat(lambda: _attend_by_products(one, one, one, by_head=True), number=1, repeat=4))
+    return products_s < _CLEARLY * fused_s
 
 
 def can_pack(dtype: torch.dtype) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from pathlib import Path
 
 import pytest
@@ -147,18 +148,51 @@ def test_times_are_dense_at_the_noisy_end():
     assert times[1] == pytest.approx(1 - 0.9238795, abs=5e-6)  # 1 - cos(pi / 8), of a cosine in float32
 
 
-@pytest.mark.parametrize("avx512", [True, False])
+@pytest.mark.parametrize("products", [True, False])
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-def test_our_products_are_those_of_torch(dtype: torch.dtype, bound: float, avx512: bool,
+def test_our_products_are_those_of_torch(dtype: torch.dtype, bound: float, products: bool,
                                          monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(matmul_backends, "_HAS_AVX512", avx512)
+    monkeypatch.setattr(matmul_backends, "_HAS_AVX512", True)
+    monkeypatch.setattr(matmul_backends, "_products_attend_faster", lambda: products)
     monkeypatch.setattr(matmul_backends, "_SMALL", 0)
     query, key, value = torch.randn(3, 2, 4, 9, 8, generator=seeded(0))
-    found = attend(query.to(dtype), key.to(dtype), value.to(dtype))
+    with torch.no_grad():  # else torch's own are used
+        found = attend(query.to(dtype), key.to(dtype), value.to(dtype))
     wanted = torch.nn.functional.scaled_dot_product_attention(query, key, value)
     assert relative_error(found.float(), wanted) < bound
     weight, bias = torch.randn(5, 8, generator=seeded(1)), torch.randn(5, generator=seeded(2))
     assert relative_error(linear(query, weight, bias), query @ weight.t() + bias) < 1e-5
+
+
+@pytest.mark.parametrize(("fused_s", "products"), [(0.0, False), (0.2, True)], ids=["fused kernel", "products"])
+def test_the_faster_attention_is_measured_once(fused_s: float, products: bool, monkeypatch: pytest.MonkeyPatch):
+    """Which of the two takes longer is told here by a wait."""
+    fused, calls = torch.nn.functional.scaled_dot_product_attention, [0, 0]
+    by_products = matmul_backends._attend_by_products
+
+    def waits(*given: torch.Tensor) -> torch.Tensor:
+        calls[0] += 1
+        time.sleep(fused_s)
+        return fused(*given)
+
+    def counted(*given: torch.Tensor, by_head: bool) -> torch.Tensor:
+        calls[1] += 1
+        time.sleep(0.0 if products else 0.2)
+        return by_products(*given, by_head=by_head)
+
+    monkeypatch.setattr(matmul_backends, "_HAS_AVX512", True)
+    monkeypatch.setattr(matmul_backends, "_MEASURED_SHAPE", (1, 1, 9, 8))
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", waits)
+    monkeypatch.setattr(matmul_backends, "_attend_by_products", counted)
+    matmul_backends._products_attend_faster.cache_clear()
+    vectors = torch.randn(3, 1, 2, 9, 8, generator=seeded(0))
+    with torch.no_grad():
+        attend(*vectors)
+        measured = list(calls)
+        found = attend(*vectors)
+    matmul_backends._products_attend_faster.cache_clear()
+    assert [now - before for now, before in zip(calls, measured, strict=True)] == [not products, products]
+    assert relative_error(found, fused(*vectors)) < 1e-5
 
 
 def test_keys_and_shapes_are_the_published_ones():
