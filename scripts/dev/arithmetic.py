@@ -1,16 +1,20 @@
-"""What decoding and training should reach on a GPU, by arithmetic: python -m scripts.dev.arithmetic
+"""What decoding, training and rendering should reach on a GPU, by arithmetic: python -m scripts.dev.arithmetic
 
 No GPU is needed. Bytes and kernel launches of a code, and the memory of a training step, are counted on models of the
-published width with two layers and with three; each further layer takes what the third did. A code is spoken with the
-alignment guard, without and with adapters; its kernels are Triton's where the GPU has them. A step's memory is that of
-`core.training.run_plan`, from which a run's plan is made; beyond eight clips each takes what the last four did. On a
-CPU without bfloat16 the memory takes hours: --dtype float32. With --measure the first step of the benchmark's own clips
-is computed in the same way, and measured on this CPU at the published depth. Prints Markdown.
+published width with two layers and with three; each further layer takes what the third did. The built-in model is
+counted as it is. A code is spoken with the alignment guard, without and with adapters; its kernels are Triton's where
+the GPU has them. A step's memory is that of `core.training.run_plan`, from which a run's plan is made; beyond eight
+clips each takes what the last four did. On a CPU without bfloat16 the memory takes hours: --dtype float32. With
+--measure it is compared with what this CPU takes.
+
+A rendering, of codes or frames to sound, is counted at full size on fake tensors, which say that they are on a GPU, so
+that the code takes the branches that it takes there. Prints Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -20,44 +24,92 @@ from unittest import mock
 
 import numpy as np
 import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from config.schema import Scope
 from core.model.precision import Precision
 from core.training import memory_plan, run_plan
 from core.training.memory_plan import MicrobatchPlan
+from models.chatterbox import flow, s3gen
+from models.chatterbox.flow import Flow, FlowPrompt
+from models.chatterbox.flow_encoder import MEL_FRAMES_PER_CODE
+from models.chatterbox.hift import HiFT
 from models.generate import Stepper
+from models.indextts2 import s2mel, vocoder
+from models.indextts2.bigvgan import BigVGAN
+from models.indextts2.s2mel import S2Mel, S2MelPrompt
+from models.indextts2.vocoder import FRAME_RATE
 from scripts.command import exit_with
-from scripts.dev.benchmark import gpt, t3, training
+from scripts.dev.benchmark import builtin, gpt, t3, training
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.sizes import FULL, BenchmarkSizes, shallower
 
-CPU = torch.device("cpu")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 POSITIONS = 300  # in the cache
 LAUNCH_S = 58e-6  # of a kernel that PyTorch launches by itself: 59.8 ms for 1,029, measured on the host of an H100
 REPLAY_S = 2.8e-6  # of a kernel within a CUDA graph: 2.91 ms for the same
 RESERVED = 0.08  # of a GPU's memory: its context, libraries and the gaps of the allocator; assumed
 BATCHES = (1, 2, 4, 8, 16, 32)
 _COUNTED, _SHALLOW = (1, 2, 4, 8), (2, 3)  # clips and layers that are counted
+_TEXT = 20  # ids of a text that is decoded
 SCOPES: tuple[Scope, ...] = ("rows", "gated", "full")
 
 
 @dataclass(frozen=True)
 class GPU:
-    """Figures of NVIDIA's data sheets, of the SXM version where there are several."""
+    """Figures of NVIDIA's data sheets, of the SXM version where there are several.
+
+    Operations a second are those of products of dense matrices: half of what a sheet states "with sparsity".
+    """
 
     name: str
     bytes_a_second: float
     memory: int  # bytes
+    half: float  # operations a second in bfloat16 or float16, on tensor cores
+    tf32: float  # the same in TF32
+    single: float  # in float32
     triton: bool = True  # whether Triton's kernels run on it
 
 
-GPUS = (GPU("T4", 320e9, 16 * 10**9, triton=False), GPU("L4", 300e9, 24 * 10**9), GPU("A100", 2039e9, 80 * 10**9),
-        GPU("H100", 3350e9, 80 * 10**9), GPU("H200", 4800e9, 141 * 10**9))
-MODELS: dict[str, tuple[str, Callable[[Bench], Any], Callable[[Bench, Any], None], Callable[[BenchmarkSizes], Any]]] = {
-    "chatterbox": ("Chatterbox", lambda bench: t3.make(bench)["float32"], t3.adapt, lambda sizes: sizes.language),
-    "indextts2": ("IndexTTS2", lambda bench: gpt.make(bench)["float32"], gpt.adapt, lambda sizes: sizes.voice),
+GPUS = (GPU("T4", 320e9, 16 * 10**9, 65e12, 8.1e12, 8.1e12, triton=False),  # it has no TF32
+        GPU("L4", 300e9, 24 * 10**9, 121e12, 60e12, 30.3e12),
+        GPU("A100", 2039e9, 80 * 10**9, 312e12, 156e12, 19.5e12),
+        GPU("H100", 3350e9, 80 * 10**9, 989e12, 494e12, 67e12),
+        GPU("H200", 4800e9, 141 * 10**9, 989e12, 494e12, 67e12))
+
+
+@dataclass(frozen=True)
+class DecodingModel:
+    """A model that is counted: how the benchmark makes it, puts adapters into it, and begins to decode with it."""
+
+    title: str
+    make: Callable[[Bench], Any]
+    adapt: Callable[[Bench, Any], None]
+    begin: Callable[[Stepper, Any], None]
+    depth: Callable[[BenchmarkSizes], int]  # layers
+    longest_s: float = math.inf  # of a clip
+    small: bool = False
+
+    def depths(self, sizes: BenchmarkSizes) -> tuple[int, ...]:
+        """Layers with which it is counted."""
+        return (self.depth(sizes),) if self.small else _SHALLOW
+
+
+MODELS = {
+    "chatterbox": DecodingModel("Chatterbox", lambda bench: t3.make(bench)["float32"], t3.adapt,
+                                lambda stepper, model: t3.begin(stepper, model, _TEXT, 0.5, CPU),
+                                lambda sizes: sizes.language.decoder.layers),
+    "indextts2": DecodingModel("IndexTTS2", lambda bench: gpt.make(bench)["float32"], gpt.adapt,
+                               lambda stepper, model: gpt.begin(stepper, model, _TEXT, CPU),
+                               lambda sizes: sizes.voice.decoder.layers),
+    "tiny": DecodingModel("The built-in model", builtin.load, builtin.adapt,
+                          lambda stepper, model: builtin.begin(stepper, model, _TEXT, CPU),
+                          lambda sizes: builtin.load(Bench(sizes, CPU, None, print)).config.decoder.layers,
+                          longest_s=9.0, small=True),  # a clip has at most 128 text ids and 255 codes
 }
 
 
@@ -111,42 +163,37 @@ class StepMemory:
         return most + int((memory - self.total(most)) // self.further_clip)
 
 
-def further(fewer: float, more: float, layers: int) -> float:
-    """With `layers` layers, what is `fewer` with two and `more` with three."""
-    return fewer + (more - fewer) * (layers - _SHALLOW[0])
+def further(counted: Sequence[float], layers: int) -> float:
+    """What a model of `layers` layers takes, from that with two and with three, or from itself alone."""
+    return counted[0] + (counted[-1] - counted[0]) * (layers - _SHALLOW[0])
 
 
 def decoding(name: str, sizes: BenchmarkSizes, positions: int = POSITIONS, *, adapters: bool = False) -> Decoding:
     """Of the model `name` at these sizes, in bfloat16, with guidance where it has it; with `adapters` as by default."""
-    _, make, adapt, config_of = MODELS[name]
-    found = []
-    for layers in _SHALLOW:
-        bench = Bench(shallower(sizes, layers), CPU, None, lambda text: None)
-        model = make(bench)
+    kind, found = MODELS[name], []
+    layers = kind.depth(sizes)
+    for counted in kind.depths(sizes):
+        bench = Bench(shallower(sizes, counted), CPU, None, lambda text: None)
+        model = kind.make(bench)
         if adapters:
-            adapt(bench, model)
+            kind.adapt(bench, model)
         Precision("cpu", torch.bfloat16, "for the count").cast(model, ())
         read = [(".lora_" in key or key.startswith("lora_"), value.nbytes)
                 for part in (*model.transformer.layers, model.speech_head) for key, value in part.named_parameters()]
         found.append((sum(size for of_adapter, size in read if not of_adapter), launches(name, model),
                       launches(name, model, triton=True), sum(size for of_adapter, size in read if of_adapter)))
-    config, layers = config_of(sizes), config_of(sizes).decoder.layers
-    rows = 2 if model.guided else 1
+    rows, width = 2 if model.guided else 1, model.config.decoder.width
     value_bytes = next(model.speech_head.parameters()).element_size()  # as the cache has on a GPU
-    cache = rows * layers * 2 * config.decoder.width * positions * value_bytes
-    weights, plain, fused, lora = (further(fewer, more, layers) for fewer, more in zip(*found, strict=True))
+    cache = rows * layers * 2 * width * positions * value_bytes
+    weights, plain, fused, lora = (further(counted, layers) for counted in zip(*found, strict=True))
     return Decoding(weights, cache, plain, fused, lora)
 
 
 def launches(name: str, model: Any, *, triton: bool = False) -> int:
     """Kernels of a decoding step: operations that compute or copy, counted on the CPU, and Triton's."""
-    guidance = 0.5 if model.guided else 0.0
     stepper = Stepper(model, 1, model.config.conditioning_length + 64, 8, CPU)
     with torch.inference_mode(), _triton_kernels() if triton else nullcontext():
-        if name == "chatterbox":
-            t3.begin(stepper, model, 20, guidance, CPU)
-        else:
-            gpt.begin(stepper, model, 20, CPU)
+        MODELS[name].begin(stepper, model)
         stepper.advance()
         with _Operations() as counted:
             stepper.advance()
@@ -187,42 +234,48 @@ class _Unmerged:
         return getattr(layer, "base_layer", layer).weight
 
 
+def _writes(func: Any, given: list[torch.Tensor], results: list[torch.Tensor]) -> bool:
+    """Whether an operation writes memory: its result is neither a view, the input itself nor left empty."""
+    storages = {value.untyped_storage()._cdata for value in given}
+    return "empty" not in func._schema.name and (func._schema.is_mutable or any(
+        value.untyped_storage()._cdata not in storages for value in results))
+
+
+def _tensors(values: object) -> list[torch.Tensor]:
+    return [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
+
+
 class _Operations(TorchDispatchMode):
-    """Counts operations that write memory: those whose result is neither a view, the input itself nor left empty."""
+    """Counts operations that write memory."""
 
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        given = {tensor.untyped_storage()._cdata for tensor in tree_leaves((args, kwargs))
-                 if isinstance(tensor, torch.Tensor)}
         made = func(*args, **(kwargs or {}))
-        self.count += "empty" not in func._schema.name and (func._schema.is_mutable or any(
-            tensor.untyped_storage()._cdata not in given for tensor in tree_leaves(made)
-            if isinstance(tensor, torch.Tensor)))
+        self.count += _writes(func, _tensors((args, kwargs)), _tensors(made))
         return made
 
 
 def step_memory(name: str, sizes: BenchmarkSizes, scope: Scope, dtype: torch.dtype, *, checkpointing: bool
                 ) -> StepMemory:
     """Of clips that all have the length of the longest one of the benchmark."""
-    alike = replace(sizes, clips=_COUNTED[-1], clip_s=(sizes.clip_s[-1],) * 3)
-    found = []
-    for layers in _SHALLOW:
-        bench = Bench(shallower(alike, layers), CPU, None, lambda text: None)
-        trainer = training.make(bench, scope, name, Precision("cpu", dtype, "for the count"))
-        trainer.set_microbatch_plan(MicrobatchPlan(activation_checkpointing=checkpointing))
-        counted = [run_plan.peak_of_longest(trainer, clips, None) or 0 for clips in _COUNTED]
-        found.append((training.size(trainer) + trainer.optimizer_bytes, *counted))
-    layers = depth(name, sizes)
-    model, *peaks = (further(fewer, more, layers) for fewer, more in zip(*found, strict=True))
+    found = [_peaks(name, sizes, scope, dtype, layers, _COUNTED, checkpointing=checkpointing)
+             for layers in MODELS[name].depths(sizes)]
+    model, *peaks = (further(counted, MODELS[name].depth(sizes)) for counted in zip(*found, strict=True))
     return StepMemory(model, tuple(peaks))
 
 
-def depth(name: str, sizes: BenchmarkSizes) -> int:
-    """Layers of the model `name`."""
-    return MODELS[name][-1](sizes).decoder.layers
+def _peaks(name: str, sizes: BenchmarkSizes, scope: Scope, dtype: torch.dtype, layers: int, batches: Sequence[int], *,
+           checkpointing: bool) -> tuple[int, ...]:
+    """Bytes of the model and its optimizer, and of a step of each batch, with so many layers."""
+    alike = replace(sizes, clips=batches[-1], clip_s=(min(sizes.clip_s[-1], MODELS[name].longest_s),) * 3)
+    bench = Bench(shallower(alike, layers), CPU, None, lambda text: None)
+    trainer = training.make(bench, scope, name, Precision("cpu", dtype, "for the count"))
+    trainer.set_microbatch_plan(MicrobatchPlan(activation_checkpointing=checkpointing))
+    return (training.size(trainer) + trainer.optimizer_bytes,
+            *(run_plan.peak_of_longest(trainer, clips, None) or 0 for clips in batches))
 
 
 def benchmark_memory(name: str, sizes: BenchmarkSizes, scope: Scope, dtype: torch.dtype, layers: int, *,
@@ -234,22 +287,205 @@ def benchmark_memory(name: str, sizes: BenchmarkSizes, scope: Scope, dtype: torc
     return training.size(trainer) + memory_plan.peak_bytes(CPU, trainer.train_step)
 
 
+@dataclass(frozen=True)
+class GPUKernel:
+    """An operation as a GPU runs it."""
+
+    kind: str  # of `KINDS`
+    precision: str  # in which it multiplies: the name of a peak of `GPU`
+    operations: float  # of products, convolutions and attention: two for each multiplication with its sum
+    moved: float  # bytes of all that it reads and writes, once each
+
+    def seconds(self, gpu: GPU) -> float:
+        """What the slower of its operations and its bytes takes."""
+        peak: float = getattr(gpu, self.precision)
+        return max(self.operations / peak, self.moved / gpu.bytes_a_second)
+
+
+KINDS = ("attention", "products", "convolutions", "the rest")
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """Of one text, by one network: its kernels in their order, and bytes of weights and of tensors at their peak."""
+
+    kernels: tuple[GPUKernel, ...]
+    weights: int
+    activations: int
+
+    def operations(self, precision: str) -> float:
+        """Of the kernels that multiply in this precision."""
+        return sum(kernel.operations for kernel in self.kernels if kernel.precision == precision)
+
+    def seconds(self, gpu: GPU, least_s: float = 0.0, kinds: Sequence[str] = KINDS) -> float:
+        """Of the kernels of these kinds, one after another, none of which takes less than `least_s`."""
+        return sum(max(kernel.seconds(gpu), least_s) for kernel in self.kernels if kernel.kind in kinds)
+
+    def without_graphs(self, gpu: GPU) -> float:
+        """The slower of the GPU and of the host, which launches every kernel while the GPU computes."""
+        return max(self.seconds(gpu, REPLAY_S), len(self.kernels) * LAUNCH_S)
+
+
+Network = tuple[nn.Module, Callable[[], object]]  # and a rendering by it
+
+
+def _flow(sizes: BenchmarkSizes, dtype: torch.dtype, steps: int) -> Network:
+    model, prompt = Flow(sizes.sound.flow), round(max(sizes.prompts_s) * s3gen.CODE_RATE)
+    model.cast_(dtype)
+    model.decoder.estimator.order_taps_()
+    config = model.config
+
+    def render() -> object:
+        given = FlowPrompt(torch.zeros(1, prompt, dtype=torch.long, device=CUDA),
+                           torch.zeros(1, MEL_FRAMES_PER_CODE * prompt, config.estimator.n_mels, device=CUDA),
+                           torch.zeros(1, config.speaker_embedding_size, device=CUDA))
+        return model.mel(torch.zeros(1, sizes.sound_codes, dtype=torch.long, device=CUDA), given, steps=steps)
+
+    return model, render
+
+
+def _hift(sizes: BenchmarkSizes, dtype: torch.dtype, steps: int) -> Network:
+    model, frames = HiFT(sizes.sound.vocoder), MEL_FRAMES_PER_CODE * sizes.sound_codes
+    model.fold_weight_norm()
+    return model, lambda: model.waveform(torch.zeros(1, model.config.n_mels, frames, device=CUDA))
+
+
+def _s2mel_frames(sizes: BenchmarkSizes) -> int:
+    """As long as S3Gen's sound, whose codes come at half the rate."""
+    return int(s2mel.MEL_FRAMES_PER_CODE * 2 * sizes.sound_codes)
+
+
+def _s2mel(sizes: BenchmarkSizes, dtype: torch.dtype, steps: int) -> Network:
+    model, prompt, config = S2Mel(sizes.s2mel), round(max(sizes.prompts_s) * FRAME_RATE), sizes.s2mel
+    model.estimator.cast_(dtype)
+
+    def render() -> object:
+        shapes = (1, prompt, config.width), (1, prompt, config.n_mels), (1, config.style)
+        given = S2MelPrompt(*(torch.zeros(shape, device=CUDA) for shape in shapes))
+        return model.mel(torch.zeros(1, _s2mel_frames(sizes), config.width, device=CUDA), given, steps=steps)
+
+    return model, render
+
+
+def _bigvgan(sizes: BenchmarkSizes, dtype: torch.dtype, steps: int) -> Network:
+    model = BigVGAN(sizes.bigvgan)
+    return model, lambda: model.waveform(torch.zeros(1, model.config.n_mels, _s2mel_frames(sizes), device=CUDA))
+
+
+NETWORKS: dict[str, tuple[Callable[[BenchmarkSizes, torch.dtype, int], Network], int]] = {  # and published steps
+    "S3Gen's flow": (_flow, flow.FLOW_STEPS), "HiFT": (_hift, 0), "S2Mel": (_s2mel, vocoder.FLOW_STEPS),
+    "BigVGAN": (_bigvgan, 0),
+}
+RENDERINGS = {"s3gen": ("S3Gen's flow", "HiFT"), "s2mel": ("S2Mel", "BigVGAN")}
+
+
+def rendering(network: str, sizes: BenchmarkSizes, *, triton: bool = True, steps: int | None = None) -> Rendering:
+    """Of the sound of `sizes.sound_codes` after the longest prompt, in half precision where the code has it.
+
+    Counted is the second text of its length, for which tables of times and buffers are there. `steps` are by default
+    the published ones.
+    """
+    make, published = NETWORKS[network]
+    with torch.device("meta"):
+        model, render = make(sizes, torch.bfloat16 if triton else torch.float16, published if steps is None else steps)
+    with _fake_gpu(model.requires_grad_(False).eval(), triton=triton):
+        peak = memory_plan.peak_bytes(CPU, render)
+        with _GPUKernels() as counted:
+            render()
+    weights = sum(value.nbytes for value in (*model.parameters(), *model.buffers()))
+    return Rendering(tuple(counted.kernels), weights, peak)
+
+
+@contextmanager
+def _fake_gpu(model: nn.Module, *, triton: bool) -> Iterator[None]:
+    """Tensors without values that say that they are on a GPU, those of the model too; graphs compute at each replay."""
+    from models.chatterbox import kernels
+
+    with (FakeTensorMode(allow_non_fake_inputs=True), mock.patch("torch.cuda._lazy_init"),
+          mock.patch("models.cuda_graph_decode.DelayedGraph.__call__", lambda _, compute: compute()),
+          mock.patch("models.cuda_graph_decode.GraphCache.check_weights", return_value=False),  # no addresses
+          mock.patch("models.matmul_backends._has_flash_attention", return_value=triton),  # on the same GPUs
+          mock.patch("models.decoder.has_triton", return_value=triton),
+          mock.patch.multiple(kernels, _normalise=_AnyKernel(), _snake=_AnyKernel())):
+        for part in model.modules():
+            for name, weight in part.named_parameters(recurse=False):
+                setattr(part, name, nn.Parameter(torch.empty_like(weight, device=CUDA), requires_grad=False))
+            for name, buffer in part.named_buffers(recurse=False):
+                setattr(part, name, torch.empty_like(buffer, device=CUDA))
+        yield
+
+
+class _AnyKernel:
+    """Stands for a kernel of Triton's: one operation on all of its tensors, each of which it reads or writes."""
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return lambda *arguments, **_: torch._foreach_zero_(_tensors(arguments))
+
+
+class _GPUKernels(TorchDispatchMode):
+    """The operations on a GPU that write memory, as kernels; those that consist of others are taken apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: list[GPUKernel] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs, packet = kwargs or {}, func._overloadpacket
+        if not (packet in flop_registry or packet is torch.ops.aten.scaled_dot_product_attention
+                or func.namespace == "prim"):
+            with self:
+                if (made := func.decompose(*args, **kwargs)) is not NotImplemented:
+                    return made
+        made = func(*args, **kwargs)
+        given, results = _tensors((args, kwargs)), _tensors(made)
+        if _writes(func, given, results) and any(value.is_cuda for value in (*given, *results)):
+            self._count(func, args, kwargs, given, results)
+        return made
+
+    def _count(self, func, args, kwargs, given: list[torch.Tensor], results: list[torch.Tensor]) -> None:
+        packet, aten = func._overloadpacket, torch.ops.aten
+        formula = flop_registry.get(aten._scaled_dot_product_efficient_attention
+                                    if packet is aten.scaled_dot_product_attention else packet)
+        operations = formula(*args, **kwargs, out_val=results[0]) if formula else 0
+        moved = sum(map(_bytes, (*given, *results)))
+        if packet in (aten.copy_, aten.fill_, aten.zero_):
+            moved -= _bytes(given[0])  # is not read
+        kind = KINDS[-1]
+        if operations:
+            kind = ("attention" if "attention" in packet.__name__ else
+                    "convolutions" if packet is aten.convolution else "products")
+        tf32 = (torch.backends.cudnn.allow_tf32 if kind == "convolutions"
+                else torch.backends.cuda.matmul.allow_tf32)
+        precision = "half" if results and results[0].itemsize == 2 else "tf32" if tf32 else "single"
+        self.kernels.append(GPUKernel(kind, precision, operations, moved))
+        if kind == "convolutions" and args[2] is not None:  # cuDNN adds no bias, so that torch does
+            self.kernels.append(GPUKernel(KINDS[-1], precision, 0, 2 * _bytes(results[0])))
+
+
+def _bytes(value: torch.Tensor) -> int:
+    """Bytes of memory behind a tensor: an axis that repeats has them once."""
+    return math.prod(size for size, stride in zip(value.shape, value.stride(), strict=True) if stride) * value.itemsize
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print both tables of each model."""
+    """Print the tables of each model."""
     parser = argparse.ArgumentParser(prog="python -m scripts.dev.arithmetic", description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default=",".join(MODELS), help="default: %(default)s")
+    parser.add_argument("--models", default=",".join((*MODELS, *RENDERINGS)), help="default: %(default)s")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16",
                         help="of the training step (default: %(default)s)")
     parser.add_argument("--measure", action="store_true",
-                        help="only compare the memory of a step of the benchmark's clips with what this CPU takes")
+                        help="only compare the memory of a training step with what this CPU takes")
     args = parser.parse_args(arguments)
     for name in args.models.split(","):
-        if args.measure:
-            print(_measured_table(name, args.dtype), flush=True)
-            continue
-        print(_decoding_table(name), flush=True)
-        print(_memory_table(name, args.dtype), flush=True)
+        if name in RENDERINGS:
+            if not args.measure:
+                print(_rendering_tables(RENDERINGS[name]), flush=True)
+        elif args.measure:
+            print((_batch_table if MODELS[name].small else _measured_table)(name, args.dtype), flush=True)
+        else:
+            print(_decoding_table(name), flush=True)
+            print(_memory_table(name, args.dtype), flush=True)
     return 0
 
 
@@ -257,13 +493,13 @@ def _decoding_table(name: str) -> str:
     lines = []
     for adapters in (False, True):
         found = decoding(name, FULL, adapters=adapters)
-        lines += [f"**{MODELS[name][0]}, one code of one text at {POSITIONS} positions in half precision, "
-                  f"{'adapters on' if adapters else 'no adapter'}**: {found.weights / 1e9:.2f} GB of weights, "
+        lines += [f"**{MODELS[name].title}, one code of one text at {POSITIONS} positions in half precision, "
+                  f"{'adapters on' if adapters else 'no adapter'}**: {found.weights / 1e6:,.0f} MB of weights, "
                   f"{found.cache / 1e6:.0f} MB of cache ({found.cache / POSITIONS / 1e3:.0f} kB a position)", "",
                   "| | kernels | bytes alone, ms | with CUDA graphs, ms | without, ms |", "|---|---|---|---|---|"]
         for gpu in GPUS:
             bare = found.read(gpu) / gpu.bytes_a_second
-            times = [f"{1000 * time:.2f}" for time in (bare, found.seconds(gpu, REPLAY_S),
+            times = [f"{1000 * time:.3g}" for time in (bare, found.seconds(gpu, REPLAY_S),
                                                        found.seconds(gpu, LAUNCH_S))]
             lines.append(f"| {gpu.name} | {found.kernels(gpu):,.0f} | {' | '.join(times)} |")
         lines.append("")
@@ -271,7 +507,8 @@ def _decoding_table(name: str) -> str:
 
 
 def _memory_table(name: str, dtype: str) -> str:
-    lines = [f"**{MODELS[name][0]}, peak memory of a step of clips of {FULL.clip_s[2]:g} s in {dtype}, GiB, and "
+    length_s = min(FULL.clip_s[-1], MODELS[name].longest_s)
+    lines = [f"**{MODELS[name].title}, peak memory of a step of clips of {length_s:g} s in {dtype}, GiB, and "
              "the largest batch that fits**", "",
              f"| | {' | '.join(f'{batch} clips' for batch in BATCHES)} | {' | '.join(gpu.name for gpu in GPUS)} |",
              "|---" * (1 + len(BATCHES) + len(GPUS)) + "|"]
@@ -279,16 +516,16 @@ def _memory_table(name: str, dtype: str) -> str:
         for checkpointing in (False, True):
             print(f"{name}: {scope}", file=sys.stderr)
             found = step_memory(name, FULL, scope, getattr(torch, dtype), checkpointing=checkpointing)
-            peaks = [f"{found.total(batch) / 2**30:.1f}" for batch in BATCHES]
-            largest = [str(found.largest_batch((1 - RESERVED) * gpu.memory)) for gpu in GPUS]
+            peaks = [f"{found.total(batch) / 2**30:.{2 if MODELS[name].small else 1}f}" for batch in BATCHES]
+            largest = [f"{found.largest_batch((1 - RESERVED) * gpu.memory):,}" for gpu in GPUS]
             lines.append(f"| {scope}{', activation checkpointing' if checkpointing else ''} | "
                          f"{' | '.join((*peaks, *largest))} |")
     return "\n".join((*lines, ""))
 
 
 def _measured_table(name: str, dtype: str) -> str:
-    layers, kind = depth(name, FULL), getattr(torch, dtype)
-    lines = [f"**{MODELS[name][0]}, peak memory of the first step of the benchmark's clips in {dtype}, GiB**", "",
+    layers, kind = MODELS[name].depth(FULL), getattr(torch, dtype)
+    lines = [f"**{MODELS[name].title}, peak memory of the first step of the benchmark's clips in {dtype}, GiB**", "",
              f"| | computed from {_SHALLOW[0]} and {_SHALLOW[1]} layers | measured with {layers} | measured/computed |",
              "|---|---|---|---|"]
     for scope in SCOPES:
@@ -297,9 +534,57 @@ def _measured_table(name: str, dtype: str) -> str:
         for depth_counted in (*_SHALLOW, layers):
             print(f"{name}: {scope}, {depth_counted} layers", file=sys.stderr)
             counted.append(benchmark_memory(name, FULL, scope, kind, depth_counted, checkpointing=checkpointing))
-        computed, measured = further(counted[0], counted[1], layers), counted[2]
+        *shallow, measured = counted
+        computed = further(shallow, layers)
         lines.append(f"| {scope}{', activation checkpointing' if checkpointing else ''} | {computed / 2**30:.2f} | "
                      f"{measured / 2**30:.2f} | {measured / computed:.3f} |")
+    return "\n".join((*lines, ""))
+
+
+def _batch_table(name: str, dtype: str) -> str:
+    most, layers = BATCHES[-1], MODELS[name].depth(FULL)
+    lines = [f"**{MODELS[name].title}, peak memory of a step of {most} clips in {dtype}, GiB**", "",
+             f"| | computed from at most {_COUNTED[-1]} clips | measured | measured/computed |", "|---|---|---|---|"]
+    for scope in SCOPES:
+        for checkpointing in (False, True):
+            print(f"{name}: {scope}", file=sys.stderr)
+            computed = step_memory(name, FULL, scope, getattr(torch, dtype), checkpointing=checkpointing).total(most)
+            measured = sum(_peaks(name, FULL, scope, getattr(torch, dtype), layers, (most,),
+                                  checkpointing=checkpointing))
+            lines.append(f"| {scope}{', activation checkpointing' if checkpointing else ''} | "
+                         f"{computed / 2**30:.3f} | {measured / 2**30:.3f} | {measured / computed:.3f} |")
+    return "\n".join((*lines, ""))
+
+
+def _rendering_tables(networks: Sequence[str]) -> str:
+    """What is counted, the times of each GPU, and those of the H100 by kinds of kernels."""
+    lines = ["**Rendering, what is counted**", "",
+             "| | 1e12 operations in half precision | TF32 | float32 | of all, attention | GB moved | kernels "
+             "| on a T4 | weights, GB | peak of other tensors, GiB |", "|---" * 10 + "|"]
+    found = {name: {triton: rendering(name, FULL, triton=triton) for triton in (True, False)} for name in networks}
+    for name, both in found.items():
+        made = both[True]
+        operations = [made.operations(precision) / 1e12 for precision in ("half", "tf32", "single")]
+        attention = sum(kernel.operations for kernel in made.kernels if kernel.kind == KINDS[0]) / 1e12
+        lines.append(f"| {name} | {' | '.join(f'{value:.2f}' for value in (*operations, attention))} | "
+                     f"{sum(kernel.moved for kernel in made.kernels) / 1e9:.1f} | {len(made.kernels):,} | "
+                     f"{len(both[False].kernels):,} | {made.weights / 1e9:.2f} | {made.activations / 2**30:.2f} |")
+    lines += ["", "**Rendering, ms**", "",
+              f"| | {' | '.join(f'{name}: work alone | with graphs | without' for name in networks)} |",
+              "|---" * (1 + 3 * len(networks)) + "|"]
+    for gpu in GPUS:
+        made_there = [both[gpu.triton] for both in found.values()]
+        times = [1000 * time for made in made_there
+                 for time in (made.seconds(gpu), made.seconds(gpu, REPLAY_S), made.without_graphs(gpu))]
+        lines.append(f"| {gpu.name} | {' | '.join(f'{time:.1f}' for time in times)} |")
+    gpu = GPUS[-2]
+    lines += ["", f"**On one {gpu.name} with graphs, ms (kernels)**", "", f"| | {' | '.join(KINDS)} |",
+              "|---" * 5 + "|"]
+    for name, both in found.items():
+        made = both[gpu.triton]
+        cells = [f"{1000 * made.seconds(gpu, REPLAY_S, (kind,)):.1f} "
+                 f"({sum(kernel.kind == kind for kernel in made.kernels):,})" for kind in KINDS]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join((*lines, ""))
 
 

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from core.model.precision import Precision
 from core.training import memory_plan
 from scripts.dev import arithmetic
-from scripts.dev.arithmetic import GPU, Decoding, StepMemory
-from scripts.dev.benchmark import gpt, t3, training
+from scripts.dev.arithmetic import GPU, Decoding, GPUKernel, Rendering, StepMemory
+from scripts.dev.benchmark import t3, training
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.sizes import QUICK, shallower
 
@@ -20,15 +21,15 @@ SIZES = replace(shallower(QUICK, LAYERS), clips=16, clip_s=(1.5, 1.5, 1.5))
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize(("name", "make"), [("chatterbox", t3.make), ("indextts2", gpt.make)])
-def test_bytes_and_kernels_of_a_code_are_those_of_the_model_at_its_depth(name: str, make) -> None:
+@pytest.mark.parametrize("name", list(arithmetic.MODELS))
+def test_bytes_and_kernels_of_a_code_are_those_of_the_model_at_its_depth(name: str) -> None:
     found = arithmetic.decoding(name, SIZES, positions=100)
-    model = make(Bench(SIZES, CPU, None, lambda text: None))["float32"].bfloat16()
+    model = arithmetic.MODELS[name].make(Bench(SIZES, CPU, None, lambda text: None)).bfloat16()
     layers = sum(value.nbytes for value in model.transformer.layers.parameters())
     assert found.weights == layers + sum(value.nbytes for value in model.speech_head.parameters())
     assert found.launches == arithmetic.launches(name, model)
     assert found.triton_launches == arithmetic.launches(name, model, triton=True)
-    cache = (2 if model.guided else 1) * 2 * LAYERS * model.config.decoder.width * 100 * 2
+    cache = (2 if model.guided else 1) * 2 * len(model.transformer.layers) * model.config.decoder.width * 100 * 2
     assert found.cache == cache
 
 
@@ -47,7 +48,7 @@ def test_a_layer_has_five_triton_kernels_and_the_guard_counts() -> None:
 def test_the_memory_of_the_benchmarks_clips_follows_from_shallow_models(scope, checkpointing: bool) -> None:
     two, three, measured = (arithmetic.benchmark_memory(
         "chatterbox", SIZES, scope, torch.float32, layers, checkpointing=checkpointing) for layers in (2, 3, LAYERS))
-    assert arithmetic.further(two, three, LAYERS) == pytest.approx(measured, rel=0.1)
+    assert arithmetic.further((two, three), LAYERS) == pytest.approx(measured, rel=0.1)
 
 
 @pytest.mark.parametrize(("scope", "checkpointing"), [("rows", True), ("full", False)])
@@ -62,8 +63,65 @@ def test_the_memory_of_a_deep_model_follows_from_shallow_ones(scope, checkpointi
     assert found.total(16) == pytest.approx(training.size(trainer) + trainer.optimizer_bytes + peak, rel=0.1)
 
 
+def test_the_memory_of_a_large_batch_of_the_built_in_model_follows_from_small_ones() -> None:
+    found = arithmetic.step_memory("tiny", SIZES, "rows", torch.float32, checkpointing=False)
+    precision = Precision("cpu", torch.float32, "also where the processor has bfloat16")
+    trainer = training.make(Bench(SIZES, CPU, None, lambda text: None), "rows", "tiny", precision)
+    clips = trainer.loader.by_length()[-16:]
+    peak = memory_plan.peak_bytes(CPU, lambda: trainer.profile_forward_backward(clips))
+    assert found.total(16) == pytest.approx(training.size(trainer) + trainer.optimizer_bytes + peak, rel=0.1)
+
+
+@pytest.mark.parametrize("network", list(arithmetic.NETWORKS))
+def test_the_operations_of_a_rendering_are_those_that_torch_counts(network: str, monkeypatch: pytest.MonkeyPatch
+                                                                   ) -> None:
+    """On a CPU without padding, by torch's counter, which knows neither oneDNN's products nor fused attention there."""
+    monkeypatch.setattr("models.chatterbox.flow._CODES_UNIT", 1)
+    monkeypatch.setattr("models.indextts2.s2mel._FRAMES_UNIT", 1)
+    found = arithmetic.rendering(network, QUICK, triton=False, steps=2)
+    with torch.device("meta"):
+        model, render = arithmetic.NETWORKS[network][0](QUICK, torch.float32, 2)
+    model = model.to_empty(device="cpu").requires_grad_(False).eval()
+    for value in (*model.parameters(), *model.buffers()):
+        value.zero_()
+    monkeypatch.setattr(arithmetic, "CUDA", CPU)
+    monkeypatch.setattr("models.matmul_backends._HAS_ONEDNN", False)
+    monkeypatch.setattr("models.matmul_backends.uses_loops", lambda *_: False)
+    monkeypatch.setattr("models.matmul_backends.F.scaled_dot_product_attention", plain_attention)
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        render()
+    assert sum(kernel.operations for kernel in found.kernels) == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+def plain_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **given: object) -> torch.Tensor:
+    return (query @ key.transpose(-1, -2)).softmax(-1) @ value
+
+
+@pytest.mark.parametrize("network", ["S3Gen's flow", "S2Mel"])
+def test_each_step_of_a_flow_takes_the_same(network: str) -> None:
+    few, more, most = (arithmetic.rendering(network, QUICK, steps=steps) for steps in (1, 2, 4))
+    for count in (lambda found: len(found.kernels), lambda found: found.operations("half")):
+        assert count(most) - count(more) == 2 * (count(more) - count(few)) > 0
+
+
+def test_a_norm_of_the_flow_is_one_kernel_where_triton_runs() -> None:
+    with_triton, without = (arithmetic.rendering("S3Gen's flow", QUICK, triton=triton) for triton in (True, False))
+    assert len(with_triton.kernels) < 0.8 * len(without.kernels)
+    assert with_triton.operations("half") == without.operations("half")
+
+
+def test_a_kernel_takes_the_slower_of_its_operations_and_bytes() -> None:
+    gpu = GPU("one", 1e9, 10**9, half=4e9, tf32=2e9, single=1e9)
+    bound = [GPUKernel("products", "half", 8e6, 1e6), GPUKernel("products", "single", 2e6, 4e6)]
+    found = Rendering((*bound, GPUKernel("the rest", "single", 0, 1e3)), 0, 0)
+    assert [kernel.seconds(gpu) for kernel in found.kernels] == pytest.approx([2e-3, 4e-3, 1e-6])
+    assert found.seconds(gpu, 1e-5) == pytest.approx(6.01e-3)
+    assert found.seconds(gpu, 0, ["products"]) == pytest.approx(6e-3)
+    assert found.without_graphs(gpu) == pytest.approx(max(6e-3, 3 * arithmetic.LAUNCH_S), rel=1e-2)
+
+
 def test_the_slower_of_memory_and_launches_counts_and_batches_fill_what_is_free() -> None:
-    gpu = GPU("one", 1e9, 10**9)
+    gpu = GPU("one", 1e9, 10**9, 1e9, 1e9, 1e9)
     assert Decoding(2e6, 1e6, 100, 50).seconds(gpu, 1e-5) == pytest.approx(3e-3)
     assert Decoding(2e6, 1e6, 2000, 1000).seconds(gpu, 1e-5) == pytest.approx(1e-2)
     assert Decoding(2e6, 1e6, 2000, 1000).seconds(replace(gpu, triton=False), 1e-5) == pytest.approx(2e-2)

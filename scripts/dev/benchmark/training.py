@@ -32,7 +32,8 @@ from models.chatterbox.family import BASE_CODE_LIMIT, CODES_PER_TOKEN
 from models.indextts2.unified_voice import IndexTTS2LanguageModel
 from models.language_model import TransformerLanguageModel
 from models.registry import family
-from scripts.dev.benchmark import gpt
+from models.tiny.family import MAX_PROMPT_CODES
+from scripts.dev.benchmark import builtin, gpt
 from scripts.dev.benchmark.bench import Bench, release_memory
 from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound
 from scripts.dev.benchmark.sizes import TEXT_ROWS, BenchmarkSizes, fill_randomly, shallower
@@ -41,6 +42,7 @@ from scripts.dev.benchmark.timing import Measure, MeasurementStats, measure_inte
 PART = "training"
 SCOPES: tuple[Scope, ...] = ("rows", "gated", "full")
 _TIMES, _TOKENS_A_SECOND = 3.0, Bound(120_000.0)  # of `rows`: against the package; on one H100
+_CODES_A_SECOND = {"chatterbox": 25, "indextts2": 50, "tiny": 25}
 _IDS_A_SECOND = 13.75
 _SPREAD = 0.5  # standard deviation of the logarithm of the lengths
 NEW, _FIRST_NEW = "am", 0x1200  # the new language, and its first letter
@@ -51,18 +53,17 @@ _FEWER = (30, 24, 20, 10, 5, 3)  # layers
 
 @dataclass(frozen=True)
 class _Package:
-    """A package's language model as it is finetuned in full: names of requests, rates and memory."""
+    """A package's language model as it is finetuned in full: names of requests, and memory."""
 
     train: str
-    codes_a_second: int
     layer_parameters: int
     other_parameters: int
     bytes_a_position: int  # of activations that a layer keeps: its products, and the attention weights of all heads
 
 
 _PACKAGES = {
-    "chatterbox": _Package("train", 25, 16_800_000, 32_000_000, 220_000),
-    "indextts2": _Package("train_gpt", 50, 19_700_000, 53_000_000, 360_000),
+    "chatterbox": _Package("train", 16_800_000, 32_000_000, 220_000),
+    "indextts2": _Package("train_gpt", 19_700_000, 53_000_000, 360_000),
 }
 
 
@@ -155,9 +156,12 @@ def epoch(trainer: Trainer) -> float:
 
 def make(bench: Bench, scope: Scope, name: str = "chatterbox", chosen: Precision | None = None, **changes: object
          ) -> Trainer:
-    """A trainer of random weights on random clips in a new language; `changes` are of its options."""
+    """A trainer on random clips in a new language; `changes` are of its options.
+
+    Weights are random, but for those of the built-in model, which is `tiny`.
+    """
     sizes, device = bench.sizes, bench.device
-    model = _chatterbox(bench) if name == "chatterbox" else _indextts2(bench)
+    model = {"chatterbox": _chatterbox, "indextts2": _indextts2, "tiny": _builtin}[name](bench)
     letters = [chr(_FIRST_NEW + index) for index in range(sizes.new_rows - 1)]  # the language's tag has a row too
     base = replace(FrontEnd.base({"en": "latin"}, "abcdefghijklmnopqrstuvwxyz"), prefix_size=model.prefix_size)
     front_end = base.extended(NEW, "ethiopic", letters, [])
@@ -195,11 +199,15 @@ def _indextts2(bench: Bench) -> Any:
     return IndexTTS2LanguageModel(module, bench.sizes.voice.text_rows, bench.device)
 
 
+def _builtin(bench: Bench) -> Any:
+    return family("tiny").load_language_model(builtin.PACK, bench.device)
+
+
 def clip_lengths(bench: Bench, name: str = "chatterbox") -> list[tuple[int, int]]:
     """Text ids and codes of each clip."""
     shortest, middle, longest = bench.sizes.clip_s
     drawn = np.random.default_rng(0).lognormal(math.log(middle), _SPREAD, bench.sizes.clips).clip(shortest, longest)
-    rate = _PACKAGES[name].codes_a_second
+    rate = _CODES_A_SECOND[name]
     codes = [round(length_s * rate) for length_s in drawn]
     return [(2 + round(_IDS_A_SECOND / rate * count), count) for count in codes]
 
@@ -207,13 +215,15 @@ def clip_lengths(bench: Bench, name: str = "chatterbox") -> list[tuple[int, int]
 def _clips(bench: Bench, name: str, model: Any) -> tuple[Utterance, ...]:
     """One speaker's clips, texts of new letters."""
     random = np.random.default_rng(1)
-    if name == "chatterbox":
-        speaker = random.standard_normal(bench.sizes.language.speaker_size).astype(np.float32)
-        conditioning = {"speaker_embedding": speaker / np.linalg.norm(speaker),
-                        "prompt_codes": random.integers(0, 6561, codec.MAX_PROMPT_CODES).astype(np.uint16)}
-        limit = 6561
-    else:
+    if name == "indextts2":
         conditioning, limit = gpt.conditioning(bench.sizes.voice), bench.sizes.voice.start_speech
+    else:
+        config = model.module.config
+        limit, prompt = ((config.start_speech, MAX_PROMPT_CODES) if name == "tiny" else
+                         (6561, codec.MAX_PROMPT_CODES))
+        speaker = random.standard_normal(config.speaker_size).astype(np.float32)
+        conditioning = {"speaker_embedding": speaker / np.linalg.norm(speaker),
+                        "prompt_codes": random.integers(0, limit, prompt).astype(np.uint16)}
     return tuple(
         Utterance(f"{index}", "", NEW, "speaker", model.prefix_size + random.integers(0, bench.sizes.new_rows, text),
                   random.integers(0, limit, codes).astype(np.uint16), conditioning)
