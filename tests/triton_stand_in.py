@@ -128,7 +128,7 @@ def observe(queries: Any, keys: Any, positions: torch.Tensor, codes: torch.Tenso
 def normalise(rows: torch.Tensor, added: Any, gain: Any, shift: Any, after: Any, after_stride: int, total: Any,
               made: torch.Tensor, length: int, epsilon: float, *, WIDTH: int, MISH: bool, BY_TAPS: bool,
               **_: object) -> None:
-    """`models.chatterbox.kernels._normalise`."""
+    """`models.triton_vocoder._normalise`."""
     value = rows.float()
     if added is not None:
         value = value + added.float()
@@ -146,11 +146,23 @@ def normalise(rows: torch.Tensor, added: Any, gain: Any, shift: Any, after: Any,
 
 def snake(signal: torch.Tensor, alpha: torch.Tensor, made: torch.Tensor, length: Any, *_: object,
           **__: object) -> None:
-    """`models.chatterbox.kernels._snake`."""
+    """`models.triton_vocoder._snake`."""
     rate = alpha[:, None, None]
     made.copy_(signal + torch.sin(rate * signal).square() / (rate + 1e-9))
     if length is not None:
         made.masked_fill_(torch.arange(signal.shape[3], device=signal.device) >= length, 0)
+
+
+def anti_aliased_snake(signal: torch.Tensor, alpha: torch.Tensor, beta: torch.Tensor, made: torch.Tensor, length: int,
+                       *, CHANNELS: int, **given: Any) -> None:
+    """`models.triton_vocoder._anti_aliased_snake`, filtered as published: transposed, with a stride."""
+    half = torch.tensor([given[f"TAP_{index}"] for index in range(6)], device=signal.device)
+    taps = torch.cat([half, half.flip(0)]).expand(CHANNELS, 1, 12)
+    twice = 2 * F.conv_transpose1d(F.pad(signal[:, :, 0], (5, 5), "replicate"), taps, stride=2, groups=CHANNELS)
+    twice = twice[..., 15:-15]
+    rate, inverse = alpha.exp()[:, None], 1 / (beta.exp()[:, None] + 1e-9)
+    twice = twice + torch.sin(rate * twice).square() * inverse
+    made.copy_(F.conv1d(F.pad(twice, (5, 6), "replicate"), taps, stride=2, groups=CHANNELS)[:, :, None])
 
 
 def add_norm(hidden: torch.Tensor, branch: Any, gain: torch.Tensor, total: torch.Tensor, normed: torch.Tensor,
@@ -216,10 +228,12 @@ def patch_training(patch: pytest.MonkeyPatch) -> dict[str, Kernel]:
 
 def patch_triton(patch: pytest.MonkeyPatch) -> dict[str, Kernel]:
     """Let all kernels be stood in for; they count their launches."""
-    made = {compute.__name__: Kernel(compute) for compute in (linear, attend, sample, observe, normalise, snake)}
+    made = {compute.__name__: Kernel(compute) for compute in (
+        linear, attend, sample, observe, normalise, snake, anti_aliased_snake)}
     for name, kernel in (("triton_kernels._few_rows", "linear"), ("triton_kernels._many_rows", "linear"),
                          ("triton_kernels._attend", "attend"), ("triton_sampling._sample", "sample"),
-                         ("triton_sampling._observe", "observe"), ("chatterbox.kernels._normalise", "normalise"),
-                         ("chatterbox.kernels._snake", "snake")):
+                         ("triton_sampling._observe", "observe"), ("triton_vocoder._normalise", "normalise"),
+                         ("triton_vocoder._snake", "snake"),
+                         ("triton_vocoder._anti_aliased_snake", "anti_aliased_snake")):
         patch.setattr(f"models.{name}", made[kernel])
     return made | patch_training(patch)

@@ -252,7 +252,7 @@ class FlowEstimator(nn.Module):
 
     def _fused(self, inputs: torch.Tensor, time: torch.Tensor, seen: SeenKeys) -> torch.Tensor:
         """`forward` with a Triton kernel between the matrix products; time states (stages, width)."""
-        from models.chatterbox.kernels import normalise
+        from models.triton_vocoder import normalise
 
         dtype, wide = self.matrix_dtype, torch.float32
 

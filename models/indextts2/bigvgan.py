@@ -6,7 +6,8 @@ harmonics do not alias. Layout, constants and state-dict keys of nvidia/bigvgan_
 
 Inside, signals are (B, C, 1, T) with channels last in memory, as in `models.convolutions`. The two phases of the
 doubled rate are the two rows of (B, C, 2, T): each filter is then one depthwise convolution of 2 x 7 taps at the
-original rate, which a CPU computes faster than a transposed convolution with a stride, as published.
+original rate, which a CPU computes faster than a transposed convolution with a stride, as published. On a GPU an
+activation is one kernel of `models.triton_vocoder`.
 
 Shapes: B rows, C channels, T positions, F frames.
 """
@@ -25,7 +26,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from config.errors import UserError
-from models import weights
+from models import decoder, weights
 from models.convolutions import Conv, UpConv, full_precision
 
 SAMPLE_RATE = 22_050  # Hz
@@ -57,6 +58,10 @@ def low_pass() -> torch.Tensor:
     window = torch.kaiser_window(_TAPS, periodic=False, beta=_KAISER_BETA, dtype=torch.float64)
     taps = window * torch.sinc(times / 2)
     return (taps / taps.sum()).float()
+
+
+FIRST_TAPS = tuple(low_pass()[:_TAPS // 2].tolist())
+"""Half of the filter, which is symmetric."""
 
 
 class AntiAliasedSnake(nn.Module):
@@ -95,6 +100,10 @@ class AntiAliasedSnake(nn.Module):
 
     def forward(self, signal: torch.Tensor) -> torch.Tensor:
         """(B, C, 1, T) to the same."""
+        if signal.is_cuda and not torch.is_grad_enabled() and decoder.has_triton(signal.device):
+            from models.triton_vocoder import anti_aliased_snake
+
+            return anti_aliased_snake(signal, self.act["alpha"], self.act["beta"], FIRST_TAPS)
         length, channels = signal.shape[3], signal.shape[1]
         padded = signal.new_empty(signal.shape[0], 1, length + 12, channels).permute(0, 3, 1, 2)
         padded[..., 6:-6] = signal

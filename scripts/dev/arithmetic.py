@@ -399,14 +399,15 @@ def rendering(network: str, sizes: BenchmarkSizes, *, triton: bool = True, steps
 @contextmanager
 def _fake_gpu(model: nn.Module, *, triton: bool) -> Iterator[None]:
     """Tensors without values that say that they are on a GPU, those of the model too; graphs compute at each replay."""
-    from models.chatterbox import kernels
+    from models import triton_vocoder
 
     with (FakeTensorMode(allow_non_fake_inputs=True), mock.patch("torch.cuda._lazy_init"),
           mock.patch("models.cuda_graph_decode.DelayedGraph.__call__", lambda _, compute: compute()),
           mock.patch("models.cuda_graph_decode.GraphCache.check_weights", return_value=False),  # no addresses
           mock.patch("models.matmul_backends._has_flash_attention", return_value=triton),  # on the same GPUs
           mock.patch("models.decoder.has_triton", return_value=triton),
-          mock.patch.multiple(kernels, _normalise=_AnyKernel(), _snake=_AnyKernel())):
+          mock.patch.multiple(triton_vocoder, _normalise=_AnyKernel(), _snake=_AnyKernel(),
+                              _anti_aliased_snake=_AnyKernel())):
         for part in model.modules():
             for name, weight in part.named_parameters(recurse=False):
                 setattr(part, name, nn.Parameter(torch.empty_like(weight, device=CUDA), requires_grad=False))

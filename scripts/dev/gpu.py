@@ -56,7 +56,7 @@ _CONTRACT = {"tiny": "not chatterbox and not indextts2", "chatterbox": "chatterb
 CUDA_TESTS = ("tests/contract/test_cuda.py", "tests/unit/test_cuda_graph_decode.py",
               "tests/unit/test_alignment_guard.py", "tests/unit/test_precision.py", "tests/unit/test_benchmark.py",
               "tests/unit/test_triton_training.py", "tests/unit/test_flow_graphs.py",
-              "tests/unit/test_chatterbox_hift.py", "tests/unit/test_chatterbox_kernels.py")
+              "tests/unit/test_chatterbox_hift.py", "tests/unit/test_triton_vocoder.py")
 
 STAGES: dict[str, GpuStage] = {
     "tests": GpuStage("the tests of CUDA, on the GPU",

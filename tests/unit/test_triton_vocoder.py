@@ -12,20 +12,22 @@ from torch import nn
 
 from models.chatterbox.hift import HiFT, HiFTConfig, Snake
 from models.convolutions import full_precision
+from models.indextts2.bigvgan import FIRST_TAPS, AntiAliasedSnake, BigVGAN, BigVGANConfig
 from scripts.dev.random_weights import fill
 from tests.emulated_cuda import CUDA, emulated_cuda
 from tests.parity import relative_error
-from tests.triton_stand_in import DEVICE, Kernel, kernel_module, normalise, snake
+from tests.triton_stand_in import DEVICE, Kernel, anti_aliased_snake, kernel_module, normalise, snake
 
 pytest.importorskip("triton")
 
 
 @pytest.fixture(params=["kernel", "stand-in"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    module = kernel_module("chatterbox.kernels")
+    module = kernel_module("triton_vocoder")
     if request.param == "stand-in":
         monkeypatch.setattr(module, "_normalise", Kernel(normalise))
         monkeypatch.setattr(module, "_snake", Kernel(snake))
+        monkeypatch.setattr(module, "_anti_aliased_snake", Kernel(anti_aliased_snake))
     return module
 
 
@@ -113,3 +115,36 @@ def test_padding_reaches_no_sample_of_the_vocoder(kernels: ModuleType, length: i
     with full_precision():
         found = plain.to(DEVICE)._decode(*padded, torch.tensor(length, device=DEVICE)).cpu()
     assert relative_error(found[:, :480 * length], wanted) < 1e-5
+
+
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("channels", [6, 24, 40])
+@pytest.mark.parametrize("length", [1, 3, 16, 77])
+@torch.inference_mode()
+def test_an_anti_aliased_snake_is_that_of_torch(kernels: ModuleType, length: int, channels: int,
+                                                memory: torch.memory_format) -> None:
+    noise = torch.Generator().manual_seed(length)
+    signal = 3 * torch.randn(2, channels, 1, length, generator=noise).contiguous(memory_format=memory)
+    module = AntiAliasedSnake(channels)
+    for value in module.act.parameters():
+        value.normal_(0, 0.5, generator=noise)
+    module.compute_filters()
+    given = signal, module.act["alpha"], module.act["beta"]
+    found = kernels.anti_aliased_snake(*(part.to(DEVICE) for part in given), FIRST_TAPS)
+    assert relative_error(found.cpu(), module(signal)) < 1e-5
+
+
+@torch.inference_mode()
+def test_bigvgan_takes_it_on_a_gpu() -> None:
+    vocoder = BigVGAN(BigVGANConfig(n_mels=8, channels=32, upsample_rates=(4, 2))).requires_grad_(False).eval()
+    fill(vocoder, 1, "bigvgan.")
+    for part in vocoder.modules():
+        if isinstance(part, AntiAliasedSnake):
+            part.compute_filters()
+    mel = torch.randn(1, 8, 12, generator=torch.Generator().manual_seed(0))
+    wanted = vocoder.waveform(mel)
+    with emulated_cuda(triton=True) as state:
+        found = vocoder.to(CUDA).waveform(mel.to(CUDA)).cpu()
+        kernel = state.kernels.get("anti_aliased_snake")
+        assert kernel is None or kernel.launches == 2 * 3 * 6 + 1
+    assert relative_error(found, wanted) < 1e-4

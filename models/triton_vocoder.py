@@ -1,12 +1,14 @@
-"""Triton kernels for what lies between the matrix products of the flow's estimator, and for the vocoder's Snake.
+"""Triton kernels of vocoders: for what lies between the products of Chatterbox's flow, and for Snake.
 
 By torch's own operations a step of the estimator is a thousand kernels, most of which read or write a megabyte: two to
 three microseconds each, also inside a CUDA graph. Here the residual sum, the layer norm, Mish, what is added after it,
-the conversion to half precision and the arrangement for a convolution are one kernel. A Snake is one instead of seven.
-They compute in float32.
+the conversion to half precision and the arrangement for a convolution are one kernel. A Snake is one instead of seven,
+and BigVGAN's, with the filters around it, one instead of eleven. They compute in float32.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -95,3 +97,72 @@ def _snake(signal, alpha, made, length, count, channel_stride, position_stride, 
     if length is not None:
         value = tl.where(at // position_stride % positions < tl.load(length), value, 0)
     tl.store(made + at, value, mask=at < count)
+
+
+def anti_aliased_snake(signal: torch.Tensor, alpha: torch.Tensor, beta: torch.Tensor,
+                       taps: Sequence[float]) -> torch.Tensor:
+    """`models.indextts2.bigvgan.AntiAliasedSnake` of a signal (B, C, 1, T), with the logarithms of a and b (C,).
+
+    `taps` is the first half of the symmetric filter of twelve.
+    """
+    signal = signal.contiguous(memory_format=torch.channels_last)
+    made = torch.empty_like(signal, memory_format=torch.channels_last)
+    batch, channels, _, length = signal.shape
+    block_channels = min(32, triton.next_power_of_2(channels))
+    block = 512 // block_channels
+    _anti_aliased_snake[(triton.cdiv(length, block), triton.cdiv(channels, block_channels), batch)](
+        signal, alpha, beta, made, length, CHANNELS=channels, BLOCK=block, BLOCK_CHANNELS=block_channels,
+        **{f"TAP_{index}": tap for index, tap in enumerate(taps)})
+    return made
+
+
+@triton.jit
+def _anti_aliased_snake(signal, alpha, beta, made, length, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
+                        BLOCK_CHANNELS: tl.constexpr, TAP_0: tl.constexpr, TAP_1: tl.constexpr, TAP_2: tl.constexpr,
+                        TAP_3: tl.constexpr, TAP_4: tl.constexpr, TAP_5: tl.constexpr):
+    """Some positions of some channels; those of a position are side by side in memory.
+
+    An output reads the doubled rate, of which an even and an odd value lie at each position, from three positions
+    before it to three after; beyond the ends that has its first and its last value.
+    """
+    position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    channel = tl.program_id(1) * BLOCK_CHANNELS + tl.arange(0, BLOCK_CHANNELS)[None]
+    start = tl.program_id(2).to(tl.int64) * length * CHANNELS + channel
+    # The filter keeps half of a signal with zeros between its values, so that twice its result is the doubled rate.
+    rate = 4 * tl.exp(tl.load(alpha + channel, mask=channel < CHANNELS, other=0))
+    inverse = 1 / (tl.exp(tl.load(beta + channel, mask=channel < CHANNELS, other=0)) + 1e-9)
+    height = -0.5 * inverse
+    total = tl.zeros((BLOCK, BLOCK_CHANNELS), tl.float32)
+    for step in tl.static_range(7):
+        time = position + (step - 3)
+        at = tl.minimum(tl.maximum(time, 0), length - 1)
+        value_0 = _at(signal + start, at - 3, length, channel, CHANNELS)
+        value_1 = _at(signal + start, at - 2, length, channel, CHANNELS)
+        value_2 = _at(signal + start, at - 1, length, channel, CHANNELS)
+        value_3 = _at(signal + start, at, length, channel, CHANNELS)
+        value_4 = _at(signal + start, at + 1, length, channel, CHANNELS)
+        value_5 = _at(signal + start, at + 2, length, channel, CHANNELS)
+        value_6 = _at(signal + start, at + 3, length, channel, CHANNELS)
+        even = (TAP_0 * value_0 + TAP_2 * value_1 + TAP_4 * value_2 + TAP_5 * value_3 + TAP_3 * value_4
+                + TAP_1 * value_5)
+        odd = (TAP_1 * value_1 + TAP_3 * value_2 + TAP_5 * value_3 + TAP_4 * value_4 + TAP_2 * value_5
+               + TAP_0 * value_6)
+        even = 2 * even + height * tl.cos(rate * even)
+        odd = 2 * odd + height * tl.cos(rate * odd)
+        tap_even = TAP_1 if step == 1 else TAP_3 if step == 2 else TAP_5 if step == 3 else \
+            TAP_4 if step == 4 else TAP_2 if step == 5 else TAP_0
+        tap_odd = TAP_0 if step == 0 else TAP_2 if step == 1 else TAP_4 if step == 2 else \
+            TAP_5 if step == 3 else TAP_3 if step == 4 else TAP_1
+        if step > 0:
+            total += tap_even * tl.where(time >= length, odd, even)
+        if step < 6:
+            total += tap_odd * tl.where(time < 0, even, odd)
+    inside = (position < length) & (channel < CHANNELS)
+    tl.store(made + start + position * CHANNELS, total - height, mask=inside)
+
+
+@triton.jit
+def _at(signal, position, length, channel, CHANNELS: tl.constexpr):
+    """The signal at these positions, or at its end where they are beyond it."""
+    position = tl.minimum(tl.maximum(position, 0), length - 1)
+    return tl.load(signal + position * CHANNELS, mask=channel < CHANNELS, other=0)
