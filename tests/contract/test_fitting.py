@@ -103,10 +103,10 @@ def test_gradients_too_large_for_float16_take_the_step_again_with_a_smaller_scal
     wanted = usual.train_step()
     steep = world.trainer(torch.float16, **options)
     state = steep.state_dict()
-    state.tensors["scaler"][0] = 2.0**30  # type: ignore[index]
+    state.tensors["scaler"][0] = 2.0**24  # type: ignore[index]
     steep.load_state_dict(state)
     seen = steep.train_step()
-    assert float(steep.state_dict().tensors["scaler"][0]) < 2.0**30
+    assert float(steep.state_dict().tensors["scaler"][0]) < 2.0**24
     assert (seen.speech, seen.text, steep.step) == (wanted.speech, wanted.text, 1)
     assert seen.gradient_norm == pytest.approx(wanted.gradient_norm, rel=0.02)
 
