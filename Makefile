@@ -14,7 +14,9 @@ REFERENCE := .reference
 spelled := $(filter --workspace=%,$(subst --workspace ,--workspace=,$(ARGS)))
 override WORKSPACE := $(if $(spelled),$(patsubst --workspace=%,%,$(lastword $(spelled))),$(WORKSPACE))
 PUBLISHED := chatterbox-tts==0.1.7 indextts2-inference==2.1.1 indextts25-inference==0.2.0
-PYTEST := $(PY) -m pytest
+# With bytecode also where it is switched off, as in many containers: each process of the tests, and there are hundreds,
+# would compile our modules again, and pytest the assertions of every test.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest
 STAGES := lint types test-quick test-browser
 QUICK := not slow and not long
 

@@ -9,6 +9,7 @@ containers and refuses everything else, so that an untrusted file cannot run cod
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -24,6 +25,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from config.errors import UserError
+from config.foreign import cached_by_file
 from config.schema import WEIGHT_SUFFIXES
 from data.durable_files import is_pytorch_file
 
@@ -44,6 +46,13 @@ def shapes(path: Path, under: Sequence[str] = ()) -> dict[str, tuple[int, ...]]:
         with open_safetensors(path) as file:
             return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
     return {key: tuple(value.shape) for key, value in read(path, under).items()}
+
+
+@cached_by_file(32)  # they are gigabytes, and asked for several times a job
+def file_hash(path: Path) -> bytes:
+    """SHA-256 of the content of a file of weights."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def read(path: Path, under: Sequence[str] = ()) -> dict[str, torch.Tensor]:

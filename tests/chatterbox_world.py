@@ -25,7 +25,7 @@ from models.chatterbox.speech_tokenizer import SpeechTokenizerConfig
 from models.decoder import DecoderConfig, RotaryScaling
 from models.speech_network import T3, T3Config
 from scripts.dev.random_weights import fill
-from tests.worlds import RATE, extend_world, tone
+from tests.worlds import RATE, extend_world, made_once, tone
 
 MADE_UP = Path(__file__).parent / "reference" / "chatterbox"
 TOKENIZER = "grapheme_mtl_merged_expanded_v1.json"
@@ -121,6 +121,7 @@ def write_voice(path: Path, models: S3Gen, encoder: VoiceEncoder) -> None:
     }, path)
 
 
+@made_once
 def extended_world(path: Path) -> Workspace:
     """A workspace with the model, a dataset, the tokenizer and the extension."""
     workspace = Workspace.open(path)

@@ -18,7 +18,7 @@ from tests import indextts2_world
 from tests.chatterbox_world import stop_after
 from tests.indextts2_world import CODES, FEATURES, SMALL_S2MEL, TEXTS, filled, split_weight_norm
 from tests.reference.byte_level import tiktoken_file
-from tests.worlds import extend_world
+from tests.worlds import extend_world, made_once
 
 SPANISH = ("el gato ve un perro", "vamos a casa", "ella lee un libro")
 STYLE, SPARE = 192, 3
@@ -61,6 +61,7 @@ def codec_tensors(seed: int, config: SemanticCodecConfig | None = None) -> dict[
     return split_weight_norm(filled(SemanticCodec(config), seed), [])
 
 
+@made_once
 def extended_world(path: Path) -> Workspace:
     """A workspace with the model, a dataset, the tokenizer and the extension."""
     workspace = Workspace.open(path)

@@ -29,7 +29,7 @@ from models.indextts2.w2v_bert import W2vBert, W2vBertConfig
 from scripts.dev.benchmark.sizes import FULL, fill_randomly
 from scripts.dev.random_weights import fill, tensor
 from tests.chatterbox_world import stop_after
-from tests.worlds import extend_world
+from tests.worlds import extend_world, made_once
 
 Tensors = dict[str, torch.Tensor]
 WIDTH = 64  # of the GPT and of S2Mel, whose heads have 64
@@ -249,6 +249,7 @@ def write_settings(path: Path, config: UnifiedVoiceConfig, codec: SemanticCodecC
     path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
 
 
+@made_once
 def extended_world(path: Path) -> Workspace:
     """A workspace with the model, a dataset, the tokenizer and the extension."""
     workspace = Workspace.open(path)

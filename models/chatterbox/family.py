@@ -78,8 +78,7 @@ class Chatterbox(Family):
         found = model_folder.find_files(folder)
         digest = hashlib.sha256()
         for path in (found.s3gen, found.voice_encoder):
-            with open(path, "rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+            digest.update(weights.file_hash(path))
         return f"chatterbox-{FEATURES_VERSION}-{digest.hexdigest()[:16]}"
 
     def load_vocoder(self, folder: Path, device: torch.device) -> codec.ChatterboxVocoder:

@@ -21,7 +21,6 @@ from pathlib import Path
 import torch
 
 from config.errors import UserError
-from config.foreign import cached_by_file
 from data.front_end import FrontEnd
 from data.normalisers import INDEXTTS2, INDEXTTS25
 from data.segmenters import LANGUAGE_CODES, ByteLevelBpe, SentencePieceModel, highest_id
@@ -99,7 +98,7 @@ class IndexTTS2(Family):
         digest = hashlib.sha256()
         style = (files.campplus,) if model_folder.is_2_5(folder) else ()
         for path in (files.gpt, files.w2v_bert, files.statistics, files.semantic_codec, *style):
-            digest.update(_file_hash(path))
+            digest.update(weights.file_hash(path))
         return f"indextts2-{FEATURES_VERSION}-{digest.hexdigest()[:16]}"
 
     def load_vocoder(self, folder: Path, device: torch.device) -> IndexTTS2Vocoder:
@@ -130,12 +129,6 @@ class IndexTTS2(Family):
     def _config(self, folder: Path) -> UnifiedVoiceConfig:
         path = model_folder.find_language_model(folder)
         return unified_voice.config_from_shapes(model_folder.gpt_shapes(path), str(path))
-
-
-@cached_by_file(16)  # they are gigabytes, and asked for several times a job
-def _file_hash(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
 
 
 def base_front_end(folder: Path, text_rows: int, checkpoint: str = "the checkpoint") -> FrontEnd:

@@ -19,6 +19,7 @@ import torch
 import yaml
 
 from config.errors import UserError
+from config.foreign import cached_by_file
 from data.durable_files import link_or_copy
 from data.segmenters import ByteLevelBpe, SentencePieceModel
 from models import weights
@@ -115,7 +116,8 @@ def read_gpt(path: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def gpt_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+@cached_by_file(4)  # every part of a model asks which version it is of
+def gpt_shapes(path: Path) -> Mapping[str, tuple[int, ...]]:
     """The shapes of `read_gpt`."""
     return {name: tuple(value.shape) for name, value in read_gpt(path).items()}
 
@@ -213,7 +215,7 @@ def write_export(base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
 
 def _check_tensors(base: Path, tensors: Mapping[str, torch.Tensor], rows: int) -> None:
     """The published code loads what is written: names and shapes are the base's, with more text rows."""
-    wanted = gpt_shapes(base)
+    wanted = dict(gpt_shapes(base))
     if LANGUAGE_TABLE in wanted:
         wanted[LANGUAGE_TABLE] = (len(tensors[LANGUAGE_TABLE]), *wanted[LANGUAGE_TABLE][1:])
     wrong = [name for name in tensors if name not in wanted or tuple(tensors[name].shape) != (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class World:
 
     case: Case
     workspace: Workspace
+    found: dict[str, dict[str, Voice]] = field(default_factory=dict)  # voices by the type of a device
 
     def base(self) -> TTSModel:
         return single_start(load_base(self.workspace, self.case.model, DEVICE))
@@ -75,8 +76,10 @@ class World:
         return str(path)
 
     def voices(self, tts: TTSModel) -> dict[str, Voice]:
-        """The voices that come with the model, or that of a training recording."""
-        return load_voices(tts, self.workspace)
+        """The voices that come with the model, or that of a training recording, which is extracted once a device."""
+        if tts.device.type not in self.found:
+            self.found[tts.device.type] = load_voices(tts, self.workspace)
+        return self.found[tts.device.type]
 
     def probes(self) -> list[replay.ProbeSample]:
         base = self.base()

@@ -41,7 +41,7 @@ SAMPLING = Sampling(temperature=1.0, guidance=0.5, repetition_penalty=1.2)
 def model(world: World, device: torch.device, kind: str = "none", dtype: torch.dtype = torch.float32) -> TTSModel:
     """The extended model with adapters that act; on any device the same. It speaks few codes, to save time."""
     tts = with_guard(single_start(load_extension(world.workspace, "tiny-am", device)))
-    tts.lm.base_code_limit, tts.lm.codes_per_token = 14, 0  # type: ignore[attr-defined]
+    tts.lm.base_code_limit, tts.lm.codes_per_token = 10, 0  # type: ignore[attr-defined]
     if kind != "none":
         names = {name: 4 for part in ("attention", "heads") for name in tts.lm.adapter_targets[part]}
         adapters = Adapters.fresh(tts.lm.module, AdapterPlan(kind, names), seed=0)  # type: ignore[arg-type]

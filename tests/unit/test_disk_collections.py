@@ -113,7 +113,6 @@ def held(work: Callable[[], object]) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-        gc.unfreeze()
 
 
 def test_a_manifest_is_written_and_read_in_the_same_memory_whatever_its_size(
