@@ -246,7 +246,7 @@ def test_errors_of_the_built_in_model_are_those_of_its_logits() -> None:
     """A head whose weights are 5% too large has logits that are 5% too large."""
     with emulated_cuda():
         bench = Bench(QUICK, CUDA, None, lambda text: None)
-        lm: Any = builtin.family("tiny").load_language_model(builtin._PACK, CUDA)
+        lm: Any = builtin.family("tiny").load_language_model(builtin.PACK, CUDA)
         changed = copy.deepcopy(lm.module)
         changed.speech_head.weight.mul_(1.05)
         sample = builtin._samples(bench)[0]
