@@ -146,6 +146,7 @@ def silence_at_ends(waveform: Samples, sample_rate: int, powers: Powers | None =
     # The first frame that sounds is the one whose end the sound reaches, the last the one whose start it reaches.
     first = float(sounding[0]) * _HOP_S + (_FRAME_S if sounding[0] else 0.0)
     last = float(sounding[-1]) * _HOP_S + (0.0 if sounding[-1] < len(powers) - 1 else duration_s)
+    first, last = min(first, last), max(first, last)  # a sound as short as a frame lies anywhere between the two
     return min(first, duration_s), max(0.0, duration_s - last)
 
 
