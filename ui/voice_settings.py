@@ -269,13 +269,17 @@ def _preselected_voice(workspace: Workspace, view: View) -> str:
 
 
 def _default_voice(workspace: Workspace, view: View, offered: Sequence[str]) -> str | None:
-    """The first speaker of the data for a language that was added here, else the first voice of the base."""
+    """The first speaker of the data for a language that was added here, else the first voice of the base.
+
+    Without any, the oldest recording, so that a new one, which may be an emotion clip, does not take its place.
+    """
     _, after = selected_models(workspace, view)
     language = selected_language(workspace, view)
-    if after and language in model_info.added_languages(workspace, after):
-        return offered[0] if offered else None
-    own = [value for value in offered if not value.startswith((reference_voices.SPEAKER, "/"))]
-    return next(iter(own or offered), None)
+    speakers = [value for value in offered if value.startswith(reference_voices.SPEAKER)]
+    recordings = [value for value in offered if value.startswith("/")]
+    own = [value for value in offered if value not in (*speakers, *recordings)]
+    added = after is not None and language in model_info.added_languages(workspace, after)
+    return next(iter((speakers or own if added else own or speakers) or recordings[::-1]), None)
 
 
 def _emotion_clip_choices(workspace: Workspace, view: View) -> object:

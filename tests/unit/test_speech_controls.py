@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from tests.indextts2_world import write_model
 from tests.reference.clips import voiced
 from tests.worlds import Listener
 from ui import form, voice_settings
+from ui.live import View
 
 CPU = torch.device("cpu")
 RATE = 16000
@@ -191,3 +193,29 @@ def test_an_emotion_clip_that_is_no_sound_is_named(take: Callable[..., Synthesiz
     (tmp_path / "text.wav").write_text("no sound", encoding="utf-8")
     with pytest.raises(UserError, match=r"text\.wav could not be read as audio"):
         take(emotion=emotion(emotion_clip=str(tmp_path / "text.wav")))
+
+
+def test_a_new_emotion_clip_does_not_become_the_voice(tmp_path: Path) -> None:
+    """Of a base without voices, where the page preselected the only recording: a tick may come before the answer to
+    its upload."""
+    workspace = Workspace.open(tmp_path)
+    write_model(workspace.models / "indextts2")
+
+    def record(name: str, at_s: int) -> str:
+        workspace.voices.mkdir(exist_ok=True)
+        path = workspace.voices / f"{name}.wav"
+        soundfile.write(path, np.zeros(RATE), RATE)
+        os.utime(path, (at_s, at_s))
+        return str(path)
+
+    def chosen(voice: str, preselected: str) -> tuple[str, str]:
+        view = View("listen", {"finetuned": voice_settings.BASE_ONLY, "base": "base:indextts2", "voice": voice,
+                               "voice.preselected": preselected, "language": "en"}, ())
+        update = voice_settings._voice_choices(workspace, view)
+        assert isinstance(update, dict)
+        return update["value"], voice_settings._preselected_voice(workspace, view)
+
+    mine = record("mine", 1000)
+    assert chosen("", "") == (mine, mine)
+    record("angry", 2000)
+    assert chosen(mine, mine) == (mine, mine)
