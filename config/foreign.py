@@ -79,6 +79,15 @@ def file_stamp(path: Path | str) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
+def _exact_stamp(path: Path) -> tuple[int, ...]:
+    """As `file_stamp`; also another file of the same size and time has another one."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return ()
+    return status.st_mtime_ns, status.st_size, status.st_ctime_ns, status.st_ino
+
+
 def cached_by_file(most: int) -> Callable[[Callable[Concatenate[Path, More], Value]],
                                           Callable[Concatenate[Path, More], Value]]:
     """Keep up to `most` answers of a function, each while the file that is its first argument is as it was.
@@ -87,12 +96,12 @@ def cached_by_file(most: int) -> Callable[[Callable[Concatenate[Path, More], Val
     """
     def decorate(read: Callable[Concatenate[Path, More], Value]) -> Callable[Concatenate[Path, More], Value]:
         @lru_cache(most)
-        def cached(path: Path, _stamp: tuple[int, int], *more: More.args, **named: More.kwargs) -> Value:
+        def cached(path: Path, _stamp: tuple[int, ...], *more: More.args, **named: More.kwargs) -> Value:
             return read(path, *more, **named)
 
         @wraps(read)
         def current(path: Path, *more: More.args, **named: More.kwargs) -> Value:
-            return cached(path, file_stamp(path), *more, **named)  # type: ignore[arg-type]  # they are hashable
+            return cached(path, _exact_stamp(path), *more, **named)  # type: ignore[arg-type]  # they are hashable
 
         return current
 

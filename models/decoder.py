@@ -189,13 +189,13 @@ class DecoderLayer(nn.Module):
 
     def forward(self, hidden: torch.Tensor, branch: torch.Tensor | None, rotation, cache, positions,
                 mask) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Hidden states (B, T, width), and a branch that is still to be added to them, or None; so is the result.
+        """Hidden states (B, T, width) and a branch that is still to be added to them, or None, to such a pair.
 
         Only the kernels of training leave a branch, to the next norm, which adds it in its own kernel.
         """
         if cache is None and (kernels := training_kernels(hidden)) is not None:
             return self._forward_without_cache(kernels, hidden, branch, rotation)
-        assert branch is None
+        hidden = hidden if branch is None else hidden + branch
         hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation, cache, positions, mask)
         return hidden + self.mlp(self.post_attention_layernorm(hidden)), None
 
@@ -353,11 +353,11 @@ def has_triton(device: torch.device) -> bool:
     return True
 
 
-def compiled_without_cache(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def compiled_without_cache(plain: Callable[..., Any]) -> Callable[..., Any]:
     """A layer's forward that is compiled at its first use; a call with a cache among its inputs runs as it is."""
     compiled = torch.compile(plain, dynamic=True)
 
-    def forward(*inputs) -> torch.Tensor:
+    def forward(*inputs) -> Any:
         cached = any(isinstance(value, KVCache) for value in inputs)
         return (plain if cached else compiled)(*inputs)
 

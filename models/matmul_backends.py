@@ -5,20 +5,28 @@ not. On two cores of an EPYC with AVX-512 and weights of 4096 x 1024, 1600 rows 
 GFLOP/s in float32; on another, and where MKL uses AVX-512, the two are nearly alike. Few rows take as long as their
 weights take to be read: they are multiplied by `models.cpu_loops`. A call of oneDNN costs 11 us, of MKL 2, so that
 small products are MKL's on every processor. Results that must be bit-identical have to come from the same backend:
-which one is a matter of the shapes alone, but for the attention of vocoders, which is measured once in a process. On
-a GPU everything here is torch's own.
+which one is a matter of the shapes alone, but for the attention of vocoders, which is measured once on a machine. On a
+GPU everything here is torch's own.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import statistics
 import timeit
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from data.durable_files import write_json
 
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 _HAS_AVX512 = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
@@ -28,7 +36,7 @@ _FEW_ROWS = 16
 # with fewer outputs than their width it is faster.
 _FEW_ROWS_OF_MANY_OUTPUTS = 48 if _HAS_AVX512 else _FEW_ROWS
 _MEASURED_SHAPE = (1, 4, 750, 64)  # of attention
-_CLEARLY = 0.85
+_MAX_TIME_RATIO = 0.85  # where the two are nearly alike, it is always the fused kernel
 _LOOP_WIDTH = 32  # half of `models.cpu_loops.WIDTH_UNIT`
 
 
@@ -139,7 +147,7 @@ def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: Se
         if query.dtype == torch.bfloat16:
             return _attend_by_products(query, key, value, by_head=False)
         if (query.dtype == torch.float32 and _HAS_ONEDNN and _HAS_AVX512 and not torch.is_grad_enabled()
-                and _products_attend_faster()):
+                and type(query) is torch.Tensor and _products_attend_faster()):
             return _attend_by_products(query, key, value, by_head=True)
     return F.scaled_dot_product_attention(query, key, value)
 
@@ -159,17 +167,45 @@ def _attend_by_products(query: torch.Tensor, key: torch.Tensor, value: torch.Ten
     return mixed
 
 
-@lru_cache
 def _products_attend_faster() -> bool:
-    """Whether float32 attention by products is clearly faster here than torch's fused kernel.
+    """Whether float32 attention by products is clearly faster here than torch's fused kernel; see `_measured_ratio`.
 
-    Measured once in a process (0.1 s), so that its results do not change from call to call. Where the two are nearly
-    alike, it is always the fused kernel.
+    Remembered in the user's cache for this processor, number of threads and build of torch, so that sound has the same
+    bits in every process.
     """
-    one = torch.zeros(_MEASURED_SHAPE)
-    fused_s = min(timeit.repeat(lambda: F.scaled_dot_product_attention(one, one, one), number=1, repeat=4))
-    products_s = min(timeit.repeat(lambda: _attend_by_products(one, one, one, by_head=True), number=1, repeat=4))
-    return products_s < _CLEARLY * fused_s
+    from llvmlite import binding
+
+    return _remembered_choice(f"{binding.get_host_cpu_name()}, {torch.get_num_threads()} threads, torch "
+                              f"{torch.__version__}")
+
+
+@lru_cache
+def _remembered_choice(key: str) -> bool:
+    path, known = _remembered_choices(), {}
+    with suppress(OSError, ValueError):
+        known = dict(json.loads(path.read_text(encoding="utf-8")))
+    if not isinstance(known.get(key), bool):
+        known[key] = _measured_ratio() < _MAX_TIME_RATIO
+        with suppress(OSError):  # else each process measures
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, known, sync=False)
+    return bool(known[key])
+
+
+def _remembered_choices() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "lisan", "attention.json")
+
+
+def _measured_ratio() -> float:
+    """How many times as long attention by products takes as the fused kernel, the median of pairs (0.2 s in all)."""
+    one = torch.zeros(_MEASURED_SHAPE, device="cpu", dtype=torch.float32)
+
+    def seconds(attention: Callable[[], torch.Tensor]) -> float:
+        return timeit.timeit(attention, number=1)
+
+    ratios = [seconds(lambda: _attend_by_products(one, one, one, by_head=True))
+              / seconds(lambda: F.scaled_dot_product_attention(one, one, one)) for _ in range(10)]
+    return statistics.median(ratios[1:])
 
 
 def can_pack(dtype: torch.dtype) -> bool:

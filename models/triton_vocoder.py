@@ -3,7 +3,7 @@
 By torch's own operations a step of the estimator is a thousand kernels, most of which read or write a megabyte: two to
 three microseconds each, also inside a CUDA graph. Here the residual sum, the layer norm, Mish, what is added after it,
 the conversion to half precision and the arrangement for a convolution are one kernel. A Snake is one instead of seven,
-and BigVGAN's, with the filters around it, one instead of eleven. They compute in float32.
+and BigVGAN's, with the filters around it, one instead of ten. They compute in float32.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import nn
 
 TAPS = 3  # of the estimator's causal convolutions
+_OUTPUTS = 16  # of an anti-aliased Snake that a thread computes in turn
 
 
 def normalise(rows: torch.Tensor, norm: nn.LayerNorm | None, dtype: torch.dtype, *, added: torch.Tensor | None = None,
@@ -108,61 +109,61 @@ def anti_aliased_snake(signal: torch.Tensor, alpha: torch.Tensor, beta: torch.Te
     signal = signal.contiguous(memory_format=torch.channels_last)
     made = torch.empty_like(signal, memory_format=torch.channels_last)
     batch, channels, _, length = signal.shape
-    block_channels = min(32, triton.next_power_of_2(channels))
-    block = 512 // block_channels
-    _anti_aliased_snake[(triton.cdiv(length, block), triton.cdiv(channels, block_channels), batch)](
-        signal, alpha, beta, made, length, CHANNELS=channels, BLOCK=block, BLOCK_CHANNELS=block_channels,
-        **{f"TAP_{index}": tap for index, tap in enumerate(taps)})
+    block_channels = min(128, triton.next_power_of_2(channels))
+    block = 128 // block_channels
+    _anti_aliased_snake[(triton.cdiv(length, block * _OUTPUTS), triton.cdiv(channels, block_channels), batch)](
+        signal, alpha, beta, made, length, channels, *taps, BLOCK=block, BLOCK_CHANNELS=block_channels,
+        OUTPUTS=_OUTPUTS)
     return made
 
 
-@triton.jit
-def _anti_aliased_snake(signal, alpha, beta, made, length, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
-                        BLOCK_CHANNELS: tl.constexpr, TAP_0: tl.constexpr, TAP_1: tl.constexpr, TAP_2: tl.constexpr,
-                        TAP_3: tl.constexpr, TAP_4: tl.constexpr, TAP_5: tl.constexpr):
-    """Some positions of some channels; those of a position are side by side in memory.
+@triton.jit(do_not_specialize=["length"])
+def _anti_aliased_snake(signal, alpha, beta, made, length, channels, tap_0, tap_1, tap_2, tap_3, tap_4, tap_5,
+                        BLOCK: tl.constexpr, BLOCK_CHANNELS: tl.constexpr, OUTPUTS: tl.constexpr):
+    """Of some channels, which are side by side in memory, OUTPUTS positions in turn, from BLOCK places at once.
 
     An output reads the doubled rate, of which an even and an odd value lie at each position, from three positions
-    before it to three after; beyond the ends that has its first and its last value.
+    before it to three after; beyond the ends that has its first and its last value. The last six values of each are
+    kept, so that each is computed once.
     """
-    position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    first = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]) * OUTPUTS
     channel = tl.program_id(1) * BLOCK_CHANNELS + tl.arange(0, BLOCK_CHANNELS)[None]
-    start = tl.program_id(2).to(tl.int64) * length * CHANNELS + channel
+    known = channel < channels
+    start = tl.program_id(2).to(tl.int64) * length * channels + channel
     # The filter keeps half of a signal with zeros between its values, so that twice its result is the doubled rate.
-    rate = 4 * tl.exp(tl.load(alpha + channel, mask=channel < CHANNELS, other=0))
-    inverse = 1 / (tl.exp(tl.load(beta + channel, mask=channel < CHANNELS, other=0)) + 1e-9)
-    height = -0.5 * inverse
-    total = tl.zeros((BLOCK, BLOCK_CHANNELS), tl.float32)
-    for step in tl.static_range(7):
-        time = position + (step - 3)
+    rate = 4 * tl.exp(tl.load(alpha + channel, mask=known, other=0))
+    height = -0.5 / (tl.exp(tl.load(beta + channel, mask=known, other=0)) + 1e-9)
+    zero = tl.zeros((BLOCK, BLOCK_CHANNELS), tl.float32)
+    even_1, even_2, even_3, even_4, even_5 = zero, zero, zero, zero, zero
+    odd_0, odd_1, odd_2, odd_3, odd_4, odd_5 = zero, zero, zero, zero, zero, zero
+    for step in range(OUTPUTS + 6):
+        time = first + (step - 3)
         at = tl.minimum(tl.maximum(time, 0), length - 1)
-        value_0 = _at(signal + start, at - 3, length, channel, CHANNELS)
-        value_1 = _at(signal + start, at - 2, length, channel, CHANNELS)
-        value_2 = _at(signal + start, at - 1, length, channel, CHANNELS)
-        value_3 = _at(signal + start, at, length, channel, CHANNELS)
-        value_4 = _at(signal + start, at + 1, length, channel, CHANNELS)
-        value_5 = _at(signal + start, at + 2, length, channel, CHANNELS)
-        value_6 = _at(signal + start, at + 3, length, channel, CHANNELS)
-        even = (TAP_0 * value_0 + TAP_2 * value_1 + TAP_4 * value_2 + TAP_5 * value_3 + TAP_3 * value_4
-                + TAP_1 * value_5)
-        odd = (TAP_1 * value_1 + TAP_3 * value_2 + TAP_5 * value_3 + TAP_4 * value_4 + TAP_2 * value_5
-               + TAP_0 * value_6)
+        value_0 = _at(signal + start, at - 3, length, channels, known)
+        value_1 = _at(signal + start, at - 2, length, channels, known)
+        value_2 = _at(signal + start, at - 1, length, channels, known)
+        value_3 = _at(signal + start, at, length, channels, known)
+        value_4 = _at(signal + start, at + 1, length, channels, known)
+        value_5 = _at(signal + start, at + 2, length, channels, known)
+        value_6 = _at(signal + start, at + 3, length, channels, known)
+        even = (tap_0 * value_0 + tap_2 * value_1 + tap_4 * value_2 + tap_5 * value_3 + tap_3 * value_4
+                + tap_1 * value_5)
+        odd = (tap_1 * value_1 + tap_3 * value_2 + tap_5 * value_3 + tap_4 * value_4 + tap_2 * value_5
+               + tap_0 * value_6)
         even = 2 * even + height * tl.cos(rate * even)
         odd = 2 * odd + height * tl.cos(rate * odd)
-        tap_even = TAP_1 if step == 1 else TAP_3 if step == 2 else TAP_5 if step == 3 else \
-            TAP_4 if step == 4 else TAP_2 if step == 5 else TAP_0
-        tap_odd = TAP_0 if step == 0 else TAP_2 if step == 1 else TAP_4 if step == 2 else \
-            TAP_5 if step == 3 else TAP_3 if step == 4 else TAP_1
-        if step > 0:
-            total += tap_even * tl.where(time >= length, odd, even)
-        if step < 6:
-            total += tap_odd * tl.where(time < 0, even, odd)
-    inside = (position < length) & (channel < CHANNELS)
-    tl.store(made + start + position * CHANNELS, total - height, mask=inside)
+        even, odd = tl.where(time >= length, odd, even), tl.where(time < 0, even, odd)
+        total = (tap_1 * even_1 + tap_3 * even_2 + tap_5 * even_3 + tap_4 * even_4 + tap_2 * even_5 + tap_0 * even
+                 + tap_0 * odd_0 + tap_2 * odd_1 + tap_4 * odd_2 + tap_5 * odd_3 + tap_3 * odd_4 + tap_1 * odd_5)
+        position = time - 3
+        tl.store(made + start + position * channels, total - height,
+                 mask=known & (position >= first) & (position < length))
+        even_1, even_2, even_3, even_4, even_5 = even_2, even_3, even_4, even_5, even
+        odd_0, odd_1, odd_2, odd_3, odd_4, odd_5 = odd_1, odd_2, odd_3, odd_4, odd_5, odd
 
 
 @triton.jit
-def _at(signal, position, length, channel, CHANNELS: tl.constexpr):
+def _at(signal, position, length, channels, known):
     """The signal at these positions, or at its end where they are beyond it."""
     position = tl.minimum(tl.maximum(position, 0), length - 1)
-    return tl.load(signal + position * CHANNELS, mask=channel < CHANNELS, other=0)
+    return tl.load(signal + position * channels, mask=known, other=0)

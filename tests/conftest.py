@@ -46,3 +46,11 @@ def pytest_collection_finish() -> None:
     """Modules and tests, 700,000 objects, stay to the end: no collection of garbage goes through them again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_timing_round() -> None:
+    """Of three rounds: passes that are timed take a sixth of a training of seconds."""
+    from core.training import run_plan
+
+    run_plan._MAX_TIMING_ROUNDS = 1

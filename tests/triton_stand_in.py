@@ -154,15 +154,15 @@ def snake(signal: torch.Tensor, alpha: torch.Tensor, made: torch.Tensor, length:
 
 
 def anti_aliased_snake(signal: torch.Tensor, alpha: torch.Tensor, beta: torch.Tensor, made: torch.Tensor, length: int,
-                       *, CHANNELS: int, **given: Any) -> None:
+                       channels: int, *first_taps: float, **_: object) -> None:
     """`models.triton_vocoder._anti_aliased_snake`, filtered as published: transposed, with a stride."""
-    half = torch.tensor([given[f"TAP_{index}"] for index in range(6)], device=signal.device)
-    taps = torch.cat([half, half.flip(0)]).expand(CHANNELS, 1, 12)
-    twice = 2 * F.conv_transpose1d(F.pad(signal[:, :, 0], (5, 5), "replicate"), taps, stride=2, groups=CHANNELS)
+    half = torch.tensor(first_taps, device=signal.device)
+    taps = torch.cat([half, half.flip(0)]).expand(channels, 1, 12)
+    twice = 2 * F.conv_transpose1d(F.pad(signal[:, :, 0], (5, 5), "replicate"), taps, stride=2, groups=channels)
     twice = twice[..., 15:-15]
     rate, inverse = alpha.exp()[:, None], 1 / (beta.exp()[:, None] + 1e-9)
     twice = twice + torch.sin(rate * twice).square() * inverse
-    made.copy_(F.conv1d(F.pad(twice, (5, 6), "replicate"), taps, stride=2, groups=CHANNELS)[:, :, None])
+    made.copy_(F.conv1d(F.pad(twice, (5, 6), "replicate"), taps, stride=2, groups=channels)[:, :, None])
 
 
 def add_norm(hidden: torch.Tensor, branch: Any, gain: torch.Tensor, total: torch.Tensor, normed: torch.Tensor,

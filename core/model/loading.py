@@ -188,8 +188,9 @@ class TTSModel:
         """
         if not self._fits(1, len(text), sampling):
             self.lm.free_buffers()
-        chunks, first = self.lm.stream(text, voice, sampling), None
+        first = None
         with suppress(torch.OutOfMemoryError):
+            chunks = self.lm.stream(text, voice, sampling)
             first = next(chunks)
         if first is None:  # not inside `except`, because the traceback keeps the buffers alive
             self.lm.free_buffers()

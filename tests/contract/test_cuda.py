@@ -368,8 +368,9 @@ def test_streaming_frees_the_buffers_of_batches_where_memory_is_short(world: Wor
             assert {texts for texts, _ in tts.lm._steppers} == left  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("at_once", [True, False], ids=["in the call", "in the first step"])
 def test_a_stream_that_runs_out_of_memory_begins_again_without_other_buffers(
-        world: World, voice: Voice, monkeypatch: pytest.MonkeyPatch) -> None:
+        world: World, voice: Voice, at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once: what does not fit alone is an error."""
     with emulated_cuda():
         tts = model(world, CUDA)
@@ -377,10 +378,15 @@ def test_a_stream_that_runs_out_of_memory_begins_again_without_other_buffers(
         wanted = speak(tts, voice, languages=("en",) * 4)[0]
         stream, free_buffers, fits = tts.lm.stream, tts.lm.free_buffers, False
 
-        def limited(*given: Any) -> Iterator[np.ndarray | Generated]:
+        def steps(*given: Any) -> Iterator[np.ndarray | Generated]:
             if not fits:
                 raise torch.OutOfMemoryError("not on this GPU")
             yield from stream(*given)
+
+        def limited(*given: Any) -> Iterator[np.ndarray | Generated]:
+            if at_once and not fits:
+                raise torch.OutOfMemoryError("not on this GPU")
+            return steps(*given)
 
         def free() -> None:
             nonlocal fits

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import time
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -158,41 +159,64 @@ def test_our_products_are_those_of_torch(dtype: torch.dtype, bound: float, produ
     query, key, value = torch.randn(3, 2, 4, 9, 8, generator=seeded(0))
     with torch.no_grad():  # else torch's own are used
         found = attend(query.to(dtype), key.to(dtype), value.to(dtype))
+        weight, bias = torch.randn(5, 8, generator=seeded(1)), torch.randn(5, generator=seeded(2))
+        assert relative_error(linear(query, weight, bias), query @ weight.t() + bias) < 1e-5
     wanted = torch.nn.functional.scaled_dot_product_attention(query, key, value)
     assert relative_error(found.float(), wanted) < bound
-    weight, bias = torch.randn(5, 8, generator=seeded(1)), torch.randn(5, generator=seeded(2))
-    assert relative_error(linear(query, weight, bias), query @ weight.t() + bias) < 1e-5
 
 
-@pytest.mark.parametrize(("fused_s", "products"), [(0.0, False), (0.2, True)], ids=["fused kernel", "products"])
-def test_the_faster_attention_is_measured_once(fused_s: float, products: bool, monkeypatch: pytest.MonkeyPatch):
-    """Which of the two takes longer is told here by a wait."""
-    fused, calls = torch.nn.functional.scaled_dot_product_attention, [0, 0]
-    by_products = matmul_backends._attend_by_products
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file of remembered choices, which is not there yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    matmul_backends._remembered_choice.cache_clear()
+    yield tmp_path / "cache" / "lisan" / "attention.json"
+    matmul_backends._remembered_choice.cache_clear()
 
-    def waits(*given: torch.Tensor) -> torch.Tensor:
-        calls[0] += 1
-        time.sleep(fused_s)
-        return fused(*given)
 
-    def counted(*given: torch.Tensor, by_head: bool) -> torch.Tensor:
-        calls[1] += 1
-        time.sleep(0.0 if products else 0.2)
-        return by_products(*given, by_head=by_head)
+@pytest.mark.parametrize(("ratio", "products"), [(0.7, True), (0.9, False), (1.3, False)])
+def test_the_faster_attention_is_measured_once_on_a_machine(ratio: float, products: bool, cache: Path,
+                                                            monkeypatch: pytest.MonkeyPatch):
+    """And again where the file is damaged or for another number of threads."""
+    measured: list[float] = []
+    monkeypatch.setattr(matmul_backends, "_measured_ratio", lambda: measured.append(ratio) or ratio)
+    threads = torch.get_num_threads()
+    for _ in range(2):
+        assert matmul_backends._products_attend_faster() is products
+        matmul_backends._remembered_choice.cache_clear()  # as another process
+    assert len(measured) == 1
+    cache.write_text("[", encoding="utf-8")
+    assert matmul_backends._products_attend_faster() is products
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
+    assert matmul_backends._products_attend_faster() is products
+    assert len(measured) == 3
+    assert list(json.loads(cache.read_text()).values()) == [products] * 2
 
-    monkeypatch.setattr(matmul_backends, "_HAS_AVX512", True)
-    monkeypatch.setattr(matmul_backends, "_MEASURED_SHAPE", (1, 1, 9, 8))
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", waits)
-    monkeypatch.setattr(matmul_backends, "_attend_by_products", counted)
-    matmul_backends._products_attend_faster.cache_clear()
-    vectors = torch.randn(3, 1, 2, 9, 8, generator=seeded(0))
-    with torch.no_grad():
-        attend(*vectors)
-        measured = list(calls)
-        found = attend(*vectors)
-    matmul_backends._products_attend_faster.cache_clear()
-    assert [now - before for now, before in zip(calls, measured, strict=True)] == [not products, products]
-    assert relative_error(found, fused(*vectors)) < 1e-5
+
+def test_without_a_cache_each_process_measures(cache: Path, monkeypatch: pytest.MonkeyPatch):
+    cache.parent.parent.write_text("a file in the way", encoding="utf-8")
+    monkeypatch.setattr(matmul_backends, "_measured_ratio", lambda: 0.7)
+    assert matmul_backends._products_attend_faster()
+
+
+def test_the_measured_ratio_is_the_median_of_products_over_the_fused_kernel(monkeypatch: pytest.MonkeyPatch):
+    """The first pair, of a cold cache, does not count."""
+    calls: list[str] = []
+    seconds = iter([900.0, 1.0, *[3.0, 4.0] * 4, *[1.0, 4.0] * 3, *[9.0, 1.0] * 2])
+
+    def timed(attention: Callable[[], torch.Tensor], number: int) -> float:
+        assert attention().shape == (1, 2, 5, 4)
+        return next(seconds)
+
+    by_products, fused = matmul_backends._attend_by_products, torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(matmul_backends, "_MEASURED_SHAPE", (1, 2, 5, 4))
+    monkeypatch.setattr(matmul_backends.timeit, "timeit", timed)
+    monkeypatch.setattr(matmul_backends, "_attend_by_products", lambda *given, **named: calls.append(
+        "products") or by_products(*given, **named))
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", lambda *given: calls.append(
+        "fused") or fused(*given))
+    assert matmul_backends._measured_ratio() == 0.75
+    assert calls == ["products", "fused"] * 10
 
 
 def test_keys_and_shapes_are_the_published_ones():

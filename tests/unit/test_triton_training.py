@@ -211,6 +211,20 @@ def test_they_run_on_a_gpu_without_a_cache(triton: bool, dtype: torch.dtype) -> 
                 assert relative_error(one.grad.cpu().float(), other.float()) < 3 * BOUNDS[dtype]
 
 
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_layers_last_branch_is_added_in_the_next_norm(module: ModuleType, monkeypatch: pytest.MonkeyPatch,
+                                                        checkpointing: bool) -> None:
+    """Unless layers are computed twice, where both would be kept."""
+    network = Decoder(DecoderConfig(width=48, layers=3, heads=3, mlp_width=72)).to(DEVICE)
+    network.activation_checkpointing = checkpointing
+    monkeypatch.setattr(decoder, "training_kernels", lambda value: module)
+    branches: list[bool] = []
+    for layer in network.layers:
+        layer.register_forward_pre_hook(lambda _, inputs: branches.append(inputs[1] is not None))
+    network(random(2, 7, 48))
+    assert branches == ([False] * 3 if checkpointing else [False, True, True])
+
+
 def test_where_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not where torch compiles the layers, on another device or in another type."""
     with emulated_cuda(triton=True):
