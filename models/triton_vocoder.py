@@ -1,9 +1,10 @@
-"""Triton kernels of vocoders: for what lies between the products of Chatterbox's flow, and for Snake.
+"""Triton kernels of vocoders: for what lies between the products of the flows, and for Snake.
 
-By torch's own operations a step of the estimator is a thousand kernels, most of which read or write a megabyte: two to
-three microseconds each, also inside a CUDA graph. Here the residual sum, the layer norm, Mish, what is added after it,
-the conversion to half precision and the arrangement for a convolution are one kernel. A Snake is one instead of seven,
-and BigVGAN's, with the filters around it, one instead of ten. They compute in float32.
+By torch's own operations a step of Chatterbox's estimator is a thousand kernels, most of which read or write a
+megabyte: two to three microseconds each, also inside a CUDA graph. Here the residual sum, the layer norm, Mish, what is
+added after it, the conversion to half precision and the arrangement for a convolution are one kernel. A norm of
+IndexTTS2's with its residual sum and conversion is one instead of eight; a Snake one instead of seven; BigVGAN's Snake,
+with the filters around it, one instead of ten. They compute in float32.
 """
 
 from __future__ import annotations
@@ -38,10 +39,27 @@ def normalise(rows: torch.Tensor, norm: nn.LayerNorm | None, dtype: torch.dtype,
     return rows if total is None else total, made
 
 
+def adaptive_norm(rows: torch.Tensor, added: torch.Tensor | None, gain: torch.Tensor, shift: torch.Tensor,
+                  epsilon: float, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of rows (B, F, C) plus `added` (B, F, C): the sum in float32, or the rows if nothing is added, and its RMS norm.
+
+    The latter, of the type `dtype`, is multiplied by `gain` (C,), and `shift` (C,) is added.
+    """
+    batch, length, width = rows.shape
+    made = torch.empty(batch, length, width, dtype=dtype, device=rows.device)
+    total = None if added is None else torch.empty(batch, length, width, device=rows.device)
+    _normalise[(batch * length,)](
+        rows.contiguous(), None if added is None else added.contiguous(), gain.contiguous(), shift.contiguous(), None,
+        0, total, made, length, epsilon, WIDTH=width, BLOCK=triton.next_power_of_2(width), MISH=False, BY_TAPS=False,
+        CENTRED=False, num_warps=2)
+    return rows if total is None else total, made
+
+
 @triton.jit
 def _normalise(rows, added, gain, shift, after, after_stride, total, made, length, epsilon,
-               WIDTH: tl.constexpr, BLOCK: tl.constexpr, MISH: tl.constexpr, BY_TAPS: tl.constexpr):
-    """One row."""
+               WIDTH: tl.constexpr, BLOCK: tl.constexpr, MISH: tl.constexpr, BY_TAPS: tl.constexpr,
+               CENTRED: tl.constexpr = True):
+    """One row; its norm is that of a layer, or without CENTRED the root mean square alone."""
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -50,9 +68,10 @@ def _normalise(rows, added, gain, shift, after, after_stride, total, made, lengt
         value += tl.load(added + row * WIDTH + column, mask=inside, other=0).to(tl.float32)
         tl.store(total + row * WIDTH + column, value, mask=inside)
     if gain is not None:
-        centred = tl.where(inside, value - tl.sum(value, 0) / WIDTH, 0)
-        scale = 1 / tl.sqrt(tl.sum(centred * centred, 0) / WIDTH + epsilon)
-        value = centred * scale * tl.load(gain + column, mask=inside, other=0).to(tl.float32)
+        if CENTRED:
+            value = tl.where(inside, value - tl.sum(value, 0) / WIDTH, 0)
+        scale = 1 / tl.sqrt(tl.sum(value * value, 0) / WIDTH + epsilon)
+        value = value * scale * tl.load(gain + column, mask=inside, other=0).to(tl.float32)
         value += tl.load(shift + column, mask=inside, other=0).to(tl.float32)
     if MISH:  # x tanh(log(1 + e^x)), as a fraction; beyond 20 it is x
         power = tl.exp(tl.minimum(value, 20))

@@ -127,14 +127,16 @@ def observe(queries: Any, keys: Any, positions: torch.Tensor, codes: torch.Tenso
 
 def normalise(rows: torch.Tensor, added: Any, gain: Any, shift: Any, after: Any, after_stride: int, total: Any,
               made: torch.Tensor, length: int, epsilon: float, *, WIDTH: int, MISH: bool, BY_TAPS: bool,
-              **_: object) -> None:
+              CENTRED: bool = True, **_: object) -> None:
     """`models.triton_vocoder._normalise`."""
     value = rows.float()
     if added is not None:
         value = value + added.float()
         total.copy_(value)
-    if gain is not None:
+    if gain is not None and CENTRED:
         value = F.layer_norm(value, (WIDTH,), gain.float(), shift.float(), epsilon)
+    elif gain is not None:
+        value = F.rms_norm(value, (WIDTH,), gain.float(), epsilon) + shift.float()
     if MISH:
         value = F.mish(value)
     if after is not None:

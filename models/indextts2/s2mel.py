@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from config.errors import UserError
-from models import weights
+from models import decoder, weights
 from models.cuda_graph_decode import GraphCache
 from models.matmul_backends import Linear, SeenKeys, attend, linear
 
@@ -45,7 +45,7 @@ _UNUSED = re.compile(
     r"|length_regulator\.(mask_token|embedding\.weight)"
 )
 _UNMERGED = re.compile(r"cfm\.estimator\.transformer\.layers\.(\d+)\.skip_in_linear\.(weight|bias)")
-_HEAD_SIZE = 64
+_HEAD_SIZE, _EPSILON = 64, 1e-5
 _GIVE = "Give the published s2mel.pth."
 
 
@@ -89,7 +89,7 @@ class AdaptiveNorm(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.project_layer = nn.Linear(width, 2 * width)
-        self.norm = nn.RMSNorm(width, eps=1e-5)
+        self.norm = nn.RMSNorm(width, eps=_EPSILON)
 
     def time_state(self, time: torch.Tensor) -> torch.Tensor:
         """Times (N, C) to (N, 2, C): the norm's own gain is part of the factor."""
@@ -97,10 +97,16 @@ class AdaptiveNorm(nn.Module):
         return torch.stack([factor * self.norm.weight, summand], 1)
 
 
-def adaptive_norm(frames: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
-    """Frames (B, F, C) by the state (2, C) of an `AdaptiveNorm`; float32."""
-    scale = torch.rsqrt(frames.square().mean(-1, keepdim=True) + 1e-5)
-    return torch.addcmul(time[1], frames * scale, time[0])
+def adaptive_norm(frames: torch.Tensor, added: torch.Tensor | None, time: torch.Tensor,
+                  dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Frames (B, F, C) in float32 plus `added` (B, F, C), and that sum by the state (2, C) of an `AdaptiveNorm`."""
+    if frames.is_cuda and not torch.is_grad_enabled() and decoder.has_triton(frames.device):
+        from models import triton_vocoder
+
+        return triton_vocoder.adaptive_norm(frames, added, time[0], time[1], _EPSILON, dtype)
+    total = frames if added is None else frames + added
+    scale = torch.rsqrt(total.square().mean(-1, keepdim=True) + _EPSILON)
+    return total, torch.addcmul(time[1], total * scale, time[0]).to(dtype)
 
 
 class Attention(nn.Module):
@@ -165,9 +171,9 @@ class Block(nn.Module):
         dtype = self.attention.wo.weight.dtype
         if skip is not None:
             frames = self.skip_in_linear(torch.cat([frames, skip], -1).to(dtype)).float()
-        attended = self.attention(adaptive_norm(frames, time[0]).to(dtype), rotary, first, seen)
-        frames = frames[:, first:] + attended
-        return frames + self.feed_forward(adaptive_norm(frames, time[1]).to(dtype))
+        _, normed = adaptive_norm(frames, None, time[0], dtype)
+        frames, normed = adaptive_norm(frames[:, first:], self.attention(normed, rotary, first, seen), time[1], dtype)
+        return frames + self.feed_forward(normed)
 
 
 class Transformer(nn.Module):
@@ -189,7 +195,7 @@ class Transformer(nn.Module):
             frames = layer(frames, skip, time[2 * index:2 * index + 2], rotary, first if index == last else 0, seen)
             if index < self.middle:
                 skips.append(frames)
-        return adaptive_norm(frames, time[-1])
+        return adaptive_norm(frames, None, time[-1], torch.float32)[1]
 
     def time_state(self, time: torch.Tensor) -> torch.Tensor:
         """Times (N, C) to (N, 2 * layers + 1, 2, C)."""

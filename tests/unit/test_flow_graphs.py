@@ -140,6 +140,7 @@ def test_a_prompt_leaves_nothing_for_the_next_one() -> None:
 @torch.inference_mode()
 def test_texts_of_any_length_are_those_of_the_cpu_in_indextts2(guidance: float, dtype: torch.dtype, bound: float,
                                                               flash: bool) -> None:
+    """With flash attention and Triton's kernels, which newer GPUs have, and without."""
     config = S2MelConfig(n_mels=8, width=32, heads=4, hidden=48, layers=3, wave_layers=2, style=6, content=16,
                          latent=(12, 8), regulator_layers=1)
     plain = S2Mel(config).eval()
@@ -154,10 +155,11 @@ def test_texts_of_any_length_are_those_of_the_cpu_in_indextts2(guidance: float, 
         return model.mel(content, prompt, steps=3, guidance=guidance, generator=seeded(2)).cpu()
 
     wanted = [said(plain, content, prompt) for content in contents]
-    with emulated_cuda((9, 0) if flash else (7, 5)) as state:
+    with emulated_cuda((9, 0), triton=True) if flash else emulated_cuda((7, 5)) as state:
         model, captures = deepcopy(plain).to(CUDA), []
         there = S2MelPrompt(*(part.to(CUDA) for part in (prompt.condition, prompt.mel, prompt.style)))
         for content, whole in zip(contents, wanted, strict=True):
             assert relative_error(said(model, content.to(CUDA), there), whole) < bound
             captures.append(state.captures)
+        assert REAL or bool(flash and state.kernels["normalise"].launches) == flash
     assert REAL or captures == [1, 1, 1, 2, 2]

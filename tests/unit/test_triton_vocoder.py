@@ -12,6 +12,7 @@ from torch import nn
 
 from models.chatterbox.hift import HiFT, HiFTConfig, Snake
 from models.convolutions import full_precision
+from models.indextts2 import s2mel
 from models.indextts2.bigvgan import FIRST_TAPS, AntiAliasedSnake, BigVGAN, BigVGANConfig
 from scripts.dev.random_weights import fill
 from tests.emulated_cuda import CUDA, emulated_cuda
@@ -59,6 +60,24 @@ def test_sums_norms_and_taps_are_those_of_torch(kernels: ModuleType, dtype: torc
     wanted = F.pad(F.mish(10 * rows), (0, 0, 2, 0)).unfold(1, 3, 1).transpose(2, 3).flatten(2)
     assert relative_error(made.float(), wanted) < bound
     assert not made[:, 0, :2 * width].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("first", [0, 2])
+@torch.inference_mode()
+def test_an_adaptive_norm_with_its_sum_is_that_of_torch(kernels: ModuleType, first: int, dtype: torch.dtype) -> None:
+    """Of all frames, and of those after the first ones."""
+    noise = torch.Generator().manual_seed(first)
+    frames, whole = (4 * torch.randn(2, 2, 5, 24, generator=noise)).unbind()
+    added, time = whole[:, first:].to(dtype), torch.randn(2, 24, generator=noise)
+    for branch in (None, added):
+        part = frames[:, first:]
+        wanted = s2mel.adaptive_norm(part, branch, time, dtype)
+        found = kernels.adaptive_norm(part.to(DEVICE), None if branch is None else branch.to(DEVICE),
+                                      *time.to(DEVICE), s2mel._EPSILON, dtype)
+        assert found[1].dtype == dtype
+        assert relative_error(found[0].cpu(), wanted[0]) < 1e-6
+        assert relative_error(found[1].cpu().float(), wanted[1].float()) < (1e-5 if dtype is torch.float32 else 2e-3)
 
 
 @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
