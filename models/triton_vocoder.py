@@ -3,8 +3,8 @@
 By torch's own operations a step of Chatterbox's estimator is a thousand kernels, most of which read or write a
 megabyte: two to three microseconds each, also inside a CUDA graph. Here the residual sum, the layer norm, Mish, what is
 added after it, the conversion to half precision and the arrangement for a convolution are one kernel. A norm of
-IndexTTS2's with its residual sum and conversion is one instead of eight; a Snake one instead of seven; BigVGAN's Snake,
-with the filters around it, one instead of ten. They compute in float32.
+IndexTTS2's with its residual sum and conversion is one instead of eight, a rotation one instead of three; a Snake one
+instead of seven; BigVGAN's Snake, with the filters around it, one instead of ten. They compute in float32.
 """
 
 from __future__ import annotations
@@ -91,6 +91,40 @@ def _normalise(rows, added, gain, shift, after, after_stride, total, made, lengt
         tl.store(own + WIDTH, zero, mask=inside & (frame < 1))
     else:
         tl.store(made + row * WIDTH + column, value, mask=inside)
+
+
+def rotate_pairs(heads: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
+    """Heads (B, F, H, D), whose neighbouring pairs are complex numbers, times complex rotary (F, D / 2).
+
+    The heads of a frame are side by side in memory.
+    """
+    batch, length, count, size = heads.shape
+    assert heads.stride()[2:] == (size, 1)
+    made = torch.empty(batch, length, count, size, dtype=heads.dtype, device=heads.device)
+    block_heads, block_half = triton.next_power_of_2(count), triton.next_power_of_2(size // 2)
+    _rotate_pairs[(length, batch)](heads, torch.view_as_real(rotary), made, heads.stride(0), heads.stride(1),
+                                   HEADS=count, BLOCK_HEADS=block_heads, HALF=size // 2, BLOCK_HALF=block_half,
+                                   num_warps=2)
+    return made
+
+
+@triton.jit
+def _rotate_pairs(heads, rotary, made, batch_stride, frame_stride, HEADS: tl.constexpr, BLOCK_HEADS: tl.constexpr,
+                  HALF: tl.constexpr, BLOCK_HALF: tl.constexpr):
+    """One frame of a row of the batch."""
+    frame, row = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    head, pair = tl.arange(0, BLOCK_HEADS)[:, None], tl.arange(0, BLOCK_HALF)[None]
+    inside = (head < HEADS) & (pair < HALF)
+    column = head * (2 * HALF) + 2 * pair
+    given = heads + row * batch_stride + frame * frame_stride + column
+    first = tl.load(given, mask=inside, other=0).to(tl.float32)
+    second = tl.load(given + 1, mask=inside, other=0).to(tl.float32)
+    cosine = tl.load(rotary + frame * (2 * HALF) + 2 * pair, mask=pair < HALF, other=0)
+    sine = tl.load(rotary + frame * (2 * HALF) + 2 * pair + 1, mask=pair < HALF, other=0)
+    result = made + (row * tl.num_programs(0) + frame) * (2 * HEADS * HALF) + column
+    kind = made.dtype.element_ty
+    tl.store(result, (first * cosine - second * sine).to(kind), mask=inside)
+    tl.store(result + 1, (first * sine + second * cosine).to(kind), mask=inside)
 
 
 def snake(signal: torch.Tensor, alpha: torch.Tensor, length: torch.Tensor | None = None) -> torch.Tensor:

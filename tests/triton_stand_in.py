@@ -146,6 +146,13 @@ def normalise(rows: torch.Tensor, added: Any, gain: Any, shift: Any, after: Any,
     made.copy_(value)
 
 
+def rotate_pairs(heads: torch.Tensor, rotary: torch.Tensor, made: torch.Tensor, *_: object, **__: object) -> None:
+    """`models.triton_vocoder._rotate_pairs`."""
+    first, second = heads.float().unflatten(-1, (-1, 2)).unbind(-1)
+    cosine, sine = (part[:, None] for part in rotary.unbind(-1))
+    made.copy_(torch.stack([first * cosine - second * sine, first * sine + second * cosine], -1).flatten(-2))
+
+
 def snake(signal: torch.Tensor, alpha: torch.Tensor, made: torch.Tensor, length: Any, *_: object,
           **__: object) -> None:
     """`models.triton_vocoder._snake`."""
@@ -231,11 +238,11 @@ def patch_training(patch: pytest.MonkeyPatch) -> dict[str, Kernel]:
 def patch_triton(patch: pytest.MonkeyPatch) -> dict[str, Kernel]:
     """Let all kernels be stood in for; they count their launches."""
     made = {compute.__name__: Kernel(compute) for compute in (
-        linear, attend, sample, observe, normalise, snake, anti_aliased_snake)}
+        linear, attend, sample, observe, normalise, rotate_pairs, snake, anti_aliased_snake)}
     for name, kernel in (("triton_kernels._few_rows", "linear"), ("triton_kernels._many_rows", "linear"),
                          ("triton_kernels._attend", "attend"), ("triton_sampling._sample", "sample"),
                          ("triton_sampling._observe", "observe"), ("triton_vocoder._normalise", "normalise"),
-                         ("triton_vocoder._snake", "snake"),
+                         ("triton_vocoder._rotate_pairs", "rotate_pairs"), ("triton_vocoder._snake", "snake"),
                          ("triton_vocoder._anti_aliased_snake", "anti_aliased_snake")):
         patch.setattr(f"models.{name}", made[kernel])
     return made | patch_training(patch)

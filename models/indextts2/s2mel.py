@@ -136,6 +136,10 @@ def rotary_positions(length: int, head_size: int, device: torch.device) -> torch
 
 def rotate(heads: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
     """Heads (B, F, H, D), whose neighbouring pairs are complex numbers, times rotary (F, D / 2)."""
+    if heads.is_cuda and not torch.is_grad_enabled() and decoder.has_triton(heads.device):
+        from models import triton_vocoder
+
+        return triton_vocoder.rotate_pairs(heads, rotary)
     pairs = torch.view_as_complex(heads.float().unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * rotary[:, None]).flatten(-2).to(heads.dtype)
 

@@ -406,8 +406,8 @@ def _fake_gpu(model: nn.Module, *, triton: bool) -> Iterator[None]:
           mock.patch("models.cuda_graph_decode.GraphCache.check_weights", return_value=False),  # no addresses
           mock.patch("models.matmul_backends._has_flash_attention", return_value=triton),  # on the same GPUs
           mock.patch("models.decoder.has_triton", return_value=triton),
-          mock.patch.multiple(triton_vocoder, _normalise=_AnyKernel(), _snake=_AnyKernel(),
-                              _anti_aliased_snake=_AnyKernel())):
+          mock.patch.multiple(triton_vocoder, _normalise=_AnyKernel(), _rotate_pairs=_AnyKernel(),
+                              _snake=_AnyKernel(), _anti_aliased_snake=_AnyKernel())):
         for part in model.modules():
             for name, weight in part.named_parameters(recurse=False):
                 setattr(part, name, nn.Parameter(torch.empty_like(weight, device=CUDA), requires_grad=False))

@@ -17,7 +17,7 @@ from models.indextts2.bigvgan import FIRST_TAPS, AntiAliasedSnake, BigVGAN, BigV
 from scripts.dev.random_weights import fill
 from tests.emulated_cuda import CUDA, emulated_cuda
 from tests.parity import relative_error
-from tests.triton_stand_in import DEVICE, Kernel, anti_aliased_snake, kernel_module, normalise, snake
+from tests.triton_stand_in import DEVICE, Kernel, anti_aliased_snake, kernel_module, normalise, rotate_pairs, snake
 
 pytest.importorskip("triton")
 
@@ -27,6 +27,7 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     module = kernel_module("triton_vocoder")
     if request.param == "stand-in":
         monkeypatch.setattr(module, "_normalise", Kernel(normalise))
+        monkeypatch.setattr(module, "_rotate_pairs", Kernel(rotate_pairs))
         monkeypatch.setattr(module, "_snake", Kernel(snake))
         monkeypatch.setattr(module, "_anti_aliased_snake", Kernel(anti_aliased_snake))
     return module
@@ -78,6 +79,22 @@ def test_an_adaptive_norm_with_its_sum_is_that_of_torch(kernels: ModuleType, fir
         assert found[1].dtype == dtype
         assert relative_error(found[0].cpu(), wanted[0]) < 1e-6
         assert relative_error(found[1].cpu().float(), wanted[1].float()) < (1e-5 if dtype is torch.float32 else 2e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("heads", "size"), [(3, 8), (4, 6)])
+@pytest.mark.parametrize("first", [0, 2])
+@torch.inference_mode()
+def test_a_rotation_of_pairs_is_that_of_torch(kernels: ModuleType, first: int, heads: int, size: int,
+                                              dtype: torch.dtype) -> None:
+    """Of queries that lie beside keys and values, all of them or those after the first frames."""
+    noise = torch.Generator().manual_seed(heads)
+    queries = torch.randn(2, 5, 3, heads, size, generator=noise).to(dtype)[:, first:, 0]
+    rotary = s2mel.rotary_positions(5, size, torch.device("cpu"))[first:]
+    found = kernels.rotate_pairs(queries.to(DEVICE), rotary.to(DEVICE)).cpu()
+    wanted = s2mel.rotate(queries, rotary)
+    assert (found.dtype, found.is_contiguous()) == (dtype, True)
+    assert relative_error(found.float(), wanted.float()) < (1e-6 if dtype is torch.float32 else 1e-3)
 
 
 @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
