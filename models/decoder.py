@@ -353,6 +353,11 @@ def has_triton(device: torch.device) -> bool:
     return True
 
 
+def uses_triton(value: torch.Tensor) -> bool:
+    """Whether Triton's kernels compute with this tensor: on a GPU that has them, without gradients."""
+    return value.is_cuda and not torch.is_grad_enabled() and has_triton(value.device)
+
+
 def compiled_without_cache(plain: Callable[..., Any]) -> Callable[..., Any]:
     """A layer's forward that is compiled at its first use; a call with a cache among its inputs runs as it is."""
     compiled = torch.compile(plain, dynamic=True)

@@ -35,6 +35,7 @@ _FEW_ROWS = 16
 # With AVX-512 oneDNN takes 2 to 5 times as long for 16 to 47 rows by 4096 x 1024 (two cores of an EPYC); by weights
 # with fewer outputs than their width it is faster.
 _FEW_ROWS_OF_MANY_OUTPUTS = 48 if _HAS_AVX512 else _FEW_ROWS
+_LIMITS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "MKL_CBWR", "LD_PRELOAD")  # of the code that libraries run
 _MEASURED_SHAPE = (1, 4, 750, 64)  # of attention
 _MAX_TIME_RATIO = 0.85  # where the two are nearly alike, it is always the fused kernel
 _LOOP_WIDTH = 32  # half of `models.cpu_loops.WIDTH_UNIT`
@@ -175,14 +176,15 @@ def _products_attend_faster() -> bool:
     """
     from llvmlite import binding
 
-    return _remembered_choice(f"{binding.get_host_cpu_name()}, {torch.get_num_threads()} threads, torch "
-                              f"{torch.__version__}")
+    limits = [f"{name}={os.environ[name]}" for name in _LIMITS if name in os.environ]
+    return _remembered_choice(", ".join((binding.get_host_cpu_name(), *limits, f"{torch.get_num_threads()} threads",
+                                         f"torch {torch.__version__}")))
 
 
 @lru_cache
 def _remembered_choice(key: str) -> bool:
     path, known = _remembered_choices(), {}
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, TypeError):  # not there, or damaged
         known = dict(json.loads(path.read_text(encoding="utf-8")))
     if not isinstance(known.get(key), bool):
         known[key] = _measured_ratio() < _MAX_TIME_RATIO

@@ -35,7 +35,8 @@ def normalise(rows: torch.Tensor, norm: nn.LayerNorm | None, dtype: torch.dtype,
         rows.contiguous(), None if added is None else added.contiguous(), None if norm is None else norm.weight,
         None if norm is None else norm.bias, None if after is None else after.contiguous(),
         width if after is not None and after.dim() > 1 else 0, total, made, length, 0.0 if norm is None else norm.eps,
-        WIDTH=width, BLOCK=triton.next_power_of_2(width), MISH=mish, BY_TAPS=taps, num_warps=2)
+        WIDTH=width, BLOCK=triton.next_power_of_2(width), MISH=mish, BY_TAPS=taps, CENTRED=True,
+        num_warps=2)
     return rows if total is None else total, made
 
 
@@ -58,7 +59,7 @@ def adaptive_norm(rows: torch.Tensor, added: torch.Tensor | None, gain: torch.Te
 @triton.jit
 def _normalise(rows, added, gain, shift, after, after_stride, total, made, length, epsilon,
                WIDTH: tl.constexpr, BLOCK: tl.constexpr, MISH: tl.constexpr, BY_TAPS: tl.constexpr,
-               CENTRED: tl.constexpr = True):
+               CENTRED: tl.constexpr):
     """One row; its norm is that of a layer, or without CENTRED the root mean square alone."""
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)

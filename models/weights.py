@@ -9,7 +9,6 @@ containers and refuses everything else, so that an untrusted file cannot run cod
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pickle
@@ -27,7 +26,7 @@ from torch import nn
 from config.errors import UserError
 from config.foreign import cached_by_file
 from config.schema import WEIGHT_SUFFIXES
-from data.durable_files import is_pytorch_file
+from data.durable_files import hash_file, is_pytorch_file
 
 _INDEX = "*.safetensors.index.json"
 _AGAIN = "Delete it and download the model again."
@@ -51,8 +50,7 @@ def shapes(path: Path, under: Sequence[str] = ()) -> dict[str, tuple[int, ...]]:
 @cached_by_file(32)  # they are gigabytes, and asked for several times a job
 def file_hash(path: Path) -> bytes:
     """SHA-256 of the content of a file of weights."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
+    return bytes.fromhex(hash_file(path))
 
 
 def read(path: Path, under: Sequence[str] = ()) -> dict[str, torch.Tensor]:

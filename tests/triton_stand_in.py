@@ -127,7 +127,7 @@ def observe(queries: Any, keys: Any, positions: torch.Tensor, codes: torch.Tenso
 
 def normalise(rows: torch.Tensor, added: Any, gain: Any, shift: Any, after: Any, after_stride: int, total: Any,
               made: torch.Tensor, length: int, epsilon: float, *, WIDTH: int, MISH: bool, BY_TAPS: bool,
-              CENTRED: bool = True, **_: object) -> None:
+              CENTRED: bool, **_: object) -> None:
     """`models.triton_vocoder._normalise`."""
     value = rows.float()
     if added is not None:

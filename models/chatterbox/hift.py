@@ -207,7 +207,7 @@ class Snake(nn.Module):
 
     def forward(self, signal: torch.Tensor, length: torch.Tensor | None = None) -> torch.Tensor:
         """With `length` (), which needs Triton, the result is zero from that position on."""
-        if signal.is_cuda and not torch.is_grad_enabled() and decoder.has_triton(signal.device):
+        if decoder.uses_triton(signal):
             from models.triton_vocoder import snake
 
             return snake(signal, self.alpha, length)

@@ -100,7 +100,7 @@ class AntiAliasedSnake(nn.Module):
 
     def forward(self, signal: torch.Tensor) -> torch.Tensor:
         """(B, C, 1, T) to the same."""
-        if signal.is_cuda and not torch.is_grad_enabled() and decoder.has_triton(signal.device):
+        if decoder.uses_triton(signal):
             from models.triton_vocoder import anti_aliased_snake
 
             return anti_aliased_snake(signal, self.act["alpha"], self.act["beta"], FIRST_TAPS)

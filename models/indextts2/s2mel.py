@@ -100,7 +100,7 @@ class AdaptiveNorm(nn.Module):
 def adaptive_norm(frames: torch.Tensor, added: torch.Tensor | None, time: torch.Tensor,
                   dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Frames (B, F, C) in float32 plus `added` (B, F, C), and that sum by the state (2, C) of an `AdaptiveNorm`."""
-    if frames.is_cuda and not torch.is_grad_enabled() and decoder.has_triton(frames.device):
+    if decoder.uses_triton(frames):
         from models import triton_vocoder
 
         return triton_vocoder.adaptive_norm(frames, added, time[0], time[1], _EPSILON, dtype)
@@ -136,7 +136,7 @@ def rotary_positions(length: int, head_size: int, device: torch.device) -> torch
 
 def rotate(heads: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
     """Heads (B, F, H, D), whose neighbouring pairs are complex numbers, times rotary (F, D / 2)."""
-    if heads.is_cuda and not torch.is_grad_enabled() and decoder.has_triton(heads.device):
+    if decoder.uses_triton(heads):
         from models import triton_vocoder
 
         return triton_vocoder.rotate_pairs(heads, rotary)
