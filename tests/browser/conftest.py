@@ -133,6 +133,17 @@ def take() -> Take:
     return picture
 
 
+def fill_opened(field: Locator, text: str) -> None:
+    """Fill a field of a section that was just opened.
+
+    Gradio (6.31) writes the first value of each field again within 40 ms of drawing it (120 ms on a processor six times
+    slower), and what a test typed in between is lost. Nobody types that fast.
+    """
+    field.wait_for()
+    field.page.wait_for_timeout(500)
+    field.fill(text)
+
+
 def open_tab(page: Page, name: str) -> None:
     """Open a tab by its label, also where the tab bar is too narrow to show it."""
     tab = page.locator(f'#tabs [role="tab"]:visible:text-is("{name}")').first

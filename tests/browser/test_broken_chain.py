@@ -13,7 +13,7 @@ from core.jobs.events import Failed, Finished, Queued, Skipped, Started
 from core.jobs.job import create_job
 from core.submission import job_chains
 from tests.browser import scenes
-from tests.browser.conftest import LOOKS, PATIENCE_MS, WIDE, Take, choose
+from tests.browser.conftest import LOOKS, PATIENCE_MS, WIDE, Take, choose, fill_opened
 from tests.serving import App, served
 from tests.unit.test_training_presets import world
 
@@ -94,8 +94,7 @@ def test_the_form_is_folded_by_group_and_keeps_what_was_typed(scene: Scene, open
     adapters.click()
     rank = page.locator("#field-adapter_rank input").first
     expect(rank).to_have_value("32", timeout=PATIENCE_MS)  # the preset fills the fields one after another
-    page.wait_for_timeout(500)  # Gradio (6.31) writes a field twice within 50 ms; nobody types that fast
-    rank.fill("24")
+    fill_opened(rank, "24")
     expect(adapters).to_contain_text("Adapters: Adapter rank changed", timeout=PATIENCE_MS)
     expect(page.locator("#preset-about")).to_contain_text("Adapter rank: 24 (preset: 32)")
     choose(page.locator("#preset input"), page.get_by_role("option", name="Standard"))

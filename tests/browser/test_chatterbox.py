@@ -21,7 +21,7 @@ from core.jobs.state import JobBoard
 from core.library import model_info
 from core.workspace import Workspace
 from tests import chatterbox_world
-from tests.browser.conftest import NARROW, Take, choose, open_tab, wait_until
+from tests.browser.conftest import NARROW, Take, choose, fill_opened, open_tab, wait_until
 from tests.browser.whole_way import (
     FULL_SIZE,
     choose_language,
@@ -108,7 +108,7 @@ def download(page: Page, workspace: Workspace) -> None:
     """From the hub, the variant whose files are there."""
     choose(page.locator("#chatterbox-variant input"), page.get_by_role("option", name="Multilingual v2", exact=True))
     page.locator("#family-chatterbox ~ *").get_by_role("button", name="Name and revision").click()
-    page.locator("#chatterbox-save-as textarea, #chatterbox-save-as input").fill("chatterbox")
+    fill_opened(page.locator("#chatterbox-save-as textarea, #chatterbox-save-as input"), "chatterbox")
     page.locator("#family-chatterbox ~ *").get_by_role("button", name="Command line").first.click()
     expect(page.locator("#command-chatterbox")).to_contain_text("--save-as chatterbox")
     page.locator("#get-chatterbox").click()
@@ -127,7 +127,7 @@ def hear(page: Page, workspace: Workspace, take: Take) -> None:
     upload(page, workspace)
     miss_a_package(page)
     page.locator("#listen-text textarea").fill("ሀለመ ሰረቀ")
-    field(page, "listen", "sound-flow_steps").fill("2")
+    fill_opened(field(page, "listen", "sound-flow_steps"), "2")
     page.locator("#speak").click()
     state = done(page, workspace, "compare")
     expect(page.locator("#clips audio")).to_have_count(2)

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from core.workspace import Workspace
-from tests.browser.conftest import LOOKS, Take, choose, open_tab
+from tests.browser.conftest import LOOKS, Take, choose, fill_opened, open_tab
 from tests.hub import LoopbackHub, serving
 from tests.serving import App, served
 from tests.unit.hub_model import FILES, MAIN, T3, TOKEN, contents
@@ -82,16 +82,15 @@ def test_a_folder_on_disk_takes_the_place_of_the_hub(scene: Scene, open_page: Vi
     asked = list(scene.hub.asked)
     page = open_page(scene.app.url + "?tab=model")
     page.locator("#tab-model").get_by_role("button", name="Import from a local folder").first.click()
-    page.locator("#chatterbox-folder input, #chatterbox-folder textarea").fill(str(folder))
+    fill_opened(page.locator("#chatterbox-folder input, #chatterbox-folder textarea"), str(folder))
     page.locator("#get-chatterbox").click()
     expect(page.locator("#progress-chatterbox")).to_contain_text(f"{folder} has no {T3}")
     assert scene.hub.asked == asked
 
 
 def fill_repository(page: Page) -> None:
-    """Type it once the export is chosen: what is typed before the opened section is drawn is lost."""
     expect(page.locator("#push-export input")).to_have_value("mine")
-    page.locator("#push-repository input, #push-repository textarea").fill("me/amharic")
+    fill_opened(page.locator("#push-repository input, #push-repository textarea"), "me/amharic")
 
 
 def test_an_export_is_pushed_and_its_address_shown(scene: Scene, open_page: Visit, take: Take) -> None:

@@ -21,7 +21,7 @@ from core.workspace import Workspace
 from models.indextts2 import model_folder
 from scripts.dev.benchmark.bench import release_memory
 from tests import indextts2_world
-from tests.browser.conftest import NARROW, Take, open_tab
+from tests.browser.conftest import NARROW, Take, fill_opened, open_tab
 from tests.browser.whole_way import (
     FULL_SIZE,
     choose_language,
@@ -116,7 +116,7 @@ def hear(page: Page, workspace: Workspace, take: Take) -> None:
     expect(field(page, "listen", "sampling-top_k")).to_have_attribute("placeholder", "30")
     expect(field(page, "listen", "sound-exaggeration")).to_be_hidden()
     page.locator("#listen-text textarea").fill("ሀለመ ሰረቀ")
-    field(page, "listen", "sound-flow_steps").fill("2")
+    fill_opened(field(page, "listen", "sound-flow_steps"), "2")
     page.locator("#speak").click()
     state = done(page, workspace, "compare")
     assert state.job.settings["sound"]["flow_steps"] == 2  # type: ignore[index]
@@ -126,7 +126,7 @@ def hear(page: Page, workspace: Workspace, take: Take) -> None:
     choose_language(page, "English")
     page.locator("#listen-text textarea").fill("She reads a book.")
     page.locator("#listen-emotion").get_by_role("button", name="Emotion").first.click()
-    field(page, "listen", "sound-emotion-happy").fill("0.8")
+    fill_opened(field(page, "listen", "sound-emotion-happy"), "0.8")
     field(page, "listen", "sound-duration_s").fill("1")
     page.locator("#speak").click()
     state = done(page, workspace, "compare", 2)

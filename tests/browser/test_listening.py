@@ -15,7 +15,7 @@ from core.library import evaluation_report, listening
 from core.library.evaluation_report import ANCHOR, REFERENCE
 from core.workspace import Workspace
 from tests.browser import scenes
-from tests.browser.conftest import LOOKS, NARROW, PATIENCE_MS, WIDE, Take, choose
+from tests.browser.conftest import LOOKS, NARROW, PATIENCE_MS, WIDE, Take, choose, fill_opened
 from tests.listening_world import EVALUATION, MODELS, evaluated_world, make_test
 from tests.serving import App, served
 
@@ -141,7 +141,7 @@ def test_two_listeners_on_the_page_lose_nothing(world: Workspace, app: App, open
     page.get_by_role("button", name="Evaluate: error").click()
     page.locator("#listening button.label-wrap").first.click()
     choose(page.locator("#listening-kind input"), page.get_by_role("option", name="Preference, A or B"))
-    page.locator("#listening-count input").fill("4")
+    fill_opened(page.locator("#listening-count input"), "4")
     page.locator("#run-listening").click()
     card = page.locator('#listening-tests .card:not(:has(a[href*="/looks-"]))', has_text="Preference, A or B")
     link = card.get_by_role("link", name="Take the test")

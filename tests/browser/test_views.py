@@ -15,7 +15,7 @@ from core.jobs.job import Job
 from core.jobs.locks import FileLock
 from core.workspace import Workspace
 from tests.browser import scenes
-from tests.browser.conftest import LOOKS, Take, choose, open_tab, wait_until
+from tests.browser.conftest import LOOKS, Take, choose, fill_opened, open_tab, wait_until
 from tests.serving import App, served
 from ui import comparison_views, web_surface
 from ui.page import TABS
@@ -409,6 +409,6 @@ def test_a_run_is_named_on_the_page(scene: Scene, open_page: Visit) -> None:
     page = open_page(scene.app.url + "?tab=jobs")
     expect(page.locator("#job-choice input")).to_have_value(re.compile("Train"))  # it follows the tab
     page.locator("#job-rename .label-wrap").click()
-    page.locator("#job-title input, #job-title textarea").fill("studio voice")
+    fill_opened(page.locator("#job-title input, #job-title textarea"), "studio voice")
     page.locator("#job-rename-button").click()
     expect(page.locator("#history")).to_contain_text("studio voice")
