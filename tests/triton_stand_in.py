@@ -8,7 +8,10 @@ They work on the very tensors that the kernels are given.
 from __future__ import annotations
 
 import importlib
+import itertools
+import random
 from collections.abc import Callable
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -28,7 +31,28 @@ def kernel_module(name: str) -> ModuleType:
 
     if not knobs.runtime.interpret and DEVICE.type == "cpu":
         pytest.skip("the kernels are compiled here, for a GPU that torch does not see")
+    if knobs.runtime.interpret:
+        _shuffle_programs()
     return importlib.import_module(f"models.{name}")
+
+
+@lru_cache
+def _shuffle_programs() -> None:
+    """Let the interpreter run the programs of each launch in another order, as a GPU may: one after the other hides
+    a program that reads what another one writes."""
+    from triton.runtime.interpreter import interpreter_builder
+
+    order: list[tuple[int, ...]] = []
+    draws = random.Random(1)
+    set_dim, set_index = interpreter_builder.set_grid_dim, interpreter_builder.set_grid_idx
+
+    def draw(*grid: int) -> None:
+        order[:] = itertools.product(*map(range, grid))
+        draws.shuffle(order)
+        set_dim(*grid)
+
+    interpreter_builder.set_grid_dim = draw
+    interpreter_builder.set_grid_idx = lambda *place: set_index(*order.pop())
 
 
 class Kernel:

@@ -32,3 +32,16 @@ def small_world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 def world(small_world: Workspace, tmp_path: Path) -> Workspace:
     """A small world of the test's own."""
     return Workspace.open(shutil.copytree(small_world.path, tmp_path / "workspace"))
+
+
+@pytest.fixture
+def filled_memory() -> Iterator[None]:
+    """Every new tensor is NaN until it is written, so that one which a kernel leaves out is seen."""
+    import torch  # on use
+
+    before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(before[0], warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = before[1]

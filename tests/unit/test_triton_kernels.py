@@ -19,6 +19,7 @@ from tests.triton_stand_in import DEVICE, Kernel, attend, kernel_module, linear
 from tests.unit.test_cpu_kernels import CONFIGS, network
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.usefixtures("filled_memory")
 HALF = torch.float16  # the interpreter's products have no bfloat16
 ROWS, CAPACITY, FILLED = 3, 160, 140
 NAMES = {"decoder": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "down_proj"), "gpt2": ("c_attn", "c_proj")}

@@ -18,6 +18,7 @@ from tests import triton_stand_in
 from tests.triton_stand_in import DEVICE, Kernel, kernel_module
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.usefixtures("filled_memory")
 MAX_CODES = 40
 KERNELS = ("triton", "stand-in")  # what stands in for them in the emulation of CUDA is compared too
 

@@ -23,6 +23,7 @@ from tests.parity import relative_error
 from tests.triton_stand_in import DEVICE, kernel_module, patch_training
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.usefixtures("filled_memory")
 DTYPES = (torch.float32, torch.float16, *((torch.bfloat16,) if REAL else ()))
 BOUNDS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}  # torch rounds every operation
 KERNELS = ("triton", "stand-in")  # what stands in for them in the emulation of CUDA is compared too

@@ -20,6 +20,7 @@ from tests.parity import relative_error
 from tests.triton_stand_in import DEVICE, Kernel, anti_aliased_snake, kernel_module, normalise, rotate_pairs, snake
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.usefixtures("filled_memory")
 
 
 @pytest.fixture(params=["kernel", "stand-in"])
