@@ -35,9 +35,9 @@ def setup_device(choice: str) -> torch.device:
 
 
 def _use_deterministic_algorithms(wanted: bool) -> None:
-    """Without the NaN that torch then writes into every new tensor before its values: a tenth of S3Gen's time."""
+    """Torch's switch, but new tensors are not filled with NaN first, which took a tenth of S3Gen's time."""
     torch.use_deterministic_algorithms(wanted, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -89,7 +89,10 @@ def numeric_environment(device: torch.device) -> str:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Bytes that this process may still take on `device`; None where that cannot be known."""
+    """Bytes that this process may still take on `device`; None where that cannot be known.
+
+    On a GPU they include what the pools of captured graphs have free, which other tensors cannot take.
+    """
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused

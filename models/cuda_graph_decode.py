@@ -108,7 +108,13 @@ class GraphCache:
 
     def graph(self) -> DelayedGraph:
         """A graph in the cache's memory pool, for an object that is kept."""
-        made = DelayedGraph(self._pool_handle)
+        pool = weakref.WeakMethod(self._pool_handle)  # else models would stay until a collection of garbage
+
+        def handle() -> Any:
+            assert (find := pool()) is not None
+            return find()
+
+        made = DelayedGraph(handle)
         self._graphs.add(made)
         return made
 

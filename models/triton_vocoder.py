@@ -30,7 +30,7 @@ def normalise(rows: torch.Tensor, norm: nn.LayerNorm | None, dtype: torch.dtype,
     """
     batch, length, width = rows.shape
     made = torch.empty(batch, length, TAPS * width if taps else width, dtype=dtype, device=rows.device)
-    total = None if added is None else torch.empty_like(rows, dtype=torch.float32)
+    total = None if added is None else torch.empty(batch, length, width, device=rows.device)
     _normalise[(batch * length,)](
         rows.contiguous(), None if added is None else added.contiguous(), None if norm is None else norm.weight,
         None if norm is None else norm.bias, None if after is None else after.contiguous(),
@@ -56,7 +56,7 @@ def adaptive_norm(rows: torch.Tensor, added: torch.Tensor | None, gain: torch.Te
     return rows if total is None else total, made
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["length"])
 def _normalise(rows, added, gain, shift, after, after_stride, total, made, length, epsilon,
                WIDTH: tl.constexpr, BLOCK: tl.constexpr, MISH: tl.constexpr, BY_TAPS: tl.constexpr,
                CENTRED: tl.constexpr):
@@ -129,10 +129,11 @@ def _rotate_pairs(heads, rotary, made, batch_stride, frame_stride, HEADS: tl.con
 
 
 def snake(signal: torch.Tensor, alpha: torch.Tensor, length: torch.Tensor | None = None) -> torch.Tensor:
-    """x + sin(a x)^2 / a of a signal (B, C, 1, T), dense in memory in any order of its axes, and a (C,).
+    """x + sin(a x)^2 / a of a signal (B, C, 1, T), contiguous or with channels last, and a (C,).
 
     With `length` (), an integer on the GPU, the result is zero from that position on.
     """
+    assert signal.is_contiguous() or signal.is_contiguous(memory_format=torch.channels_last)
     made, block = torch.empty_like(signal), 1024
     _snake[(triton.cdiv(signal.numel(), block),)](
         signal, alpha, made, length, signal.numel(), signal.stride(1), signal.stride(3), signal.shape[3],

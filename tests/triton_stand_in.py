@@ -42,7 +42,7 @@ def _shuffle_programs() -> None:
     a program that reads what another one writes."""
     from triton.runtime.interpreter import interpreter_builder
 
-    order: list[tuple[int, ...]] = []
+    order: list[Any] = []
     draws = random.Random(1)
     set_dim, set_index = interpreter_builder.set_grid_dim, interpreter_builder.set_grid_idx
 

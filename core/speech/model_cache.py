@@ -7,6 +7,7 @@ before the files are read. So if a file changes while it is read, it is read aga
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -96,6 +97,7 @@ class ModelCache:
         while len(self._models) >= _MAX_MODELS:
             del self._models[next(iter(self._models))]
         if torch.cuda.is_available():
+            gc.collect()
             torch.cuda.empty_cache()
         model = load(workspace, ref, device)
         vocoder_key = (model.family.name, _file_states([model.base_folder]), precision, str(device))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from copy import deepcopy
 
@@ -105,6 +106,21 @@ def test_into_a_pool_whose_graphs_are_gone_nothing_is_captured() -> None:
             pools.append(cache._pool)
     assert pools[0] is None
     assert pools[1] == pools[2] != pools[3]
+
+
+def test_a_flow_that_nobody_has_frees_its_memory_at_once() -> None:
+    """Not at the next collection of garbage, as the next model is loaded before that."""
+    with emulated_cuda():
+        flow = made(SMALL, 4).to(CUDA)
+        mel(flow, 1, 9, CUDA)
+        assert len(flow.graphs)
+        weight = weakref.ref(flow.encoder_proj.weight)
+        gc.disable()
+        try:
+            del flow
+            assert weight() is None
+        finally:
+            gc.enable()
 
 
 def test_a_copy_of_a_flow_has_graphs_of_its_own() -> None:

@@ -67,6 +67,19 @@ def compare(kernels: ModuleType, module: nn.Module, adapters: Adapters | None) -
         assert (cache.queries[layer].cpu().float() - queries).norm() < 5e-3 * queries.norm()
 
 
+@torch.inference_mode()
+def test_rows_at_one_position_may_share_its_memory(kernels: ModuleType) -> None:
+    """As those of an expanded tensor do."""
+    config, found = CONFIGS["decoder"], []
+    for position in (torch.tensor([7, 7, 7]), torch.tensor([7]).expand(3)):
+        cache = random_cache(config)
+        cache.storage = cache.storage.to(DEVICE)
+        joined = torch.randn(ROWS, 3 * 64, generator=torch.Generator().manual_seed(3)).to(DEVICE, HALF)
+        mixed = kernels.attend(joined, config.heads, None, cache, 0, position.to(DEVICE))
+        found.append((mixed.cpu(), cache.storage.cpu()))
+    assert all(map(torch.equal, *found))
+
+
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_a_step_is_that_of_torch(kernels: ModuleType, kind: str) -> None:
     compare(kernels, network(kind), None)

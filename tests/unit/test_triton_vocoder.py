@@ -53,6 +53,11 @@ def test_sums_norms_and_taps_are_those_of_torch(kernels: ModuleType, dtype: torc
     assert made.dtype == dtype
     assert relative_error(made.float(), norm(total)) < bound
 
+    sideways = rows.transpose(1, 2).contiguous().transpose(1, 2)
+    total, made = kernels.normalise(sideways, norm, dtype, added=added)
+    assert relative_error(total, rows + added) < 1e-6
+    assert relative_error(made.float(), norm(total)) < bound
+
     for after in (state, whole):
         total, made = kernels.normalise(rows.to(dtype), norm, torch.float32, mish=True, after=after)
         assert total.dtype == dtype
