@@ -23,32 +23,26 @@ def setup_device(choice: str) -> torch.device:
     """The device for `auto`, `cpu` or `cuda`; sets one thread per physical core.
 
     OMP_NUM_THREADS overrides the number of threads. Algorithms are deterministic on a CPU, for which bit-identical
-    results are claimed: on a GPU they slow the write of every key and value.
+    results are claimed: on a GPU they slow the write of every key and value, and fill every new tensor.
     """
     if choice == "cuda" and not torch.cuda.is_available():
         raise UserError("There is no CUDA device that torch can use.", "Choose the device `auto` or `cpu`.")
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(physical_cores())
     device = torch.device("cuda" if choice != "cpu" and torch.cuda.is_available() else "cpu")
-    _use_deterministic_algorithms(device.type == "cpu")
+    torch.use_deterministic_algorithms(device.type == "cpu", warn_only=True)
     return device
-
-
-def _use_deterministic_algorithms(wanted: bool) -> None:
-    """Torch's switch, but new tensors are not filled with NaN first, which took a tenth of S3Gen's time."""
-    torch.use_deterministic_algorithms(wanted, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 @contextmanager
 def deterministic() -> Iterator[None]:
     """Context with deterministic algorithms on any device, for a comparison of bits."""
     before = torch.are_deterministic_algorithms_enabled()
-    _use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         yield
     finally:
-        _use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(before, warn_only=True)
 
 
 def physical_cores() -> int:

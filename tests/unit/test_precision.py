@@ -80,13 +80,3 @@ def test_a_missing_card_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not torch.are_deterministic_algorithms_enabled()  # they slow every write to the cache of keys
     assert compute.setup_device("auto") == torch.device("cpu")
     assert torch.are_deterministic_algorithms_enabled()
-
-
-def test_new_tensors_are_not_filled_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
-    signal, weight = torch.ones(1, 2, 9, device=compute.setup_device("cpu")), torch.ones(4, 2, 3)
-    with compute.deterministic(), torch.profiler.profile() as profiled:
-        torch.nn.functional.conv1d(signal, weight)
-    operations = {event.key for event in profiled.key_averages()}
-    assert "aten::empty" in operations
-    assert "aten::fill_" not in operations
