@@ -144,19 +144,30 @@ def shown_chain(view: View) -> list[JobState]:
 
 
 def chain_of(states: Sequence[JobState]) -> list[JobState]:
-    """The newest training that waited for other jobs, with those before and after it, in order.
+    """The chain to show: one with a job that runs, else one with a job that waits, else the newest.
 
-    Its certificate is the newest, which may have been started on another tab.
+    A certificate that is still to come does not count: it would hide a newer chain that has failed.
     """
-    last = next((state for state in states if state.verb == "train" and state.job.after), None)
-    if last is None:
-        return []
+    trainings = [state for state in states if state.verb == "train" and state.job.after]
+    ahead = {name for state in states if state.alive and not state.certifies for name in (state.id, *state.job.after)}
+    alive = [_chain_with(state, states) for state in trainings if state.id in ahead]
+    running = [found for found in alive if any(state.status in ("running", "stopping") for state in usable(found))]
+    if alive:
+        return (running or alive)[0]
+    return _chain_with(trainings[0], states) if trainings else []
+
+
+def _chain_with(training: JobState, states: Sequence[JobState]) -> list[JobState]:
+    """The jobs before and after a training that waited for others, in order, with its newest certificate.
+
+    The certificate may have been started on another tab.
+    """
     by_id = {state.id: state for state in states}
-    found = [last]
+    found = [training]
     while found[0].job.after and found[0].job.after[0] in by_id:
         found.insert(0, by_id[found[0].job.after[0]])
-    found += [state for state in reversed(states) if last.id in state.job.after and not state.certifies]
-    return found + [state for state in states if state.certifies == last.id][:1]
+    found += [state for state in reversed(states) if training.id in state.job.after and not state.certifies]
+    return found + [state for state in states if state.certifies == training.id][:1]
 
 
 def usable(states: Sequence[JobState]) -> list[JobState]:
