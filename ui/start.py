@@ -178,13 +178,14 @@ def usable(states: Sequence[JobState]) -> list[JobState]:
 def chain_view(states: Sequence[JobState], pace: str, past: float | None) -> Html:
     """The steps of the chain, or before there is one, what will happen at which `pace`."""
     if states:
-        notes = {state.id: job_views.certificate_note(state, past) for state in states}
+        trained = {state.id for state in states if state.verb == "train" and state.status == "finished"}
+        notes = {state.id: job_views.certificate_note(state, past, state.certifies in trained) for state in states}
         return div("card", element("h3", chain_title(states)), job_views.chain_view(states, notes))
     steps = (
         ("Train.", "Lisan gets the base model, prepares the recordings, builds the tokenizer and trains."),
         ("Watch.", f"{pace} You can close this page."),
-        ("Certificate.", job_views.certificate_preview(past)),
         ("Compare.", "Hear the same sentence before and after, with a score for how well it can be understood."),
+        ("Certificate.", job_views.certificate_preview(past)),
     )
     items = [element("li", span("mark", str(number)), div("step", element("strong", title), paragraph(text)),
                      class_="link wait") for number, (title, text) in enumerate(steps, 1)]

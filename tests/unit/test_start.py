@@ -52,6 +52,19 @@ def test_a_running_chain_is_shown_before_a_newer_one_that_failed(tmp_path: Path)
     assert shown(failed, chain("finished", "running")) == failed  # an older certificate hides no failure
 
 
+def test_a_chain_says_that_its_model_can_be_used_when_it_is_trained(states: tuple[JobState, ...]) -> None:
+    training = states[0]
+    waiting = JobState(job_chains.create_certify_job(training.job), status="waiting")
+    usable = "You can use the trained model now."
+    assert usable not in start.chain_view([training, waiting], "", None)
+    assert usable in start.chain_view([replace(training, status="finished"), waiting], "", None)
+
+
+def test_the_steps_are_told_in_the_order_of_the_chain() -> None:
+    told = str(start.chain_view([], "A few minutes.", None))
+    assert told.index("Train.") < told.index("Watch.") < told.index("Compare.") < told.index("Certificate.")
+
+
 def test_what_a_button_said_goes_when_the_chain_has_ended(states: tuple[JobState, ...]) -> None:
     running = View("start", {}, states)
     assert "value" not in start.notice_while_running(running)  # type: ignore[operator]
