@@ -289,8 +289,10 @@ def _build_own(page: Page) -> _OwnFields:
                 name or free_name(page.workspace, suggested_name(source, code))]
 
     def take(files: Sequence[str] | str | None, language: str, name: str) -> Sequence[object]:
-        _, saved, cleared = dataset_tab.save_upload(page, files, "")
-        return [*look(str(saved), language, name), saved, cleared]
+        found, saved, remaining = dataset_tab.save_upload(page, files, _code_of(language))
+        if remaining is not None:  # refused
+            return [found, gr.skip(), gr.skip(), saved, remaining]
+        return [*look(str(saved), language, name), saved, remaining]
 
     page.on(upload.upload, take, [upload, language, name], [found, any_script, name, source, upload], files=True)
     for event in (source.submit, source.blur, language.change):

@@ -84,6 +84,23 @@ def test_own_recordings_are_recognised_on_start(two: Two, shared_page: Visit, tm
     expect(page.locator("#teach")).to_have_text("Train Swahili")
 
 
+@pytest.mark.parametrize(("tab", "name", "found"), [
+    ("Start", "own", "#own-found"), ("Data", "prepare", "#prepare-look")])
+def test_what_an_upload_lacks_is_added_to_it(two: Two, shared_page: Visit, tmp_path: Path, tab: str, name: str,
+                                             found: str) -> None:
+    scenes.tone(tmp_path / "noise.wav")
+    (tmp_path / "noise.txt").write_text("Habari yako")
+    page = shared_page(two.empty, tab)
+    if tab == "Start":
+        choose(page.locator("#start-dataset input"), page.get_by_role("option", name="My own recordings"))
+    page.locator(f"#{name}-upload input[type=file]").set_input_files(tmp_path / "noise.wav")
+    expect(page.locator(found)).to_contain_text("noise.wav is a recording without a text")
+    expect(page.locator(found)).to_contain_text("stays in the list: add what is missing to it")
+    page.locator(f"#{name}-upload input[type=file]").set_input_files(tmp_path / "noise.txt")
+    expect(page.locator(found)).to_contain_text("Of its 1 entries 1 have a recording and a text.")
+    expect(page.locator(f"#{name}-upload .file-preview")).to_have_count(0)
+
+
 @pytest.mark.parametrize(("tab", "verb", "way"), [
     ("tokenizer", "tokenizer", "dataset"), ("embeddings", "extend", "model")])
 def test_an_empty_workspace_offers_a_way_and_no_names_of_nothing(
