@@ -101,6 +101,26 @@ def test_what_an_upload_lacks_is_added_to_it(two: Two, shared_page: Visit, tmp_p
     expect(page.locator(f"#{name}-upload .file-preview")).to_have_count(0)
 
 
+def test_a_number_that_a_browser_cannot_hold_is_named(two: Two, shared_page: Visit) -> None:
+    page = shared_page(two.empty, "Data")
+    share = page.locator("#field-held_out input").first
+    share.select_text()
+    page.keyboard.insert_text("1e999")  # as pasted
+    expect(page.locator("#refused")).to_have_text("Held-out share: 1e999 is too large. Give a smaller number.")
+    expect(share).to_have_value("0.1")
+
+
+def test_a_refused_event_is_told(two: Two, shared_page: Visit) -> None:
+    page = shared_page(two.empty, "Data")
+    why = "The page has no event 7. Reload the page if the app was updated."
+    refuse = lambda route: route.fulfill(status=422, json={"error": why})  # noqa: E731
+    page.route("**/gradio_api/run/predict**", refuse)
+    page.locator("#run-prepare").click()
+    expect(page.locator("#refused")).to_have_text(why)
+    page.unroute("**/gradio_api/run/predict**", refuse)
+    expect(page.locator("#refused")).to_have_count(0)
+
+
 @pytest.mark.parametrize(("tab", "verb", "way"), [
     ("tokenizer", "tokenizer", "dataset"), ("embeddings", "extend", "model")])
 def test_an_empty_workspace_offers_a_way_and_no_names_of_nothing(
