@@ -189,3 +189,27 @@ document.addEventListener("beforeinput", (event) => {
   event.preventDefault();
   window.lisanShowFault(`${event.target.getAttribute("aria-label")}: ${too_large} is too large. Give a smaller number.`);
 }, true);
+
+/* Enter takes the first language whose label holds what was typed (6.31), such as Amharic for ha. The language of exactly
+   that name or code goes before it, and two letters that no listed language has as its code are taken as they are. */
+(() => {
+  let moved = false;  // by an arrow to another language
+  const field = (event) => event.target.matches && event.target.matches("#own-language input");
+  document.addEventListener("input", (event) => { if (field(event)) moved = false; }, true);
+  document.addEventListener("keydown", (event) => {
+    if (!field(event)) return;
+    if (event.key.startsWith("Arrow")) moved = true;
+    if (event.key !== "Enter" || moved) return;
+    const typed = event.target.value.trim().toLowerCase();
+    const options = [...document.querySelectorAll("#own-language [role=option]")];
+    const exact = options.find((option) => {
+      const [, name, code] = /^(.*) \((.*)\)$/.exec(option.getAttribute("aria-label").toLowerCase()) || [];
+      return typed === name || typed === code;
+    });
+    if (!exact && !/^[a-z]{2}$/.test(typed)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (exact) exact.dispatchEvent(new MouseEvent("mousedown", {bubbles: true, cancelable: true}));
+    else event.target.blur();
+  }, true);
+})();

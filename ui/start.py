@@ -274,7 +274,7 @@ def _build_own(page: Page) -> _OwnFields:
         with gr.Row(elem_classes="grid"):
             source = gr.Textbox("", label="Or a path or URL", max_lines=1, elem_id="own-source", min_width=200)
             name = gr.Textbox("", label="Name of the recordings", max_lines=1, elem_id="own-name", min_width=140)
-            language = gr.Dropdown(sorted((name, code) for code, name in NAMES.items()), value=None,
+            language = gr.Dropdown(sorted((f"{name} ({code})", code) for code, name in NAMES.items()), value=None,
                                    allow_custom_value=True, label="Language (or its code)", elem_id="own-language",
                                    min_width=140)
         found = gr.HTML(elem_id="own-found", elem_classes="notices")

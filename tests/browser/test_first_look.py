@@ -82,6 +82,13 @@ def test_own_recordings_are_recognised_on_start(two: Two, shared_page: Visit, tm
     page.keyboard.press("Tab")
     expect(page.locator("#own-found")).not_to_contain_text("Ethiopic")
     expect(page.locator("#teach")).to_have_text("Train Swahili")
+    for typed, shown, button in (("ha", "Hausa (ha)", "Train Hausa"), ("german", "German (de)", "Train German"),
+                                 ("ta", "ta", "Train Tamil"), ("kore", "Korean (ko)", "Train Korean")):
+        language.fill("")
+        language.press_sequentially(typed)
+        page.keyboard.press("Enter")
+        expect(language).to_have_value(shown)
+        expect(page.locator("#teach")).to_have_text(button)
 
 
 @pytest.mark.parametrize(("tab", "name", "found"), [
