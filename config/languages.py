@@ -46,9 +46,14 @@ def language_name(code: str) -> str:
     return entry.name if entry else code
 
 
-def code_of(name: str) -> str:
-    """The code of the language with the English `name`; empty if there is none."""
-    wanted = name.strip().lower()
+def code_of(language: str) -> str:
+    """The code of a language that was given by its code or its English name; empty if it is neither.
+
+    A code means itself, also where it is the name of another language: `ga` is Irish, and the language Ga is `gaa`.
+    """
+    wanted = language.strip().lower()
+    if wanted in NAMES or wanted in _registry():
+        return wanted
     usual = next((code for code, known in NAMES.items() if known.lower() == wanted), "")
     return usual or next((code for code, entry in _registry().items() if entry.name.lower() == wanted), "")
 

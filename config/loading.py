@@ -55,5 +55,6 @@ def _type_of(kind: type) -> TypeAdapter[object]:
 def plain_fault(message: str, given: object) -> str:
     """What is wrong with a value, without the library's words; a value that was not given is called so."""
     problem = message.removeprefix("Value error, ").removeprefix("Input ")
+    problem = "is too large" if problem.endswith("as an integer, exceeded maximum size") else problem
     shown = "nothing was given" if given in (None, "") else f"given: {given!r}"
     return f"{problem} ({shown})"

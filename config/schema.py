@@ -34,6 +34,8 @@ AS_IS = "as-is"
 NO_RULES = "none"
 """Text rules where others would be taken by themselves, and texts are to stay as they stand."""
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d{1,2}|[+-]?0?,\d+")
+_LARGEST = 2**53
+"""A bound for whole numbers that need none: up to there each is exact in a browser too."""
 _CODE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8}){0,3}|x(-[a-z0-9]{1,8}){1,3}")  # of BCP 47, without its rarer parts
 
 
@@ -253,7 +255,7 @@ class ExtendOptions(Options):
     tokenizer: Name = Field("tiny-am", title="Tokenizer", description="Merged tokenizer that begins with the model's own.", json_schema_extra={"shown_default": "the one made last"})
     extension: Name = Field("tiny-am", title="Extension name", description="Name of the extended model.", json_schema_extra={"shown_default": "that of the tokenizer"})
     initialisation: Initialisation = Field("romanised", title="New-token initialisation", description="`random`: like the base rows; `mean` of all base rows with noise; mean of the `neighbours` (base tokens of the same text), of the `romanised` spelling, or `factored` (consonant plus vowel, for syllabaries); `fitted`: romanised, then a short fit to the model's own states, without audio.")
-    seed: int = Field(0, ge=0, title="Seed", description="Seed of the noise.")
+    seed: int = Field(0, ge=0, le=_LARGEST, title="Seed", description="Seed of the noise.")
 
 
 def _longest(value: float, given: ValidationInfo) -> float:
@@ -332,7 +334,7 @@ class PrepareOptions(Options):
     dataset: Name = Field("", validate_default=True, title="Dataset name", description="Name of the dataset in the workspace; of `demo` it is `amharic-demo`.")
     language: LanguageCodes = Field("", validate_default=True, title="Language", description="Language code of the speech, such as `sw`; of `demo` it is `am`. Recordings in a language of the base model can only be replayed (scope `full`).")
     add_to: NameOrNothing = Field("", title="Add to", description="An existing dataset: the new one has its clips and the clips of the source that it lacks. The existing one is unchanged. Clips in another language make a dataset of both, whose languages are trained in one run.")
-    max_clips: int = Field(0, ge=0, title="Max clips", description="Use only the first clips of the source; 0 uses all.")
+    max_clips: int = Field(0, ge=0, le=_LARGEST, title="Max clips", description="Use only the first clips of the source; 0 uses all.")
     rules: NamesOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations before texts are checked; use those of the tokenizer. The dataset keeps the original texts.")
     any_script: bool = Field(False, title="Accept any script", description="Import texts in a script that is unusual for the language, or with Latin, Greek and Cyrillic letters in one word, without asking.")
     licence: str = Field("", max_length=200, title="Licence", description="Licence of the recordings, such as `CC-BY-4.0`; shown with the dataset and with every export trained on it.")
@@ -343,7 +345,7 @@ class PrepareOptions(Options):
     variant_speed: float = Field(0.1, ge=0.0, le=0.1, title="Variant speed", description="Largest relative change of speed at the same pitch; 0 keeps the speed.")
     variant_pitch: float = Field(0.5, ge=0.0, le=0.5, title="Variant pitch (semitones)", description="Largest change of pitch at the same speed; 0 keeps the pitch.")
     variant_noise: float = Field(30.0, ge=0.0, le=60.0, title="Variant SNR (dB)", description="Lowest signal-to-noise ratio of added noise; 0 adds none.")
-    seed: int = Field(0, ge=0, title="Seed", description="Seed of the split and the variants.")
+    seed: int = Field(0, ge=0, le=_LARGEST, title="Seed", description="Seed of the split and the variants.")
     device: Device = Field("auto", title="Device", description="Device for feature extraction; `auto` uses CUDA when available.")
 
 
@@ -430,7 +432,7 @@ class TrainOptions(Options):
     validation_disjoint_by: Literal["source", "speaker"] = Field("source", title="Validation split by", description="Exclude held-out clips from validation that share the `source` (recording) or the `speaker` with a training clip.", json_schema_extra=_CHECKPOINTS)
     patience: int = Field(0, ge=0, le=1000, title="Early-stopping patience", description="Stop after this many validations without improvement; 0 never stops.", json_schema_extra=_CHECKPOINTS)
     min_improvement: float = Field(0.0, ge=0.0, le=10.0, title="Minimum improvement", description="Early stopping ignores smaller improvements. In nats per code, or in the unit of the metric that selects the best checkpoint (for the CER 0.005 is half a point).", json_schema_extra=_CHECKPOINTS)
-    seed: int = Field(0, ge=0, title="Seed", description="Seed of data order, dropout and samples.", json_schema_extra=_HARDWARE)
+    seed: int = Field(0, ge=0, le=_LARGEST, title="Seed", description="Seed of data order, dropout and samples.", json_schema_extra=_HARDWARE)
     tracker: Literal["none", "trackio", "wandb"] = Field("none", title="Experiment tracker", description="Also log to `trackio` or `wandb` (must be installed), beside the run's journal and TensorBoard files.", json_schema_extra=_HARDWARE)
     wait_for_gpu_gib: float = Field(0.0, ge=0.0, le=1000.0, title="Wait for GPU memory (GiB)", description="Wait in the queue until a GPU has this much free memory; later jobs may run first. 0 does not wait. Ignored on a CPU.", json_schema_extra=_HARDWARE)
     wait_for_idle_gpu: bool = Field(False, title="Wait for an idle GPU", description="Wait until no other program uses the GPU.", json_schema_extra=_HARDWARE)
@@ -451,7 +453,7 @@ class SamplingOptions(Options):
     min_p: float | None = Field(None, ge=0.0, le=1.0, title="Min-p", description="Exclude codes below this share of the highest probability; empty is the model's default (0.05; 0 for IndexTTS2).")
     repetition_penalty: float | None = Field(None, ge=1.0, le=10.0, title="Repetition penalty", description="Above 1, repeated codes become less likely; empty is the model's default (1 built-in, 2 Chatterbox, 1.2 its English model, 10 IndexTTS2).")
     guidance: float | None = Field(None, ge=0.0, le=3.0, title="Guidance scale (CFG)", description="Weight w of classifier-free guidance, cond + w * (cond - uncond); 0 is off and faster; empty is the model's default (0.5; IndexTTS2 has none).")
-    seed: int = Field(0, ge=0, title="Seed", description="Same seed, text, voice and device: same audio.")
+    seed: int = Field(0, ge=0, le=_LARGEST, title="Seed", description="Same seed, text, voice and device: same audio.")
 
 
 EMOTIONS = ("happy", "angry", "sad", "afraid", "disgusted", "melancholic", "surprised", "calm")

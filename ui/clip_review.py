@@ -29,6 +29,7 @@ _WAVE_HEIGHT = 40.0
 _KEYS = (("j", "next clip"), ("k", "previous clip"), ("space", "play or pause"), ("x", "exclude or include"),
          ("e", "edit transcript"), ("Esc", "save the text"), ("n", "next page"), ("p", "previous page"))
 SHOWN_SPEAKERS = 12
+_BEHIND_ALL = 10**9  # pages
 
 
 def build(page: Page) -> None:
@@ -70,11 +71,19 @@ def build(page: Page) -> None:
     page.on(dataset.input, lambda: [NOTHING, 1, ALL], [], [notice, number, kind])
     page.on(kind.input, lambda: [NOTHING, 1], [], [notice, number])
     page.on(number.input, lambda: [NOTHING], [], [notice])
-    page.on(back.click, lambda now: [NOTHING, max(1, int(now or 1) - 1)], [number], [notice, number])
-    page.on(on.click, lambda now: [NOTHING, int(now or 0) + 1], [number], [notice, number])
+    page.on(back.click, lambda now: [NOTHING, max(1, page_number(now) - 1)], [number], [notice, number])
+    page.on(on.click, lambda now: [NOTHING, page_number(now) + 1 if now else 1], [number], [notice, number])
     page.on(command.submit, lambda chosen, text: handle_command(page, chosen, text), [dataset, command],
             [notice, kind, number])
     page.on(save.click, lambda *values: _save(page, *values), [dataset, name, model, language], [notice])
+
+
+def page_number(given: object) -> int:
+    """The page that was asked for, from 1; a number that is too large is some page behind the last."""
+    try:
+        return max(1, int(min(float(str(given)), _BEHIND_ALL)))
+    except ValueError:
+        return 1
 
 
 def _dataset(page: Page, chosen: str) -> str:
@@ -123,8 +132,7 @@ def _table(page: Page, view: View) -> Html:
     kind = "" if view.values["review.kind"] in ("", ALL) else view.values["review.kind"]
     total = index.count(kind)
     pages = max(1, -(-total // PAGE))
-    asked = view.values["review.page"].partition(".")[0]
-    number = min(pages, max(1, int(asked) if asked.isdecimal() else 1))
+    number = min(pages, page_number(view.values["review.page"]))
     shown = index.page((number - 1) * PAGE, PAGE, kind)
     made = review.read_decisions(page.workspace, name)
     facts = job_views.facts([

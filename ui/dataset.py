@@ -20,6 +20,7 @@ from ui.markup import NOTHING, Html, div, element, join, paragraph, table
 from ui.page import Page
 
 _SHOWN_FINDINGS, _MOST_FINDINGS = 5, 80  # in the open, and with those in a fold
+_STAYS = "What you uploaded stays in the list: add what is missing to it."
 
 
 def build(page: Page) -> None:
@@ -59,10 +60,18 @@ def build(page: Page) -> None:
 
 
 def save_upload(page: Page, files: Sequence[str] | str | None, language: str) -> Sequence[object]:
-    """Save what was uploaded and make it the source."""
-    paths = [files] if isinstance(files, str) else list(files or ())
-    saved = str(source_preview.store_upload(page.workspace, [Path(path) for path in paths]))
-    return [preview(saved, language), saved, None]
+    """Save what was uploaded and make it the source: what was recognised, the path, and an update of the list.
+
+    Files that are refused stay in the list, as their text or recording may be added to them.
+    """
+    paths = [Path(path) for path in ([files] if isinstance(files, str) else files or ())]
+    saved = str(source_preview.store_upload(page.workspace, paths))
+    try:
+        shown = preview(saved, language)
+    except UserError as error:
+        return [job_views.fault(error.message, f"{error.hint} {_STAYS}".strip()), saved, gr.skip()]
+    source_preview.forget_upload(paths)
+    return [shown, saved, None]
 
 
 def preview(source: str, language: str) -> Html:

@@ -216,16 +216,20 @@ def certificate_preview(past: float | None) -> str:
     """What the certificate after a training does, and how long it took the last time."""
     took = f"The last one took {duration_text(past)}." if past else (
         "Its duration does not depend on the number of steps; an estimate appears after some sentences.")
-    return ("After it, the certificate: base and trained model synthesize sentences, a recogniser (ASR) scores them, "
-            f"and frozen tensors are compared bit by bit. The run can be used meanwhile. {took}")
+    return ("After the training, the certificate: base and trained model synthesize sentences, a recogniser (ASR) "
+            f"scores them, and frozen tensors are compared bit by bit. The run can be used meanwhile. {took}")
 
 
-def certificate_note(state: JobState, past: float | None) -> str:
-    """A note on the certificate of a training that waits or runs, or of one that is being computed."""
+def certificate_note(state: JobState, past: float | None, trained: bool = False) -> str:
+    """A note on the certificate of a training that waits or runs, or of one that is to come or is being computed.
+
+    `trained`: the training of the certificate has finished.
+    """
     if not state.alive or state.status == "stopping":
         return ""
     if state.verb == "certify":
-        return "The run can be used: not proven yet. This lets listening and imports go first."
+        return ("You can use the trained model now. That its other languages are unchanged is not proven yet. This job "
+                "waits while you listen or import.") if trained else "Checks that the other languages are unchanged."
     return certificate_preview(past) if state.verb == "train" else ""
 
 

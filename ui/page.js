@@ -10,13 +10,31 @@ document.addEventListener("click", (event) => {
   if (event.target.closest && event.target.closest('[role="tab"]')) window.lisanRememberTab();
 });
 
-/* A restart of the app forgets every sign-in. The page then asks for it again in place of refusing each click. */
+/* An event that the app refuses has no answer, and Gradio does not show why (6.31): a notice does, for ten seconds.
+   A restart of the app forgets every sign-in. The page then asks for it again in place of refusing each click. */
 (() => {
   const ask = window.fetch;
+  let notice = null, timer = 0;
+  window.lisanShowFault = (text) => {
+    if (!notice) {
+      notice = document.createElement("div");
+      notice.id = "refused";
+      notice.className = "notice bad";
+      notice.setAttribute("role", "alert");
+    }
+    if (!notice.isConnected) document.querySelector(".gradio-container").append(notice);
+    if (notice.textContent !== text) notice.textContent = text;
+    clearTimeout(timer);
+    timer = setTimeout(() => notice.remove(), 10000);
+  };
   window.fetch = async (...what) => {
     const answer = await ask(...what);
-    const own = answer.url.includes("/gradio_api/run/predict") || answer.url.endsWith("/media/mark");
-    if (answer.status === 401 && own) window.location.reload();
+    const event = /\/gradio_api\/(run\/predict|queue\/join)/.test(answer.url);
+    if (answer.status === 401 && (event || answer.url.endsWith("/media/mark"))) window.location.reload();
+    else if (event && !answer.ok) {
+      const told = await answer.clone().json().catch(() => null);
+      window.lisanShowFault((told && told.error) || `The app did not answer (HTTP ${answer.status}).`);
+    }
     return answer;
   };
 })();
@@ -157,9 +175,41 @@ document.addEventListener("focusin", ({target}) => {
   new MutationObserver(look).observe(document, {childList: true, subtree: true, attributeFilter: ["class"]});
 })();
 
-/* A decimal comma in a number box, where it would be dropped or refused, is written as a point. */
+/* A decimal comma in a number box, where it would be dropped or refused, is written as a point. A number beyond all that
+   a browser can hold, such as 1e999, would be sent as nothing: it is not taken, and a notice says so. */
 document.addEventListener("beforeinput", (event) => {
-  if (event.target.type !== "number" || !event.data || !event.data.includes(",")) return;
+  if (event.target.type !== "number" || !event.data) return;
+  if (event.data.includes(",")) {
+    event.preventDefault();
+    document.execCommand("insertText", false, event.data.replace(",", "."));
+    return;
+  }
+  const too_large = [event.data, event.target.value + event.data].find((text) => Math.abs(Number(text)) === Infinity);
+  if (!too_large) return;
   event.preventDefault();
-  document.execCommand("insertText", false, event.data.replace(",", "."));
+  window.lisanShowFault(`${event.target.getAttribute("aria-label")}: ${too_large} is too large. Give a smaller number.`);
 }, true);
+
+/* Enter takes the first language whose label holds what was typed (6.31), such as Amharic for ha. The language of exactly
+   that name or code goes before it, and two letters that no listed language has as its code are taken as they are. */
+(() => {
+  let moved = false;  // by an arrow to another language
+  const field = (event) => event.target.matches && event.target.matches("#own-language input");
+  document.addEventListener("input", (event) => { if (field(event)) moved = false; }, true);
+  document.addEventListener("keydown", (event) => {
+    if (!field(event)) return;
+    if (event.key.startsWith("Arrow")) moved = true;
+    if (event.key !== "Enter" || moved) return;
+    const typed = event.target.value.trim().toLowerCase();
+    const options = [...document.querySelectorAll("#own-language [role=option]")];
+    const exact = options.find((option) => {
+      const [, name, code] = /^(.*) \((.*)\)$/.exec(option.getAttribute("aria-label").toLowerCase()) || [];
+      return typed === name || typed === code;
+    });
+    if (!exact && !/^[a-z]{2}$/.test(typed)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (exact) exact.dispatchEvent(new MouseEvent("mousedown", {bubbles: true, cancelable: true}));
+    else event.target.blur();
+  }, true);
+})();

@@ -144,19 +144,30 @@ def shown_chain(view: View) -> list[JobState]:
 
 
 def chain_of(states: Sequence[JobState]) -> list[JobState]:
-    """The newest training that waited for other jobs, with those before and after it, in order.
+    """The chain to show: one with a job that runs, else one with a job that waits, else the newest.
 
-    Its certificate is the newest, which may have been started on another tab.
+    A certificate that is still to come does not count: it would hide a newer chain that has failed.
     """
-    last = next((state for state in states if state.verb == "train" and state.job.after), None)
-    if last is None:
-        return []
+    trainings = [state for state in states if state.verb == "train" and state.job.after]
+    ahead = {name for state in states if state.alive and not state.certifies for name in (state.id, *state.job.after)}
+    alive = [_chain_with(state, states) for state in trainings if state.id in ahead]
+    running = [found for found in alive if any(state.status in ("running", "stopping") for state in usable(found))]
+    if alive:
+        return (running or alive)[0]
+    return _chain_with(trainings[0], states) if trainings else []
+
+
+def _chain_with(training: JobState, states: Sequence[JobState]) -> list[JobState]:
+    """The jobs before and after a training that waited for others, in order, with its newest certificate.
+
+    The certificate may have been started on another tab.
+    """
     by_id = {state.id: state for state in states}
-    found = [last]
+    found = [training]
     while found[0].job.after and found[0].job.after[0] in by_id:
         found.insert(0, by_id[found[0].job.after[0]])
-    found += [state for state in reversed(states) if last.id in state.job.after and not state.certifies]
-    return found + [state for state in states if state.certifies == last.id][:1]
+    found += [state for state in reversed(states) if training.id in state.job.after and not state.certifies]
+    return found + [state for state in states if state.certifies == training.id][:1]
 
 
 def usable(states: Sequence[JobState]) -> list[JobState]:
@@ -167,13 +178,14 @@ def usable(states: Sequence[JobState]) -> list[JobState]:
 def chain_view(states: Sequence[JobState], pace: str, past: float | None) -> Html:
     """The steps of the chain, or before there is one, what will happen at which `pace`."""
     if states:
-        notes = {state.id: job_views.certificate_note(state, past) for state in states}
+        trained = {state.id for state in states if state.verb == "train" and state.status == "finished"}
+        notes = {state.id: job_views.certificate_note(state, past, state.certifies in trained) for state in states}
         return div("card", element("h3", chain_title(states)), job_views.chain_view(states, notes))
     steps = (
         ("Train.", "Lisan gets the base model, prepares the recordings, builds the tokenizer and trains."),
         ("Watch.", f"{pace} You can close this page."),
-        ("Certificate.", job_views.certificate_preview(past)),
         ("Compare.", "Hear the same sentence before and after, with a score for how well it can be understood."),
+        ("Certificate.", job_views.certificate_preview(past)),
     )
     items = [element("li", span("mark", str(number)), div("step", element("strong", title), paragraph(text)),
                      class_="link wait") for number, (title, text) in enumerate(steps, 1)]
@@ -262,7 +274,7 @@ def _build_own(page: Page) -> _OwnFields:
         with gr.Row(elem_classes="grid"):
             source = gr.Textbox("", label="Or a path or URL", max_lines=1, elem_id="own-source", min_width=200)
             name = gr.Textbox("", label="Name of the recordings", max_lines=1, elem_id="own-name", min_width=140)
-            language = gr.Dropdown(sorted((name, code) for code, name in NAMES.items()), value=None,
+            language = gr.Dropdown(sorted((f"{name} ({code})", code) for code, name in NAMES.items()), value=None,
                                    allow_custom_value=True, label="Language (or its code)", elem_id="own-language",
                                    min_width=140)
         found = gr.HTML(elem_id="own-found", elem_classes="notices")
@@ -277,8 +289,10 @@ def _build_own(page: Page) -> _OwnFields:
                 name or free_name(page.workspace, suggested_name(source, code))]
 
     def take(files: Sequence[str] | str | None, language: str, name: str) -> Sequence[object]:
-        _, saved, cleared = dataset_tab.save_upload(page, files, "")
-        return [*look(str(saved), language, name), saved, cleared]
+        found, saved, remaining = dataset_tab.save_upload(page, files, _code_of(language))
+        if remaining is not None:  # refused
+            return [found, gr.skip(), gr.skip(), saved, remaining]
+        return [*look(str(saved), language, name), saved, remaining]
 
     page.on(upload.upload, take, [upload, language, name], [found, any_script, name, source, upload], files=True)
     for event in (source.submit, source.blur, language.change):

@@ -201,7 +201,9 @@ def _build_archives(page: Page) -> None:
 
 def _save_archive(page: Page, path: str | None) -> Sequence[object]:
     """Save an uploaded archive and make it the one to import."""
-    saved = source_preview.store_upload(page.workspace, [Path(path)] if path else [])
+    paths = [Path(path)] if path else []
+    saved = source_preview.store_upload(page.workspace, paths)
+    source_preview.forget_upload(paths)
     return [NOTHING, str(saved), None]
 
 

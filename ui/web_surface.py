@@ -12,6 +12,7 @@ import datetime
 import ipaddress
 import json
 import logging
+import math
 import re
 import shutil
 import socket
@@ -46,7 +47,7 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?)\.?(?:
 _JSON_BYTES, _FORM_BYTES = 8 << 20, 16 << 10  # the largest event is a review of thousands of clips
 _SPARE_BYTES = 1 << 30  # left on the disk by an upload without a separate limit
 _RELOAD = "Reload the page if the app was updated."
-_DEEPEST, _LARGEST_INTEGER = 24, 2**53
+_DEEPEST, _MOST_DIGITS = 24, 22  # a browser writes larger numbers with an exponent
 _GONE_S, _PARKED = 3600, 1000
 SESSIONS = 100  # open pages; each takes a megabyte of Gradio's
 UPLOAD_AGE_S = 86_400
@@ -228,10 +229,11 @@ def event_fault(blocks: Blocks, uploads: Path, body: bytes) -> str | None:
     """What is wrong with the body of an event, in a sentence; None for one that the page could have sent.
 
     The page sends each widget's value as text, number, switch, choices or an uploaded file. Everything behind this
-    check may rely on these types; whether a name is known is for the functions to say.
+    check may rely on these types; whether a name is known, and whether a number is too large for its field, is for the
+    functions to say: a refused event gets no answer, and each event of a tab sends all of its fields.
     """
     try:
-        event = json.loads(body, parse_constant=_no_number, parse_int=_small_integer, parse_float=_finite)
+        event = json.loads(body, parse_constant=_no_number, parse_int=_integer, parse_float=_finite)
     except RecursionError:
         return "The event's values are nested too deeply."
     except ValueError as error:
@@ -265,14 +267,14 @@ def _no_number(text: str) -> float:
     raise ValueError(f"{text} is not a number")
 
 
-def _small_integer(text: str) -> int:
-    if len(text) > 17 or abs(int(text)) > _LARGEST_INTEGER:
+def _integer(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
         raise ValueError(f"a number of {len(text)} digits is too large")
     return int(text)
 
 
 def _finite(text: str) -> float:
-    if not abs(value := float(text)) <= _LARGEST_INTEGER:
+    if not math.isfinite(value := float(text)):
         raise ValueError("a number is too large")
     return value
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import time
 import uuid
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,9 +34,15 @@ _LARGEST_ZIP, _LARGEST_TAR = 10_000_000_000, 200_000_000  # bytes; of a ZIP only
 
 
 def store_upload(workspace: Workspace, paths: Sequence[Path]) -> Path:
-    """Move uploaded files into the workspace: the file, or a folder of several. Uploads of yesterday are deleted."""
+    """Link uploaded files into the workspace: the file, or a folder of several. Uploads of yesterday are deleted.
+
+    The files stay where they are as well: the page may send them again, together with what was missing.
+    """
     if not paths:
         raise UserError("Nothing was uploaded.", "Choose a file, or several that belong together.")
+    names = [re.sub(r"[/\\\0]", "_", path.name).lstrip(".") or "file" for path in paths]
+    if twice := next((name for at, name in enumerate(names) if name in names[:at]), ""):
+        raise UserError(f"Two of the files are called {twice!r}.", "Pack them into an archive, or rename one.")
     home = workspace.uploads
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -44,15 +51,22 @@ def store_upload(workspace: Workspace, paths: Sequence[Path]) -> Path:
                 shutil.rmtree(old, ignore_errors=True)
         folder = home / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
         folder.mkdir()
-        for path in paths:
-            name = re.sub(r"[/\\\0]", "_", path.name).lstrip(".") or "file"
-            if (folder / name).exists():
-                raise UserError(f"Two of the files are called {name!r}.", "Pack them into an archive, or rename one.")
-            shutil.move(path, folder / name)
+        for path, name in zip(paths, names, strict=True):
+            try:
+                os.link(path, folder / name)
+            except OSError:  # on another disk, or on one without links
+                shutil.copyfile(path, folder / name)
     except OSError as error:
         message = f"The upload could not be stored: {error.strerror or error}."
         raise UserError(message, "Free some disk space.") from error
-    return folder / name if len(paths) == 1 else folder
+    return folder / names[0] if len(paths) == 1 else folder
+
+
+def forget_upload(paths: Sequence[Path]) -> None:
+    """Delete uploaded files that were stored and that the page does not show any more."""
+    for path in paths:
+        with suppress(OSError):
+            path.unlink()
 
 
 def preview(source: str, language: str) -> tuple[str, ...]:

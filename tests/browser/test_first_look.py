@@ -82,6 +82,50 @@ def test_own_recordings_are_recognised_on_start(two: Two, shared_page: Visit, tm
     page.keyboard.press("Tab")
     expect(page.locator("#own-found")).not_to_contain_text("Ethiopic")
     expect(page.locator("#teach")).to_have_text("Train Swahili")
+    for typed, shown, button in (("ha", "Hausa (ha)", "Train Hausa"), ("german", "German (de)", "Train German"),
+                                 ("ta", "ta", "Train Tamil"), ("kore", "Korean (ko)", "Train Korean")):
+        language.fill("")
+        language.press_sequentially(typed)
+        page.keyboard.press("Enter")
+        expect(language).to_have_value(shown)
+        expect(page.locator("#teach")).to_have_text(button)
+
+
+@pytest.mark.parametrize(("tab", "name", "found"), [
+    ("Start", "own", "#own-found"), ("Data", "prepare", "#prepare-look")])
+def test_what_an_upload_lacks_is_added_to_it(two: Two, shared_page: Visit, tmp_path: Path, tab: str, name: str,
+                                             found: str) -> None:
+    scenes.tone(tmp_path / "noise.wav")
+    (tmp_path / "noise.txt").write_text("Habari yako")
+    page = shared_page(two.empty, tab)
+    if tab == "Start":
+        choose(page.locator("#start-dataset input"), page.get_by_role("option", name="My own recordings"))
+    page.locator(f"#{name}-upload input[type=file]").set_input_files(tmp_path / "noise.wav")
+    expect(page.locator(found)).to_contain_text("noise.wav is a recording without a text")
+    expect(page.locator(found)).to_contain_text("stays in the list: add what is missing to it")
+    page.locator(f"#{name}-upload input[type=file]").set_input_files(tmp_path / "noise.txt")
+    expect(page.locator(found)).to_contain_text("Of its 1 entries 1 have a recording and a text.")
+    expect(page.locator(f"#{name}-upload .file-preview")).to_have_count(0)
+
+
+def test_a_number_that_a_browser_cannot_hold_is_named(two: Two, shared_page: Visit) -> None:
+    page = shared_page(two.empty, "Data")
+    share = page.locator("#field-held_out input").first
+    share.select_text()
+    page.keyboard.insert_text("1e999")  # as pasted
+    expect(page.locator("#refused")).to_have_text("Held-out share: 1e999 is too large. Give a smaller number.")
+    expect(share).to_have_value("0.1")
+
+
+def test_a_refused_event_is_told(two: Two, shared_page: Visit) -> None:
+    page = shared_page(two.empty, "Data")
+    why = "The page has no event 7. Reload the page if the app was updated."
+    refuse = lambda route: route.fulfill(status=422, json={"error": why})  # noqa: E731
+    page.route("**/gradio_api/run/predict**", refuse)
+    page.locator("#run-prepare").click()
+    expect(page.locator("#refused")).to_have_text(why)
+    page.unroute("**/gradio_api/run/predict**", refuse)
+    expect(page.locator("#refused")).to_have_count(0)
 
 
 @pytest.mark.parametrize(("tab", "verb", "way"), [

@@ -364,6 +364,16 @@ def test_a_widget_takes_only_the_type_that_it_sends(page: ServedPage, kind: str,
     assert (fault is None) == (wrong in fits)
 
 
+@pytest.mark.parametrize("large", [10**20, 1e300])
+def test_a_large_number_reaches_its_field(page: ServedPage, large: float) -> None:
+    number, place = next((number, place) for number, function in page.blocks.fns.items() if function.fn is not None
+                         for place, widget in enumerate(function.inputs) if isinstance(widget, components.Number))
+    values: list[object] = [None] * len(page.blocks.fns[number].inputs)
+    values[place] = large
+    body = json.dumps({"fn_index": number, "session_hash": SESSION, "data": values})
+    assert web_surface.event_fault(page.blocks, Path("/nowhere"), body.encode()) is None
+
+
 def test_a_file_that_was_deleted_meanwhile_is_asked_for_again(page: ServedPage, tmp_path: Path) -> None:
     number, place = next((number, place) for number, function in page.blocks.fns.items() if function.fn is not None
                          for place, widget in enumerate(function.inputs) if isinstance(widget, components.Audio))
@@ -388,8 +398,8 @@ def _value(widget: object, given: object) -> object:
     return widget.value  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("given", ["../x", *(pytest.param(value, marks=pytest.mark.slow) for value in (
-    None, "", "nothing-like-this", "a" * 300, "run:../x@1", "\u202e\u200b😀", "hub:/", "http://[::1", 2**53, -1,
+@pytest.mark.parametrize("given", ["../x", 10**20, *(pytest.param(value, marks=pytest.mark.slow) for value in (
+    None, "", "nothing-like-this", "a" * 300, "run:../x@1", "\u202e\u200b😀", "hub:/", "http://[::1", 1e300, -1,
     1e-300))])
 def test_every_event_answers_names_that_were_never_offered_in_a_sentence(
     page: ServedPage, given: object, caplog: pytest.LogCaptureFixture,

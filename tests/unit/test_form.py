@@ -58,6 +58,18 @@ def test_every_fault_is_named_by_its_label_with_the_value_seen() -> None:
         assert part in caught.value.message
 
 
+@pytest.mark.parametrize("large", [10**20, 1e20, 1e21, 1e300])
+def test_a_number_that_is_too_large_is_refused_by_every_field(large: float) -> None:
+    for model in {verb.options for verb in VERBS.values()}:
+        for entry in form.entries(model):
+            if entry.kind in ("integer", "number"):
+                with pytest.raises(UserError) as caught:
+                    form.parse(model, {entry.name: large})
+                assert any(f"{entry.title}: {wrong}" in caught.value.message
+                           for wrong in ("should be less than", "is too large"))
+                assert f"(given: {large!r})" in caught.value.message
+
+
 def test_the_equal_command_names_only_what_differs_from_the_defaults() -> None:
     line = form.command_line("train", TrainOptions(steps=50, scope="rows"), Path("/tmp/my place"))
     assert line == ("python -m scripts.train --workspace '/tmp/my place' --extension tiny-am --dataset amharic-demo "

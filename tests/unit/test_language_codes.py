@@ -8,7 +8,7 @@ import pytest
 from small_data import AMHARIC, Recorder, SmallFamily, base, write_dataset
 
 from config.errors import UserError
-from config.languages import NAMES, code_of, doubt, language_name
+from config.languages import NAMES, _registry, code_of, doubt, language_name
 from config.loading import parse_options
 from config.schema import PrepareOptions
 from core import prepare
@@ -50,6 +50,14 @@ def test_languages_have_the_names_of_the_registry() -> None:
     assert (language_name("zz"), language_name("pt-br")) == ("zz", "pt-br")
     assert code_of("no such language") == ""
     assert (describe_language("wal"), describe_language("jp")) == ("Wolaytta (wal)", "'jp'")
+
+
+def test_a_code_means_itself_also_where_it_is_the_name_of_another_language() -> None:
+    for code in _registry():
+        assert code_of(code) == code_of(f" {code.upper()} ") == code
+    named = {entry.name.lower(): code for code, entry in _registry().items()}
+    assert {"en", "ha", "ko", "ga", "to"} <= {code for code in _registry() if named.get(code, code) != code}
+    assert [code_of(name) for name in NAMES.values()] == list(NAMES)
 
 
 def test_a_dataset_of_an_unknown_code_is_prepared_with_a_warning(

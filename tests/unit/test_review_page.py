@@ -49,6 +49,11 @@ def view(**chosen: str) -> Any:
                                    **{f"review.{name}": value for name, value in chosen.items()}})
 
 
+def test_a_page_that_is_none_is_the_nearest(page: Any) -> None:
+    for asked, shown in (("2", 2), ("2.0", 2), ("100000000000000000000", 3), ("1e+21", 3), ("-1", 1), ("", 1)):
+        assert f"Page {shown} of 3;" in clip_review._table(page, view(page=asked))
+
+
 def test_a_dataset_that_was_not_measured_is_told_of_once(page: Any) -> None:
     shutil.copytree(page.workspace.datasets / "d", page.workspace.datasets / "other")
     card = page.workspace.datasets / "other" / "dataset.yaml"

@@ -8,7 +8,10 @@ import shutil
 import time
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import gradio as gr
 import pytest
 from small_data import AMHARIC, Recorder, write_clip, write_dataset
 
@@ -18,6 +21,7 @@ from core.sources import source_preview
 from core.sources.dataset_source import open_source
 from core.workspace import Workspace
 from data.importers import ImportedSource, SourceRow, import_source
+from ui import dataset
 
 SRT = "1\n00:00:00,000 --> 00:00:01,000\nሰላም\n"
 ROW = "c\ta.wav\tሰላም\n"
@@ -76,6 +80,32 @@ def test_two_uploads_of_one_name_are_refused(tmp_path: Path, workspace: Workspac
     paths = [*upload(tmp_path / "one", a__wav=b"1"), *upload(tmp_path / "two", a__wav=b"2")]
     with pytest.raises(UserError, match=r"Two of the files are called 'a\.wav'"):
         source_preview.store_upload(workspace, paths)
+    assert all(path.is_file() for path in paths)
+
+
+def test_an_upload_that_lacks_its_text_stays_until_it_is_complete(tmp_path: Path, workspace: Workspace) -> None:
+    page: Any = SimpleNamespace(workspace=workspace)
+    sound = write_clip(tmp_path / "a.wav").read_bytes()
+    listed = upload(tmp_path / "up", noise__wav=sound)
+    notice, source, update = dataset.save_upload(page, [str(path) for path in listed], "")
+    assert "noise.wav is a recording without a text" in str(notice)
+    assert "stays in the list: add what is missing to it" in str(notice)
+    assert update == gr.skip()
+    assert Path(str(source)).read_bytes() == sound  # Long recordings takes it as it is
+    listed += upload(tmp_path / "more", noise__txt="ሰላም".encode())
+    notice, source, update = dataset.save_upload(page, [str(path) for path in listed], "am")
+    assert "Of its 1 entries 1 have a recording and a text." in str(notice)
+    assert update is None
+    assert sorted(path.name for path in Path(str(source)).iterdir()) == ["noise.txt", "noise.wav"]
+    assert not any(path.exists() for path in listed)  # the workspace has them now
+
+
+def test_an_upload_is_copied_where_it_cannot_be_linked(
+        tmp_path: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("another disk")))
+    listed = upload(tmp_path / "up", a__wav=b"1", b__wav=b"2")
+    stored = source_preview.store_upload(workspace, listed)
+    assert [(stored / name).read_bytes() for name in ("a.wav", "b.wav")] == [b"1", b"2"]
 
 
 def test_an_empty_text_is_no_text(tmp_path: Path) -> None:

@@ -32,6 +32,39 @@ def test_a_watched_chain_is_remembered_until_its_browser_was_taken_to_listen(sta
     assert start.follow(View("start", {"followed": ""}, ended)) == ""  # who comes later is not taken anywhere
 
 
+def test_a_running_chain_is_shown_before_a_newer_one_that_failed(tmp_path: Path) -> None:
+    workspace = Workspace.open(tmp_path / "workspace")
+
+    def chain(status: str, certificate: str) -> list[JobState]:
+        """Newest first."""
+        made = job_chains.create_chain(workspace)
+        first = [JobState(job, status=status) for job in reversed(made)]  # type: ignore[arg-type]
+        return [JobState(job_chains.create_certify_job(made[-1]), status=certificate), *first]  # type: ignore[arg-type]
+
+    def shown(*newest_first: list[JobState]) -> list[JobState]:
+        return list(reversed(start.chain_of([state for states in newest_first for state in states])))
+
+    failed, resumed, queued = chain("failed", "skipped"), chain("running", "waiting"), chain("waiting", "waiting")
+    assert shown(failed, resumed) == resumed
+    assert shown(queued, resumed) == resumed
+    assert shown(failed, queued) == queued
+    assert shown(failed, chain("stopped", "skipped")) == failed
+    assert shown(failed, chain("finished", "running")) == failed  # an older certificate hides no failure
+
+
+def test_a_chain_says_that_its_model_can_be_used_when_it_is_trained(states: tuple[JobState, ...]) -> None:
+    training = states[0]
+    waiting = JobState(job_chains.create_certify_job(training.job), status="waiting")
+    usable = "You can use the trained model now."
+    assert usable not in start.chain_view([training, waiting], "", None)
+    assert usable in start.chain_view([replace(training, status="finished"), waiting], "", None)
+
+
+def test_the_steps_are_told_in_the_order_of_the_chain() -> None:
+    told = str(start.chain_view([], "A few minutes.", None))
+    assert told.index("Train.") < told.index("Watch.") < told.index("Compare.") < told.index("Certificate.")
+
+
 def test_what_a_button_said_goes_when_the_chain_has_ended(states: tuple[JobState, ...]) -> None:
     running = View("start", {}, states)
     assert "value" not in start.notice_while_running(running)  # type: ignore[operator]

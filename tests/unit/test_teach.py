@@ -178,6 +178,26 @@ def test_own_recordings_are_imported_by_the_same_chain(workspace: Workspace, rec
     assert (steps["train"].model_dump()["dataset"], made.extended) == ("mine", "tiny-sw")
 
 
+@pytest.mark.parametrize(("given", "code"), [
+    ("sw", "sw"), ("HA", "ha"), ("Hausa", "ha"), (" ko", "ko"), ("wolaytta", "wal"), ("pt_BR", "pt-br"), ("ga", "ga")])
+def test_the_language_of_own_recordings_is_a_code_before_it_is_a_name(
+        workspace: Workspace, recordings: Path, given: str, code: str) -> None:
+    assert own(workspace, recordings, language=given, any_script=True).language == code
+
+
+def test_the_button_names_the_language_of_the_chosen_code() -> None:
+    values = {"start_dataset": start.OWN, "start_own_name": "", "start_own_language": "ha"}
+    assert start.start_button(View("start", values, ()))["value"] == "Train Hausa"  # type: ignore[index]
+
+
+def test_a_language_of_the_base_model_is_not_a_new_one(
+        workspace: Workspace, recordings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_info, "base_of", lambda _workspace, model: model)
+    monkeypatch.setattr(model_info, "base_languages", lambda _workspace, _model: ("en", "el"))
+    with pytest.raises(UserError, match="is in English \\(en\\), which the base model already speaks"):
+        own(workspace, recordings, language="en")
+
+
 def test_own_recordings_are_refused_at_the_press(workspace: Workspace, recordings: Path) -> None:
     for wrong, fault in (({"name": ""}, "Dataset name: it is empty"), ({"language": ""}, "Language: it is empty"),
                          ({"language": "Amharic"}, "Amharic is written in Ethiopic letters"),

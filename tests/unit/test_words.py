@@ -117,6 +117,9 @@ def test_a_proof_is_told_by_the_last_one_of_a_comparable_training() -> None:
     assert job_views.last_certificate_time([ended], lambda one: True) is None  # its training was deleted
     assert "The run can be used meanwhile. The last one took 5 min." in job_views.certificate_note(training, past)
     assert "an estimate appears after some sentences" in job_views.certificate_note(training, None)
-    assert "not proven yet" in job_views.certificate_note(replace(ended, status="running"), past)
+    waiting = replace(ended, status="waiting")
+    assert job_views.certificate_note(waiting, past) == "Checks that the other languages are unchanged."
+    assert "can use the trained model now" in job_views.certificate_note(waiting, past, trained=True)
+    assert "not proven yet" in job_views.certificate_note(replace(ended, status="running"), past, trained=True)
     for quiet in ("stopping", "stopped", "finished"):
         assert job_views.certificate_note(replace(training, status=quiet), past) == ""  # type: ignore[arg-type]
