@@ -94,7 +94,8 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
             failed = [proof.check(name) for name in blocking]
             faults = "; ".join(f"{check.name}: wanted {check.expected}, got {check.actual}" for check in failed)
             raise UserError(f"The certificate of {proof.ref} has failed checks, so it is not exported: {faults}.",
-                            f"Train again, or export it anyway with --override {' --override '.join(blocking)}.")
+                            f"Train again, or export it anyway (--override {' --override '.join(blocking)}; on the "
+                            "page: Override failed checks).")
     check_stop(reporter, _STOPPED)
 
     record = _record(workspace, folder, model, options.export, proof)

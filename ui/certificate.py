@@ -141,7 +141,7 @@ def _proof_job(view: View, reference: str) -> JobState | None:
 def not_proven_view(reference: str, job: JobState | None) -> Html:
     """What stands in the place of a certificate that is not complete."""
     how = ("Its certificate is being computed." if job and job.alive else
-           f"Press Compute certificate, or python -m scripts.certify --run {reference}.")
+           "Press Compute certificate.")
     return div("verdict unsure", element("strong", "Not proven yet"),
                paragraph(f"This run can be used: listen to it, export it. {how}"))
 

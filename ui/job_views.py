@@ -268,25 +268,39 @@ def _titles_of_flags() -> Mapping[str, str]:
             if flag.field.title}
 
 
+_FLAG = r"--[a-z][\w-]*(?: (?!(?:and|or|with|to|out|leaves|compares)\b)[\w:@./][\w:@./-]*(?<=[\w:@/]))?"
+"""A flag, and its value where one follows."""
+_FLAGS = rf"{_FLAG}(?: {_FLAG})*"
+_COMMAND = r"(?:python -m )?scripts\.\w+(?:[^;().]|\.(?!\s|$))*?"
+_SAID_TWICE = re.compile(rf"(?<![\w.])(?:{_COMMAND}|{_FLAGS}); on the page: ")
+"""What a terminal needs, in front of its words for the page."""
+_TAB_OR_COMMAND = re.compile(rf"(\b[A-Z]\w+ tab), or {_COMMAND}(?=[;)]|\.\s|\.?$)")
+
+
 def on_page(text: str) -> str:
-    """`text` with the labels of fields and buttons in place of flags and commands."""
+    """`text` with the labels of fields and tabs in place of flags and commands.
+
+    Of `COMMAND; on the page: PLACE` and of `PLACE tab, or COMMAND` the place is left.
+    """
     def command(found: re.Match[str]) -> str:
         tab = VERBS[found[1]].tab.capitalize() if found[1] in VERBS else ""
         return f"{tab} tab, {found[2].strip()}" if tab and found[2] else f"the {tab} tab" if tab else found[0]
 
-    def flag(found: re.Match[str]) -> str:
-        title, value = _titles_of_flags().get(found[1]), found[2] or ""
+    def fields(found: re.Match[str]) -> str:
+        return ", ".join(field(*one.partition(" ")) for one in re.findall(_FLAG, found[0]))
+
+    def field(name: str, _space: str, value: str) -> str:
+        title = _titles_of_flags().get(name)
         if title is None:
-            return found[0]
-        given = "" if not value or value.strip().isupper() else f":{value}"
-        return f"“{title}”{given}"
+            return f"{name} {value}".rstrip()
+        return f"“{title}”: {value}" if value and not value.isupper() else f"“{title}”"
 
     if "--" not in text and "scripts." not in text or "torchrun" in text:
         return text
-    text = text.replace("--resume", "Resume")
-    text = re.sub(r"python -m scripts\.(\w+)((?: --[a-z][\w-]*(?: [^\s;,)]+)?)*)", command, text)
-    value = r"(?: (?!(?:and|or|with|to|out|leaves|compares)\b)[\w:@./-]*[\w:@/])?"
-    return re.sub(rf"`?(--[a-z][\w-]*)({value})`?", flag, text)
+    text = _SAID_TWICE.sub("", text.replace("--resume", "Resume"))
+    text = _TAB_OR_COMMAND.sub(r"\1", text)
+    text = re.sub(rf"python -m scripts\.(\w+)((?: {_FLAG})*)", command, text)
+    return re.sub(rf"`?(?<![\w-])({_FLAGS})`?", fields, text)
 
 
 def notice(message: object, tone: str = "info", job: str = "") -> Html:

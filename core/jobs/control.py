@@ -95,8 +95,8 @@ def enqueue(job: Job, *, resuming: bool = False, restart: bool = False) -> FileL
             raise UserError(
                 f"{job.id} cannot be resumed: it is {now.status}.",
                 "Only a job that was stopped, failed or crashed can be resumed; start a new one"
-                + (f", for example from its weights: --init-from run:{job.id} (on the Train tab: "
-                   f"{TrainOptions.model_fields['init_from'].title})."
+                + (f", for example from its weights: --init-from run:{job.id}; on the page: "
+                   f"{TrainOptions.model_fields['init_from'].title} on the Train tab."
                    if job.verb == "train" and now.status == "finished" else "."),
             )
         if not resuming and now.status != "created":

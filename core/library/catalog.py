@@ -276,7 +276,7 @@ def require_licences(of: CatalogEntry, chosen: ModelVariant, accepted: Collectio
         names = " ".join(f"{licence.name} ({licence.title}, {licence.url}): {licence.terms}" for licence in missing)
         options = " ".join(f"--accept-licence {licence.name}" for licence in missing)
         raise UserError(f"{of.title} has parts under licences that you have not accepted. {names}",
-                        f"Read them, then add {options}; on the page: tick the box that names them.")
+                        f"Read them, then accept them ({options}; on the page: tick the box that names them).")
 
 
 def model_name(of: CatalogEntry, chosen: ModelVariant) -> str:

@@ -234,7 +234,8 @@ def hint_unused_rules(dataset: PreparedDataset, chosen: str) -> str:
     if chosen or not texts:
         return ""
     return (f"{len(texts)} texts have digits, each of which becomes a token, such as in {texts[0][:60]!r}. The text "
-            f"rules {language!r} write them out as they are spoken: --rules {language}, or Text rules on the page.")
+            f"rules {language!r} write them out as they are spoken: --rules {language}; on the page: {language} under "
+            "Text rules.")
 
 
 def _language_of(workspace: Workspace, name: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from core.jobs.events import AudioGenerated, Evaluated, Finished, Progress, Samp
 from core.jobs.job import Job
 from core.jobs.reporter import duration_text
 from core.jobs.state import JobState
+from core.jobs.verbs import VERBS
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER
 from core.workspace import Workspace
 from ui import (
@@ -441,7 +443,45 @@ def test_a_time_limit_is_told_with_the_step_that_it_leads_to() -> None:
     ("Give one: --text TEXT.", "Give one: “Text”."),
     ("Leave --folder and --save-as out.", "Leave “Folder” and “Name in the workspace” out."),
     ("pip install --no-deps -r x", "pip install --no-deps -r x"),
+    ("Read them, then accept them (--accept-licence A --accept-licence B-1.0; on the page: tick the box).",
+     "Read them, then accept them (tick the box)."),
+    ("Give --models base:tiny --models run:ID.", "Give “Models”: base:tiny, “Models”: run:ID."),
+    ("Get it first: Model tab, or python -m scripts.download.", "Get it first: Model tab."),
+    ("It is there: Storage tab, or python -m scripts.storage restore model:v2.1.", "It is there: Storage tab."),
+    ("cut it: Long recordings on the Data tab, or python -m scripts.segment and scripts.transcribe.",
+     "cut it: Long recordings on the Data tab."),
+    ("Evaluate again: python -m scripts.evaluate. Or wait.", "Evaluate again: the Listen tab. Or wait."),
+    ("with --max-clip-s 10 (scripts.segment or scripts.align; on the page: Long recordings), and prepare those.",
+     "with “Maximum clip length (s)”: 10 (Long recordings), and prepare those."),
+    ("Get it again: python -m scripts.download --model tiny --save-as mine",
+     "Get it again: Model tab, “Model”: tiny, “Name in the workspace”: mine"),
 ])
 def test_hints_on_the_page_name_fields_not_flags(given: str, shown: str) -> None:
     assert job_views.on_page(given) == shown
     assert shown in str(job_views.fault("No.", given))
+
+
+def hints() -> Iterator[tuple[str, str]]:
+    """Place and text of every string of the packages below the page that names a flag of a field, or a command."""
+    root = Path(job_views.__file__).parents[1]
+    for path in sorted(path for package in ("config", "core", "data") for path in (root / package).rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        inner = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        inner |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr | ast.Constant) and node not in inner and path.name != "verbs.py":
+                parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+                text = "".join(str(part.value) if isinstance(part, ast.Constant) else "mine" for part in parts)
+                if re.search(r"--[a-z]{3}|\bscripts\.", text):
+                    yield f"{path.relative_to(root)}:{node.lineno}", text
+
+
+def test_no_hint_of_the_source_shows_a_flag_or_command_of_a_field_on_the_page() -> None:
+    found = list(hints())
+    assert len(found) > 60
+    for where, text in found:
+        shown = job_views.on_page(text)
+        assert not [flag for flag in re.findall(r"--[a-z][\w-]*", shown) if flag in job_views._titles_of_flags()], (
+            where, shown)
+        assert not [verb for verb in re.findall(r"-m scripts\.(\w+)", shown) if verb in VERBS], (where, shown)
+        assert not re.search(r"tab, or (the|python)|” “|“[^”]*”: “|; on the page", shown), (where, shown)
