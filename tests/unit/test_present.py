@@ -8,9 +8,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from core.dataset.clip_index import Histogram
 from core.jobs.events import AudioGenerated, Evaluated, Finished, Progress, SampleGenerated, Stage, Step
 from core.jobs.job import Job
 from core.jobs.reporter import duration_text
@@ -131,6 +133,25 @@ def test_a_long_series_is_thinned_and_keeps_its_last_point() -> None:
 
 def test_smoothing_starts_at_the_first_value() -> None:
     assert charts.smooth([(1, 5.0), (2, 5.0)]) == [(1, pytest.approx(5.0)), (2, pytest.approx(5.0))]
+
+
+@pytest.mark.parametrize("percent", [False, True])
+def test_labels_of_an_axis_differ_and_equal_its_ticks(percent: bool) -> None:
+    random = Random(1)
+    for _ in range(3000):
+        low = random.choice((0.0, random.uniform(-1, 1) * 10.0 ** random.randint(-12, 9)))
+        marks = charts.ticks(low, low + max(abs(low) * 1e-6, 10.0 ** random.uniform(-12, 9)))
+        labels = charts.tick_labels(marks, percent)
+        assert len(set(labels)) == len(marks)
+        values = [float(label.rstrip("%")) / (100 if percent else 1) for label in labels]
+        assert values == pytest.approx(marks, rel=1e-12, abs=0)
+
+
+def test_a_histogram_prints_its_ticks_and_edges_with_the_digits_of_their_steps() -> None:
+    drawn = charts.histogram(Histogram("Silence", "s", 0.0, 0.2, 0.067, (3,) * 24))
+    assert re.findall(r'class="x-label"[^>]*>([^<]*)<', drawn) == ["0", "0.05", "0.1", "0.15", "0.2"]
+    edges = re.findall(r"<title>(\S+) to (\S+) s", drawn)
+    assert all(float(low) < float(high) for low, high in edges)
 
 
 def test_ticks_are_round_and_inside() -> None:
