@@ -20,7 +20,15 @@ from config.errors import UserError
 from config.schema import ExportOptions, SamplingOptions
 from core import compute
 from core.jobs.events import Plan, Progress, Result, WarningRaised
-from core.jobs.reporter import CombinedProgress, Reporter, check_stop, pluralize, progress_callback, stage
+from core.jobs.reporter import (
+    CombinedProgress,
+    Reporter,
+    check_stop,
+    duration_text,
+    pluralize,
+    progress_callback,
+    stage,
+)
 from core.library import catalog, certificate, evaluation_report, records
 from core.library.catalog import CatalogEntry, find_entry, resolve
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
@@ -296,7 +304,7 @@ def _write_texts(folder: Path, workspace: Workspace, record: ExportRecord, proof
     if record.dataset in workspace.list_datasets():
         dataset = manifest.load_card(workspace.dataset(record.dataset))
         source, licence = f"`{Path(dataset.source).name or dataset.source}`", dataset.licence
-        clips = f"{pluralize(dataset.clips, 'clip')} ({dataset.duration_s / 60:.1f} minutes)"
+        clips = f"{pluralize(dataset.clips, 'clip')} ({duration_text(dataset.duration_s)})"
     own = [(path, purpose) for path, purpose in _OWN_FILES if path in (EXAMPLE,
                                                                        EXPORT_SUMS) or (folder / path).exists()]
     facts = CardFacts(source, clips, (*((file.path, file.purpose) for file in files), *own), tuple(samples), overridden,

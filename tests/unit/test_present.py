@@ -57,8 +57,9 @@ def test_cells_carry_the_name_of_their_column() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "words"), [
-    (0.4, "0 s"), (59.6, "1 min"), (200, "3 min 20 s"), (840, "14 min"), (7500, "2 h 5 min"), (None, "unknown"),
-    (math.inf, "unknown"),
+    (0.4, "0 s"), (59.6, "1 min"), (200, "3 min 20 s"), (599.4, "9 min 59 s"), (599.6, "10 min"),
+    (840, "14 min"), (45.61 * 60, "46 min"), (22.8 * 60, "23 min"), (59.6 * 60, "1 h"),
+    (7500, "2 h 5 min"), (None, "unknown"), (math.inf, "unknown"),
 ])
 def test_durations_in_words(seconds: float | None, words: str) -> None:
     assert duration_text(seconds) == words
