@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -37,6 +38,11 @@ def resolve_inside(folder: Path, name: str) -> Path:
             "Use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit; no folders.",
         ) from error
     return folder / checked
+
+
+def free_name(name: str, is_taken: Callable[[str], bool]) -> str:
+    """`name`, or that and a number: the first that is not taken."""
+    return next(one for one in chain((name,), (f"{name[:60]}-{number}" for number in count(2))) if not is_taken(one))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from core.jobs.state import JobState
 from core.text import pasted_text, text_rules
 from core.text.script_coverage import MIN_OCCURRENCES, CharacterCount, ScriptBlock
 from core.text.tokenizer_comparison import BASE, TokenizerCandidate, TokenizerComparison
+from core.workspace import free_name
 from ui import job_views, records, rules, verb_form
 from ui.form import OptionsForm
 from ui.live import View
@@ -46,8 +47,7 @@ def build(page: Page) -> None:
                 page, "tokenizer", "Build tokenizer", first=("model", "dataset", "tokenizer", "merges", "rules"),
                 choices=choices,
                 suggested={"tokenizer": (
-                    lambda view: verb_form.tokenizer_name(page.workspace, view.values["tokenizer.model"],
-                                                          view.values["tokenizer.dataset"]),
+                    lambda view: verb_form.free_tokenizer_name(page.workspace, view),
                     lambda view: verb_form.generated_names(page.workspace, view.jobs))})
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="tokenizer-result")
@@ -197,7 +197,7 @@ def recommended_options(page: Page, report: TokenizerComparison) -> TokenizerOpt
     assert best is not None
     name = verb_form.tokenizer_name(page.workspace, report.model, report.dataset)
     if name in page.workspace.list_tokenizers():
-        name = f"{name}-{best.name}"[:64]
+        name = free_name(f"{name}-{best.name}"[:64], page.workspace.list_tokenizers().__contains__)
     how = {"tokenizer_file": report.own} if best.name == "own" else {"algorithm": best.algorithm,
                                                                      "merges": best.merges_asked}
     return TokenizerOptions.model_validate({

@@ -303,6 +303,13 @@ def test_what_is_left_out_was_made_last_and_nothing_is_the_demos(workspace: Work
     assert (made.dataset, made.tokenizer) == ("newer", "tiny-sw-el")  # type: ignore[attr-defined]
     assert "Dataset: newer\nTokenizer name: tiny-sw-el\n" in capsys.readouterr().err
     assert options("tokenizer", "--dataset", "older").tokenizer == "tiny-ti"  # type: ignore[attr-defined]
+    (workspace.tokenizers / "tiny-sw-el").mkdir()
+    assert options("tokenizer").tokenizer == "tiny-sw-el-2"  # type: ignore[attr-defined]
+    capsys.readouterr()
+    with pytest.raises(UserError, match="There is no dataset named 'nope'"):
+        options("tokenizer", "--dataset", "nope")
+    assert not capsys.readouterr().err
+    (workspace.tokenizers / "tiny-sw-el").rmdir()
     assert options("revise").save_as == "newer-2"  # type: ignore[attr-defined]
     assert options("extend", "--tokenizer", "mine").extension == "mine"  # type: ignore[attr-defined]
 

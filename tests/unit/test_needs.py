@@ -11,6 +11,7 @@ from config.errors import UserError
 from config.schema import TokenizerOptions
 from core.jobs.job import Job
 from core.jobs.state import JobState
+from core.workspace import Workspace
 from ui import form, verb_form
 from ui.live import View
 from ui.verb_form import ChoiceSource
@@ -60,3 +61,23 @@ def test_a_press_with_nothing_chosen_does_not_say_that_there_is_nothing() -> Non
         verb_form.require_choices("tokenizer", ("model",), (None,))
     assert "nothing is chosen" in refused.value.message
     assert "download one on the Model tab" in refused.value.hint
+
+
+def test_the_name_that_a_form_suggests_is_free(workspace: Workspace) -> None:
+    def suggested(**changes: str) -> str:
+        values = {f"tokenizer.{name}": str(field.default) for name, field in TokenizerOptions.model_fields.items()}
+        view = View("tokenizer", {**values, **{f"tokenizer.{name}": value for name, value in changes.items()}}, jobs)
+        return verb_form.free_tokenizer_name(workspace, view)
+
+    jobs: tuple[JobState, ...] = ()
+    assert suggested() == "tiny-am"
+    (workspace.tokenizers / "tiny-am").mkdir()
+    assert suggested() == "tiny-am-2"  # nobody knows what made the other one
+    job = Job(Path("/w/runs/tokenizer-1"), "tokenizer", "none", (), 1.0, {"tokenizer": "tiny-am", "merges": 50})
+    jobs = (JobState(job, "finished"),)
+    assert suggested(merges="50") == "tiny-am"
+    assert suggested(dataset="another", merges="50") == "tiny-am-2"
+    assert {"tiny-am", "tiny-am-2"} <= verb_form.generated_names(workspace)
+    (workspace.tokenizers / "tiny-am-2").mkdir()
+    assert suggested() == "tiny-am-3"
+    assert "tiny-am-3" in verb_form.generated_names(workspace)
