@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from config.errors import UserError, join_names
-from config.schema import Name
+from config.schema import NAME_RULE, NO_NAME, Name
 
 _FOLDERS = ("models", "datasets", "cache", "tokenizers", "extensions", "runs", "exports", "devices")
 KINDS: Mapping[str, str] = {
@@ -34,8 +34,7 @@ def resolve_inside(folder: Path, name: str) -> Path:
         checked = _NAME.validate_python(name)
     except ValidationError as error:
         raise UserError(
-            f"{name!r} cannot be a name in {folder.name}.",
-            "Use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit; no folders.",
+            f"{name!r} {NO_NAME} in {folder.name}.", f"{NAME_RULE}; no folders.",
         ) from error
     return folder / checked
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import gradio as gr
 
 from config.errors import UserError
-from config.loading import parse_options
 from config.schema import NO_RULES, CompareTokenizersOptions, TokenizerOptions
 from core.jobs.reporter import duration_text
 from core.jobs.state import JobState
@@ -18,7 +17,7 @@ from core.text.script_coverage import MIN_OCCURRENCES, CharacterCount, ScriptBlo
 from core.text.tokenizer_comparison import BASE, TokenizerCandidate, TokenizerComparison
 from core.workspace import free_name
 from ui import job_views, records, rules, verb_form
-from ui.form import OptionsForm
+from ui.form import OptionsForm, parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span, table
 from ui.page import Page
@@ -135,7 +134,7 @@ def lab_options(page: Page, values: Mapping[str, str], *, keep: bool) -> Compare
     No rules in the form means none here too, as for the tokenizer itself.
     """
     text, most = pasted_text_path(page, values["text"], keep=keep), values["sentences"]
-    return parse_options(CompareTokenizersOptions, {
+    return parse(CompareTokenizersOptions, {
         **values, "rules": values["rules"] or NO_RULES, "byte_fallback": values["byte_fallback"] == "True",
         "text": text,
         "sizes": tuple(values["sizes"].replace(",", " ").split()), "sentences": int(float(most)) if most else 0})

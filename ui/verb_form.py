@@ -251,9 +251,9 @@ def suggest_value(current: str, wanted: Value, suggested: Iterable[Value]) -> ob
 
 
 def require_choices(verb: str, names: Sequence[str], values: Sequence[Value]) -> None:
-    """Raise `UserError` if a prerequisite is not chosen."""
+    """Raise `UserError` if a prerequisite is not chosen. What the verb makes gets a name, and is none."""
     for name, value in zip(names, values, strict=True):
-        if name in _PREREQUISITES and not str(value or "").strip():
+        if name in _PREREQUISITES and name not in VERBS[verb].makes and not str(value or "").strip():
             title = VERBS[verb].options.model_fields[name].title
             raise UserError(f"{title}: nothing is chosen.", _PREREQUISITES[name][2])
 

@@ -8,7 +8,7 @@ import gradio as gr
 import pytest
 
 from config.errors import UserError
-from config.schema import TokenizerOptions
+from config.schema import ExtendOptions, Options, PrepareOptions, TokenizerOptions
 from core.jobs.job import Job
 from core.jobs.state import JobState
 from core.workspace import Workspace
@@ -81,3 +81,23 @@ def test_the_name_that_a_form_suggests_is_free(workspace: Workspace) -> None:
     (workspace.tokenizers / "tiny-am-2").mkdir()
     assert suggested() == "tiny-am-3"
     assert "tiny-am-3" in verb_form.generated_names(workspace)
+
+
+@pytest.mark.parametrize(("verb", "options", "given", "message"), [
+    ("prepare", PrepareOptions, {"source": "", "dataset": "", "language": "am"},
+     "Source: it is empty; give `demo`, a folder, a file, a URL, or `hub:OWNER/NAME`. "
+     "Dataset name: it is empty; give a name of letters and digits, such as `my-voice`."),
+    ("tokenizer", TokenizerOptions, {"tokenizer": ""},
+     "Tokenizer name: it is empty; give a name of letters and digits, such as `my-voice`."),
+    ("extend", ExtendOptions, {"extension": ""},
+     "Extension name: it is empty; give a name of letters and digits, such as `my-voice`."),
+    ("tokenizer", TokenizerOptions, {"tokenizer": "a/b"}, "Tokenizer name: 'a/b' cannot be a name."),
+    ("tokenizer", TokenizerOptions, {"merges": "many"}, "Merges: should be a whole number (given: 'many')."),
+])
+def test_a_wrong_field_is_named_once_by_its_label(verb: str, options: type[Options], given: dict[str, str],
+                                                  message: str) -> None:
+    verb_form.require_choices(verb, tuple(given), tuple(given.values()))
+    with pytest.raises(UserError) as refused:
+        form.parse(options, given)
+    assert refused.value.message == message
+    assert ("1 to 64 letters" in refused.value.hint) == ("cannot be a name" in message)
