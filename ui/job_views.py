@@ -14,17 +14,12 @@ from config.languages import language_name as language_name
 from core.jobs.events import MAX_TIME, Progress
 from core.jobs.job import NO_DEVICE
 from core.jobs.reporter import duration_text, memory_text, pluralize, size_text
-from core.jobs.state import JobState
+from core.jobs.state import STATUS_TITLES, JobState
 from core.jobs.verbs import VERBS
 from core.submission.job_subjects import subject
 from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span, table
 
 VERB_TITLES: Mapping[str, str] = {name: verb.title for name, verb in VERBS.items()}
-STATUS_TITLES: Mapping[str, str] = {
-    "created": "not started", "queued": "starting", "waiting": "waiting", "running": "running",
-    "stopping": "stopping", "finished": "finished", "stopped": "stopped", "failed": "failed", "crashed": "crashed",
-    "skipped": "not started",
-}
 STAGE_TITLES: Mapping[str, str] = {
     "align": "Aligning text", "certificate": "Computing certificate", "check": "Checking data",
     "check what is here": "Checking existing files", "compare": "Comparing tensors", "compile": "Compiling the model",

@@ -13,7 +13,7 @@ import gradio as gr
 
 from config.errors import UserError
 from core.jobs.reporter import pluralize, size_text
-from core.jobs.state import JobBoard, JobState
+from core.jobs.state import STATUS_TITLES, JobBoard, JobState
 from core.library import catalog
 from core.sources import source_preview
 from core.submission import storage
@@ -274,7 +274,7 @@ def about(workspace: Workspace, item: Item, states: dict[str, JobState]) -> str:
     if item.kind == "run" and item.name in states:
         state = states[item.name]
         return (f"{job_views.VERB_TITLES[state.verb]}, {subject(state)} "
-                f"({job_views.STATUS_TITLES[state.status]})")
+                f"({STATUS_TITLES[state.status]})")
     if item.kind == "dataset":
         found = records.dataset(workspace, item.name)
         clips = pluralize(found.clips, "clip") if found.clips is not None else ""

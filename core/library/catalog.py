@@ -13,7 +13,7 @@ from config.errors import UserError, join_names
 from config.foreign import file_stamp
 from core.jobs.checkpoint_names import BEST, CHECKPOINTS, CHOICE, NAMES, pinned_names
 from core.jobs.job import load_job
-from core.jobs.state import JobBoard, JobReader, JobState
+from core.jobs.state import STATUS_TITLES, JobBoard, JobReader, JobState
 from core.library.records import read_model_record
 from core.workspace import Workspace, resolve_inside
 
@@ -431,7 +431,7 @@ def _checkpoint(workspace: Workspace, reference: str, name: str) -> ModelReferen
     saved = _checkpoints(state)
     if not saved:
         raise UserError(
-            f"The run {run!r} has no checkpoint ({state.status}).",
+            f"The run {run!r} has no checkpoint ({STATUS_TITLES[state.status]}).",
             "Let it train to its first checkpoint, or choose another run.",
         )
     pinned = pinned_names(state.job.directory)

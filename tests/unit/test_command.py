@@ -19,6 +19,7 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import Options, TrainOptions
 from core.jobs import control, worker
+from core.jobs.events import Journal, Skipped
 from core.jobs.job import create_job, load_job
 from core.jobs.state import JobBoard
 from core.jobs.verbs import VERBS
@@ -342,6 +343,13 @@ def test_every_verb_has_its_script():
     done = subprocess.run([sys.executable, "-m", "scripts.train", "--help"], cwd=ROOT, capture_output=True, text=True,
                           check=False)
     assert (done.returncode, done.stdout.split()) == (0, help_of("-m", "scripts.train").split())
+
+
+def test_a_job_that_was_skipped_is_listed_in_the_words_of_the_page(workspace: Workspace,
+                                                                   capsys: pytest.CaptureFixture[str]):
+    Journal(train(workspace, "patient").journal).append(Skipped("What it needs failed."))
+    assert scripts_jobs.main(["--workspace", str(workspace.path), "list"]) == 0
+    assert capsys.readouterr().out.startswith("not started ")
 
 
 def test_jobs_are_listed_moved_stopped_and_resumed_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
