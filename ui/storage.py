@@ -254,7 +254,7 @@ def items_view(found: Inventory | None, workspace: Workspace, view: View) -> Htm
         return job_views.empty(f"{TITLES.get(kind, kind)}: none.")
     states = {state.id: state for state in view.jobs}
     rows = [(item.name, about(workspace, item, states), size_text(usage.size),
-             size_text(usage.freed) if usage.freed != usage.size else "", job_views.clock(usage.changed),
+             size_text(usage.freed), job_views.clock(usage.changed),
              users_line(found, item)) for item, usage in listed[:MOST_LISTED]]
     rest = len(listed) - MOST_LISTED
     more = paragraph(f"{rest} smaller ones are not shown; python -m scripts.storage list --kind {kind} --all prints "
