@@ -20,7 +20,7 @@ from functools import partial
 from typing import IO, Any, NoReturn, ParamSpec, get_args
 
 from config.arguments import add_arguments, given_values, merged
-from config.errors import UserError
+from config.errors import CODE, UserError
 from config.loading import parse_options
 from config.schema import CertifyOptions, Options, TrainOptions
 from core.jobs import control, gpus, worker
@@ -306,7 +306,7 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
 
 def _refuse(error: UserError, as_json: bool) -> int:
     """Print why nothing was started; the exit code."""
-    sys.stderr.write(f"{error.message}\n{error.hint}\n")
+    sys.stderr.write(CODE.sub(r"\1", f"{error.message}\n{error.hint}\n"))
     if as_json:
         outcome = {"status": "refused", "message": error.message, "hint": error.hint}
         sys.stdout.write(json.dumps(outcome, ensure_ascii=False) + "\n")
@@ -343,7 +343,7 @@ class Console:
         self._open_line = False
 
     def show(self, event: Event) -> None:
-        text = describe(event)
+        text = CODE.sub(r"\1", describe(event))
         if isinstance(event, Progress) and sys.stdout.isatty():
             sys.stdout.write(f"\r\033[K{text[:shutil.get_terminal_size().columns - 1]}")
             sys.stdout.flush()

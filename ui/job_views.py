@@ -17,7 +17,7 @@ from core.jobs.reporter import duration_text, memory_text, pluralize, size_text
 from core.jobs.state import STATUS_TITLES, JobState
 from core.jobs.verbs import VERBS
 from core.submission.job_subjects import subject
-from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span, table
+from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span, table, with_code
 
 VERB_TITLES: Mapping[str, str] = {name: verb.title for name, verb in VERBS.items()}
 STAGE_TITLES: Mapping[str, str] = {
@@ -300,7 +300,7 @@ def on_page(text: str) -> str:
 
 def notice(message: object, tone: str = "info", job: str = "") -> Html:
     """One line that says what just happened; one of a living `job` is shown as long as that lives (`living_jobs`)."""
-    return div(f"notice {tone}", escape(message), role="status", data_job=job or None)
+    return div(f"notice {tone}", with_code(message), role="status", data_job=job or None)
 
 
 def living_jobs(states: Sequence[JobState]) -> Html:
@@ -311,8 +311,8 @@ def living_jobs(states: Sequence[JobState]) -> Html:
 
 def fault(message: str, hint: str = "") -> Html:
     """An error and what to do about it."""
-    return div("notice bad", element("strong", on_page(message)), paragraph(on_page(hint)) if hint else NOTHING,
-               role="alert")
+    return div("notice bad", element("strong", with_code(on_page(message))),
+               paragraph(with_code(on_page(hint))) if hint else NOTHING, role="alert")
 
 
 def job_deleted(name: str) -> Html:
@@ -339,14 +339,14 @@ def plan(lines: Sequence[str], title: str = "What will change") -> Html:
     """What a job will do."""
     if not lines:
         return NOTHING
-    return div("plan", element("strong", title), element("ul", *(element("li", line) for line in lines)))
+    return div("plan", element("strong", title), element("ul", *(element("li", with_code(line)) for line in lines)))
 
 
 def warnings(messages: Sequence[str]) -> Html:
     """The first six warnings, and the number of the others."""
     if not messages:
         return NOTHING
-    items = [element("li", on_page(message)) for message in messages[:6]]
+    items = [element("li", with_code(on_page(message))) for message in messages[:6]]
     if len(messages) > 6:
         items.append(element("li", f"and {len(messages) - 6} more, in the log"))
     return element("ul", *items, class_="warnings")
@@ -418,7 +418,7 @@ def about(state: JobState) -> Html:
 
 def _status_paragraph(state: JobState) -> Html:
     """Nothing for a failed job: `failure` shows its message."""
-    return NOTHING if state.status in ("failed", "crashed") else paragraph(status_line(state), class_="now")
+    return NOTHING if state.status in ("failed", "crashed") else paragraph(with_code(status_line(state)), class_="now")
 
 
 def failure(state: JobState) -> Html:
@@ -427,9 +427,8 @@ def failure(state: JobState) -> Html:
         return NOTHING
     trace = (element("details", element("summary", "Traceback"), element("pre", state.traceback))
              if state.traceback else NOTHING)
-    return div("notice bad", element("strong", on_page(readable(state.message))),
-               paragraph(on_page(readable(state.hint))), trace,
-               role="alert")
+    return div("notice bad", element("strong", with_code(on_page(readable(state.message)))),
+               paragraph(with_code(on_page(readable(state.hint)))), trace, role="alert")
 
 
 def chain_view(states: Sequence[JobState], notes: Mapping[str, str] | None = None) -> Html:
@@ -494,7 +493,7 @@ def history_view(states: Sequence[JobState], most: int = 60) -> Html:
     for state in states[:most]:
         plain = state.alive or (state.status == "finished" and not ended_by_time_limit(state))
         rows.append((VERB_TITLES[state.verb], subject(state), badge(state), clock(state.job.created),
-                     duration_text(state.seconds) if state.started_at else "–", "" if plain else status_line(state),
-                     span("id", state.id)))
+                     duration_text(state.seconds) if state.started_at else "–",
+                     "" if plain else with_code(status_line(state)), span("id", state.id)))
     more = paragraph(f"{len(states) - most} older jobs are not shown.") if len(states) > most else NOTHING
     return join((table(("Job", "About", "Status", "Created", "Time", "Outcome", "Id"), rows), more))

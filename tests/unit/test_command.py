@@ -139,6 +139,11 @@ def test_options_that_cannot_be_used_are_all_named(workspace: Workspace, capsys:
     assert workspace.list_runs() == []
 
 
+def test_a_terminal_shows_no_marks_of_code(workspace: Workspace, capsys: pytest.CaptureFixture[str]):
+    assert invoke(workspace, "--extension", "") == USAGE_ERROR
+    assert "such as my-voice" in capsys.readouterr().err
+
+
 def test_what_is_not_there_is_refused_before_a_run_is_made(workspace: Workspace, capsys: pytest.CaptureFixture[str]):
     assert invoke(workspace, "--extension", "nosuch") == USAGE_ERROR
     assert "There is no extension named 'nosuch'" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from core.jobs.job import Job
 from core.jobs.reporter import duration_text
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
+from core.library.catalog import find_entry
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER
 from core.workspace import Workspace
 from ui import (
@@ -28,6 +29,7 @@ from ui import (
     jobs,
     listen,
     media,
+    model,
     records,
     run_views,
     train,
@@ -50,6 +52,15 @@ def test_text_is_escaped_unless_it_is_html() -> None:
     assert element("p", "<b>", Html("<i>x</i>"), class_="a\"b") == '<p class="a&quot;b">&lt;b&gt;<i>x</i></p>'
     assert join(["<", Html("<br>")]) == "&lt;<br>"
     assert "&lt;script&gt;" in job_views.fault("<script>", "do not")
+
+
+def test_what_is_marked_as_code_is_code_on_the_page() -> None:
+    shown = "give <code>am</code>, or <code>&lt;b&gt;</code>"
+    for view in (job_views.fault("No.", "give `am`, or `<b>`"), job_views.notice("give `am`, or `<b>`"),
+                 job_views.warnings(["give `am`, or `<b>`"]), job_views.plan(["give `am`, or `<b>`"]),
+                 job_views.failure(JobState(job(), "failed", message="No.", hint="give `am`, or `<b>`"))):
+        assert shown in view
+    assert "such as <code>checkpoints</code> of" in model.family_card(find_entry("indextts2"), ())
 
 
 def test_cells_carry_the_name_of_their_column() -> None:
