@@ -186,7 +186,7 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
         message = error.message if isinstance(error, UserError) else f"{row.audio} could not be read: {error.strerror}"
         if row.where.endswith(row.audio.name):  # the place names the file
             message = message.removeprefix(f"{row.audio} ")
-        errors.add(ValidationFinding("not audio", row.where, message))
+        errors.add(ValidationFinding("not audio", row.where, message.removesuffix(".")))
         return None
     duration_s = len(waveform) / sample_rate
     peak = float(np.abs(waveform).max())

@@ -64,7 +64,7 @@ def test_a_float_recording_beyond_what_a_clip_can_hold_is_named(tmp_path: Path) 
     assert {one.where: one.message.split(";")[0] for one in report.warnings if one.kind == "clipping"} == {
         "cut": "cut: 50 samples were above full scale, and were cut to it"}
     assert {one.where: one.message.split("holds ")[1] for one in report.errors} == dict.fromkeys(
-        ("whole", "part"), "samples that are not finite numbers, the first at 2.01 s.")
+        ("whole", "part"), "samples that are not finite numbers, the first at 2.01 s")
 
 
 def test_of_two_texts_for_one_recording_neither_is_said_to_be_the_right_one(tmp_path: Path) -> None:
