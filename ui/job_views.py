@@ -59,7 +59,8 @@ _RESULT_TITLES: Mapping[str, str] = {
     "train_seconds": "Training time", "seconds": "Time", "seconds_a_step": "Time of a step",
     "duration_s": "Duration",
     "real_time_factor": "Real-time factor", "megabytes": "Size", "bytes": "Size", "bytes_fetched": "Downloaded",
-    "minutes": "Duration", "level_db": "Level", "error": "CER", "ready": "Ready to train",
+    "minutes": "Duration", "minutes_recorded": "Recorded", "level_db": "Level", "error": "CER",
+    "ready": "Ready to train",
     "features_alike": "Codes equal to the cache", "checkpoint": "Checkpoint size", "spoken_s": "Synthesized",
     "memory_bytes": "Memory", "training": "Estimated training time", "too_long": "Clips too long",
     "recordings_cer": "CER of original recordings",
@@ -67,7 +68,8 @@ _RESULT_TITLES: Mapping[str, str] = {
 }
 _WHEN = {"recordings": "original recordings"}
 _SHARES = ("unknown_rate_before", "unknown_rate", "features_alike")
-_DURATIONS = {"minutes": 60.0, "duration_s": 1.0, "seconds": 1.0, "train_seconds": 1.0}  # by name the seconds of one
+_DURATIONS = {"minutes": 60.0, "minutes_recorded": 60.0, "duration_s": 1.0, "seconds": 1.0, "train_seconds": 1.0}
+"""By name the seconds of one."""
 _UNITS = {"seconds_a_step": "s", "level_db": "dB", "spoken_s": "s"}
 
 
