@@ -40,6 +40,7 @@ _UNREAD = {  # formats that are told by the suffix: what it is, and what helps
     ".trn": ("a transcript of THCHS-30, KsponSpeech or SCTK", _TO_TABLE),
     ".xlsx": ("a spreadsheet", "Save it as CSV (UTF-8)"), ".xls": ("a spreadsheet", "Save it as CSV (UTF-8)"),
     ".ods": ("a spreadsheet", "Save it as CSV (UTF-8)"), ".docx": ("a document of Word", _TO_TABLE),
+    ".pdf": ("a PDF document", _TO_TABLE),
     ".tfrecord": ("TensorFlow's TFRecord", _TO_FILES), ".tfrecords": ("TensorFlow's TFRecord", _TO_FILES),
     ".h5": ("HDF5", _TO_FILES), ".hdf5": ("HDF5", _TO_FILES), ".mdb": ("a database of LMDB", _TO_FILES),
     ".ark": ("an archive of Kaldi", _TO_FILES), ".npy": ("an array of NumPy", _TO_FILES),
