@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from config.errors import UserError
+from config.errors import CODE, UserError
 from core.jobs import locks
 from core.jobs.state import JobBoard
 from core.jobs.unattended import IdleCommand, RestartOffer
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else None
         allowed.limit_to(given.sources)
     except UserError as error:
-        sys.stderr.write(f"{error.message}\n{error.hint}\n")
+        sys.stderr.write(CODE.sub(r"\1", f"{error.message}\n{error.hint}\n"))
         return 2
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
     return serve(board, given, port, auth, idle)
@@ -148,7 +148,7 @@ def serve(board: JobBoard, given: argparse.Namespace, port: int, auth: tuple[str
     try:
         access = web_surface.access(given.host, port, given.allow_host, given.share, os.environ, given.root_path)
     except UserError as error:
-        sys.stderr.write(f"{error.message}\n{error.hint}\n")
+        sys.stderr.write(CODE.sub(r"\1", f"{error.message}\n{error.hint}\n"))
         return 2
     findings: list[MachineCheck] = []
     restart = RestartOffer(workspace, board.states()) if given.resume_after >= 0 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 REQUIREMENTS = "requirements-languages.txt"
@@ -17,6 +18,10 @@ class UserError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+CODE = re.compile(r"`([^`\n]+)`")
+"""What a text marks as code: the page shows it as such, a terminal without the marks."""
 
 
 def join_names(names: Sequence[str], most: int = 12) -> str:

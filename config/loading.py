@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from config import foreign
 from config.errors import UserError
-from config.schema import Options
+from config.schema import NAME_RULE, NO_NAME, Options
 
 SomeOptions = TypeVar("SomeOptions", bound=Options)
 Record = TypeVar("Record")
@@ -22,11 +23,18 @@ def parse_options(model: type[SomeOptions], values: Mapping[str, object]) -> Som
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
-        faults = [
-            f"{'.'.join(str(part) for part in fault['loc'])}: {plain_fault(fault['msg'], fault['input'])}"
-            for fault in error.errors()
-        ]
-        raise UserError("Options that cannot be used: " + "; ".join(faults) + ".", "Correct these values.") from error
+        faults, hint = plain_faults(error, {})
+        raise UserError("Options that cannot be used: " + "; ".join(faults) + ".", hint) from error
+
+
+def plain_faults(error: ValidationError, titles: Mapping[str, str]) -> tuple[list[str], str]:
+    """Each fault with the title of its field, else its name, and what to do; an item is a fault of its list."""
+    faults = []
+    for fault in error.errors():
+        name = ".".join(part for part in fault["loc"] if isinstance(part, str))
+        faults.append(f"{titles.get(name, name)}: {plain_fault(fault['msg'], fault['input'])}".removeprefix(": "))
+    of_names = any(NO_NAME in fault for fault in faults)
+    return faults, f"{NAME_RULE}." if of_names else "Correct these values."
 
 
 def read_record(path: Path, kind: type[Record], hint: str) -> Record:
@@ -52,9 +60,17 @@ def _type_of(kind: type) -> TypeAdapter[object]:
     return TypeAdapter(kind)
 
 
+_WORDS = {"should be a valid integer, unable to parse string as an integer": "should be a whole number",
+          "should be a valid number, unable to parse string as a number": "should be a number"}
+
+
 def plain_fault(message: str, given: object) -> str:
-    """What is wrong with a value, without the library's words; a value that was not given is called so."""
+    """What is wrong with a value, without the library's words, and the value unless it was named already."""
+    own = message.startswith("Value error, ")
     problem = message.removeprefix("Value error, ").removeprefix("Input ")
     problem = "is too large" if problem.endswith("as an integer, exceeded maximum size") else problem
+    given = " ".join(map(str, given)) if isinstance(given, list | tuple) else given
+    if own and (not given or re.search(rf"(?<!\w){re.escape(str(given))}(?!\w)", problem)):
+        return problem
     shown = "nothing was given" if given in (None, "") else f"given: {given!r}"
-    return f"{problem} ({shown})"
+    return f"{_WORDS.get(problem, problem)} ({shown})"

@@ -28,6 +28,8 @@ from config.errors import UserError
 from config.languages import code_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NO_NAME = "cannot be a name"
+NAME_RULE = "Use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit"
 _ELSEWHERE = ("http://", "https://", "hub:", "segments:")
 AS_IS = "as-is"
 """The source of a dataset that is there, and is to stay as it stands."""
@@ -43,9 +45,7 @@ def _safe_name(value: str) -> str:
     if not value:
         raise ValueError("it is empty; give a name of letters and digits, such as `my-voice`")
     if not _NAME.fullmatch(value) or ".." in value:
-        raise ValueError(
-            f"{value!r} cannot be a name: use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit"
-        )
+        raise ValueError(f"{value!r} {NO_NAME}")
     return value
 
 

@@ -18,7 +18,7 @@ from core.dataset import cutting, languages, reference_text
 from core.dataset.cutting import FoundClip, LongRecording, RecordingClips, RecordingCutter, cut_settings, finish_of
 from core.dataset.reference_text import AlignedText, ReferenceSentence
 from core.jobs.events import Plan, Result, WarningRaised
-from core.jobs.reporter import Reporter, pluralize, stage
+from core.jobs.reporter import Reporter, duration_text, pluralize, stage
 from core.library.segments import Segments
 from core.sources import dataset_source
 from core.speech import transcription as recognisers
@@ -103,9 +103,9 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
                 noise = (voice or detect_voice(recording.path)).noise
             return RecordingClips(clips, noise, [*reasons, *dropped])
 
-        hours = sum(one.seconds for one in found) / 3600
+        length = duration_text(sum(one.seconds for one in found))
         count = pluralize(sum(len(texts[one.name]) for one in found), "sentence")
-        reporter.emit(Plan((f"{pluralize(len(found), 'recording')}, {hours:.2f} hours; {count}.",)))
+        reporter.emit(Plan((f"{pluralize(len(found), 'recording')}, {length}; {count}.",)))
         with stage(reporter, "align"):
             segments = cutter.make(found, find_clips)
     return {**_report(segments), "state": "written"}

@@ -72,7 +72,8 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
     """Examine a checkpoint, and restore the base's rows where that is asked for and possible."""
     if options.part != "model":
         raise UserError("As a job the doctor examines models only.",
-                        "For the machine: python -m scripts.doctor. For a model: scripts.doctor model BASE CHECKPOINT.")
+                        "For the machine: python -m scripts.doctor. For a model: python -m scripts.doctor model "
+                        "BASE CHECKPOINT; on the page: the Doctor tab.")
     case = open_case(workspace, options)
     tokenizer = _fit_tokenizer(case, options, checkpoint_path(workspace, options))
     ids = tokenizer_fit.read_pieces(Path(tokenizer.path)) if tokenizer else {}
@@ -128,7 +129,8 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
 def open_case(workspace: Workspace, options: DoctorOptions) -> DoctorCase:
     """Open base and checkpoint and match their tensors; `UserError` when they have nothing in common."""
     if not options.base or not options.checkpoint:
-        raise UserError("A base and a checkpoint are needed.", "Such as: python -m scripts.doctor model tiny it.pt")
+        raise UserError("A base and a checkpoint are needed.",
+                        "Give both: python -m scripts.doctor model tiny it.pt; on the page: Base and Checkpoint.")
     family, name, base, folder = _open_base(workspace, options.base)
     other = _open_checkpoint(family, checkpoint_path(workspace, options))
     matching = match_tensors(base, other, family.tensor_layout.text_tables)

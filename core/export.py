@@ -20,7 +20,15 @@ from config.errors import UserError
 from config.schema import ExportOptions, SamplingOptions
 from core import compute
 from core.jobs.events import Plan, Progress, Result, WarningRaised
-from core.jobs.reporter import CombinedProgress, Reporter, check_stop, pluralize, progress_callback, stage
+from core.jobs.reporter import (
+    CombinedProgress,
+    Reporter,
+    check_stop,
+    duration_text,
+    pluralize,
+    progress_callback,
+    stage,
+)
 from core.library import catalog, certificate, evaluation_report, records
 from core.library.catalog import CatalogEntry, find_entry, resolve
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
@@ -94,7 +102,8 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
             failed = [proof.check(name) for name in blocking]
             faults = "; ".join(f"{check.name}: wanted {check.expected}, got {check.actual}" for check in failed)
             raise UserError(f"The certificate of {proof.ref} has failed checks, so it is not exported: {faults}.",
-                            f"Train again, or export it anyway with --override {' --override '.join(blocking)}.")
+                            f"Train again, or export it anyway (--override {' --override '.join(blocking)}; on the "
+                            "page: Override failed checks).")
     check_stop(reporter, _STOPPED)
 
     record = _record(workspace, folder, model, options.export, proof)
@@ -295,7 +304,7 @@ def _write_texts(folder: Path, workspace: Workspace, record: ExportRecord, proof
     if record.dataset in workspace.list_datasets():
         dataset = manifest.load_card(workspace.dataset(record.dataset))
         source, licence = f"`{Path(dataset.source).name or dataset.source}`", dataset.licence
-        clips = f"{pluralize(dataset.clips, 'clip')} ({dataset.duration_s / 60:.1f} minutes)"
+        clips = f"{pluralize(dataset.clips, 'clip')} ({duration_text(dataset.duration_s)})"
     own = [(path, purpose) for path, purpose in _OWN_FILES if path in (EXAMPLE,
                                                                        EXPORT_SUMS) or (folder / path).exists()]
     facts = CardFacts(source, clips, (*((file.path, file.purpose) for file in files), *own), tuple(samples), overridden,

@@ -9,7 +9,7 @@ from config.schema import SegmentOptions
 from core.dataset import cutting, languages
 from core.dataset.cutting import FoundClip, LongRecording, RecordingClips, RecordingCutter, cut_settings, finish_of
 from core.jobs.events import Plan, Result
-from core.jobs.reporter import Reporter, pluralize, stage
+from core.jobs.reporter import Reporter, duration_text, pluralize, stage
 from core.sources import dataset_source
 from core.sources.downloader import public_name
 from core.workspace import Workspace
@@ -43,8 +43,8 @@ def run(options: SegmentOptions, workspace: Workspace, reporter: Reporter) -> Re
     with dataset_source.open_source(options.source, options.language, workspace, reporter) as gathered:
         with stage(reporter, "look"):
             found = cutting.find_recordings(gathered, options, reporter)
-            hours = sum(one.seconds for one in found) / 3600
-            reporter.emit(Plan((f"{pluralize(len(found), 'recording')}, {hours:.2f} hours.",)))
+            length = duration_text(sum(one.seconds for one in found))
+            reporter.emit(Plan((f"{pluralize(len(found), 'recording')}, {length}.",)))
         with stage(reporter, "cut"):
             segments = cutter.make(found, find_clips)
     pieces = segments.pieces()

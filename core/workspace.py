@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from config.errors import UserError, join_names
-from config.schema import Name
+from config.schema import NAME_RULE, NO_NAME, Name
 
 _FOLDERS = ("models", "datasets", "cache", "tokenizers", "extensions", "runs", "exports", "devices")
 KINDS: Mapping[str, str] = {
@@ -33,10 +34,14 @@ def resolve_inside(folder: Path, name: str) -> Path:
         checked = _NAME.validate_python(name)
     except ValidationError as error:
         raise UserError(
-            f"{name!r} cannot be a name in {folder.name}.",
-            "Use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit; no folders.",
+            f"{name!r} {NO_NAME} in {folder.name}.", f"{NAME_RULE}; no folders.",
         ) from error
     return folder / checked
+
+
+def free_name(name: str, is_taken: Callable[[str], bool]) -> str:
+    """`name`, or that and a number: the first that is not taken."""
+    return next(one for one in chain((name,), (f"{name[:60]}-{number}" for number in count(2))) if not is_taken(one))
 
 
 @dataclass(frozen=True)

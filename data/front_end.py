@@ -488,7 +488,7 @@ class FrontEnd:
         if self.writer(language) is None and self.is_new(language) and any(one.isdigit() for one in unknown):
             rules = f"`{language}`" if verbalizer.has_rules(language) else "your own"
             return ("Spell them out (digits as words). This tokenizer has no text rules: one that is made with rules "
-                    f"({rules}: Tokenizer tab, or --rules) writes numbers out by itself.")
+                    f"({rules}: --rules; on the page: Text rules on the Tokenizer tab) writes numbers out by itself.")
         way_out = "Spell them out (digits as words), or train a tokenizer on text that contains them."
         return f"{way_out} A synthesis can leave them out (--unknown leave_out) or send [UNK] (--unknown unk)."
 

@@ -184,7 +184,9 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
         waveform, sample_rate = read_samples(io.BytesIO(content), name=row.audio)
     except (UserError, OSError) as error:
         message = error.message if isinstance(error, UserError) else f"{row.audio} could not be read: {error.strerror}"
-        errors.add(ValidationFinding("not audio", row.where, message))
+        if row.where.endswith(row.audio.name):  # the place names the file
+            message = message.removeprefix(f"{row.audio} ")
+        errors.add(ValidationFinding("not audio", row.where, message.removesuffix(".")))
         return None
     duration_s = len(waveform) / sample_rate
     peak = float(np.abs(waveform).max())
@@ -291,7 +293,7 @@ def _report(found: int, valid: Sequence[CheckedRow], reading: TextNormaliser, er
 
 
 def _nothing_left(found: int, errors: Sequence[ValidationFinding]) -> str:
-    reasons = "; ".join(f"{finding.where}: {finding.message}" for finding in errors[:3])
+    reasons = "; ".join(f"{finding.where}: {finding.message.rstrip('.')}" for finding in errors[:3])
     more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
     has_audio = any(finding.kind not in ("skipped", "empty text") for finding in errors)
     what = "The dataset has no usable audio" if has_audio else "No row of the dataset can be used"

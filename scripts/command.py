@@ -20,7 +20,7 @@ from functools import partial
 from typing import IO, Any, NoReturn, ParamSpec, get_args
 
 from config.arguments import add_arguments, given_values, merged
-from config.errors import UserError
+from config.errors import CODE, UserError
 from config.loading import parse_options
 from config.schema import CertifyOptions, Options, TrainOptions
 from core.jobs import control, gpus, worker
@@ -31,8 +31,8 @@ from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import VERBS, read_preset
 from core.library import catalog, model_info
 from core.submission.job_chains import create_certify_job, use_named_checkpoint
-from core.submission.requirements import check_requirements
-from core.workspace import Workspace
+from core.submission.requirements import check_requirements, is_other_extension, is_other_tokenizer
+from core.workspace import Workspace, free_name
 
 DONE = worker.FINISHED
 FAILED = worker.FAILED
@@ -283,14 +283,22 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
         found[name] = there[0]
     if "tokenizer" in VERBS[verb].makes and not values.get("tokenizer"):
         stem = model_info.stem(workspace, catalog.resolve_model(workspace, of("model")))
-        found["tokenizer"] = "-".join((stem, *model_info.languages_of_dataset(workspace, of("dataset"))))
+        states, wanted = JobBoard(workspace).states(), {**values, **found}
+        making = [str(state.job.settings["language"]).split(",") for state in states
+                  if state.alive and state.verb == "prepare" and state.job.settings.get("dataset") == of("dataset")]
+        if not making:
+            workspace.dataset(of("dataset"))  # refused here: its languages are part of the name
+        codes = making[-1] if making else model_info.languages_of_dataset(workspace, of("dataset"))
+        found["tokenizer"] = free_name("-".join((stem, *codes)), lambda name: is_other_tokenizer(
+            workspace, name, wanted, states))
     if "extension" in VERBS[verb].makes and not values.get("extension"):
-        found["extension"] = of("tokenizer")
+        like = [of(name) for name in ("tokenizer", "initialisation", "seed")]
+        found["extension"] = free_name(like[0], lambda name: is_other_extension(workspace, name, *like))
     if verb == "revise" and not values.get("save_as"):
         found["save_as"] = f"{of('dataset')}-2"
     if verb == "export" and not values.get("export") and values.get("run"):
         state = load_job(workspace, str(values["run"]).removeprefix("run:").partition("@")[0])
-        found["export"] = str(state.settings.get("extension", ""))
+        found["export"] = free_name(str(state.settings.get("extension", "")), workspace.list_exports().__contains__)
     for name, value in found.items():
         print(f"{options[name].title}: {value}", file=sys.stderr)
     return found
@@ -298,7 +306,7 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
 
 def _refuse(error: UserError, as_json: bool) -> int:
     """Print why nothing was started; the exit code."""
-    sys.stderr.write(f"{error.message}\n{error.hint}\n")
+    sys.stderr.write(CODE.sub(r"\1", f"{error.message}\n{error.hint}\n"))
     if as_json:
         outcome = {"status": "refused", "message": error.message, "hint": error.hint}
         sys.stdout.write(json.dumps(outcome, ensure_ascii=False) + "\n")
@@ -335,7 +343,7 @@ class Console:
         self._open_line = False
 
     def show(self, event: Event) -> None:
-        text = describe(event)
+        text = CODE.sub(r"\1", describe(event))
         if isinstance(event, Progress) and sys.stdout.isatty():
             sys.stdout.write(f"\r\033[K{text[:shutil.get_terminal_size().columns - 1]}")
             sys.stdout.flush()

@@ -13,7 +13,7 @@ from typing import get_args
 from core.jobs import control
 from core.jobs.checkpoint_names import resume_point
 from core.jobs.queue import Direction, move_in_queue
-from core.jobs.state import JobBoard
+from core.jobs.state import STATUS_TITLES, JobBoard
 from core.submission.job_subjects import subject
 from core.workspace import Workspace
 from scripts.command import actions_parser, exit_with, run_in_workspace
@@ -80,7 +80,7 @@ def _list(board: JobBoard, *, as_json: bool) -> None:
                               "reason": state.reason, "message": state.message}, ensure_ascii=False))
         else:
             about = "; ".join(part for part in (subject(state), state.reason or state.message) if part)
-            print(f"{state.status:9} {state.job.device:5} {state.id}  {about}".rstrip())
+            print(f"{STATUS_TITLES[state.status]:11} {state.job.device:5} {state.id}  {about}".rstrip())
     if not queue and not ended and not as_json:
         print("There are no jobs in this workspace.")
 

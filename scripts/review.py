@@ -20,6 +20,7 @@ from typing import Any
 from core.dataset import review
 from core.dataset.clip_index import IndexedClip, SpeakerSummary
 from core.dataset.review import ReviewDecision
+from core.jobs.reporter import duration_text
 from core.workspace import Workspace
 from scripts.command import exit_with, run_in_workspace, run_verb, script_parser
 
@@ -87,7 +88,7 @@ def _do(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
 def _print_speakers(found: SpeakerSummary) -> None:
     print(f"{found.count} speakers, {found.alone} of them with one clip, which has no other to be its prompt.")
     for one in (*found.largest, *found.some_alone)[:_SPEAKERS_SHOWN]:
-        print(f"    {one.seconds / 3600:8.2f} h  {one.clips:>6}  {one.name}")
+        print(f"    {duration_text(one.seconds):>10}  {one.clips:>6}  {one.name}")
     if (more := found.count - _SPEAKERS_SHOWN) > 0:
         print(f"    and {more} more")
 

@@ -15,6 +15,7 @@ from core.jobs.reporter import pluralize, size_text
 from core.jobs.state import JobState
 from core.library.catalog import run_checkpoint
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER, read
+from core.workspace import free_name
 from ui import job_views, records, verb_form
 from ui.form import parse
 from ui.job_views import result_fact
@@ -114,9 +115,10 @@ def _chosen(page: Page, view: View) -> str:
 
 
 def _suggested_name(page: Page, view: View) -> object:
-    """The extension of the chosen run."""
+    """The extension of the chosen run, with a number where an export has that name."""
     state = view.job(_chosen(page, view).partition(":")[2])
     name = str(state.job.settings["extension"] if state else ExportOptions.model_fields["export"].default)
+    name = free_name(name, page.workspace.list_exports().__contains__)
     return verb_form.suggest_value(view.values["export.name"], name, verb_form.generated_names(page.workspace))
 
 
@@ -141,7 +143,7 @@ def _proof_job(view: View, reference: str) -> JobState | None:
 def not_proven_view(reference: str, job: JobState | None) -> Html:
     """What stands in the place of a certificate that is not complete."""
     how = ("Its certificate is being computed." if job and job.alive else
-           f"Press Compute certificate, or python -m scripts.certify --run {reference}.")
+           "Press Compute certificate.")
     return div("verdict unsure", element("strong", "Not proven yet"),
                paragraph(f"This run can be used: listen to it, export it. {how}"))
 

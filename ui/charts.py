@@ -57,10 +57,11 @@ def ticks(low: float, high: float, wanted: int = 4) -> list[float]:
     if not high > low:
         return [low]
     rough = (high - low) / wanted
-    scale = 10.0 ** math.floor(math.log10(rough))
+    power = math.floor(math.log10(rough))
+    scale = 10.0 ** power
     step = next(factor * scale for factor in (1, 2, 2.5, 5, 10) if factor * scale >= rough * 0.999)
     first = math.ceil(low / step - 1e-9)
-    return [round(index * step, 10) for index in range(first, math.floor(high / step + 1e-9) + 1)]
+    return [round(index * step, 1 - power) for index in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
 def chart(title: str, series: Sequence[Series], *, x_most: float | None = None, y_percent: bool = False,
@@ -84,13 +85,14 @@ def chart(title: str, series: Sequence[Series], *, x_most: float | None = None, 
     heights = [f"{box.down(y) * _HEIGHT:.2f}" for y in marks]
     grid = [element("line", x1="0", x2=f"{_WIDTH:g}", y1=height, y2=height, class_="rule") for height in heights]
     labels = [span("y-label", name, style=f"top:{box.down(y):.2%}") for y, name in zip(
-        marks, _distinct_labels([box.value(y) for y in marks], y_percent), strict=True)]
+        marks, tick_labels([box.value(y) for y in marks], y_percent), strict=True)]
     lines = (_line(one, box) for one in drawn)
     drawing = element("svg", *grid, *lines, viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", preserveAspectRatio="none",
                       role="img", aria_label=f"{title}; last: {', '.join(_last(one, box, y_percent) for one in named)}")
     x_marks = [x for x in ticks(box.left, box.right) if box.across(x) <= 0.84]
     return div("chart", caption, div("plot", drawing, _dots(drawn, box), *labels),
-               div("x-labels", *(span("x-label", f"{x:g}", style=f"left:{box.across(x):.2%}") for x in x_marks),
+               div("x-labels", *(span("x-label", name, style=f"left:{box.across(x):.2%}")
+                                  for x, name in zip(x_marks, tick_labels(x_marks), strict=True)),
                    span("x-name", x_name)))
 
 
@@ -177,14 +179,15 @@ def _dots(series: Sequence[Series], box: _Box) -> Html:
     ))
 
 
-def _distinct_labels(values: Sequence[float], percent: bool) -> list[str]:
-    """The values with as many digits as make them distinct."""
+def tick_labels(values: Sequence[float], percent: bool = False) -> list[str]:
+    """The values of an axis with as many digits as are needed to read every one of them exactly."""
+    scaled = [100 * value for value in values] if percent else list(values)
     names: list[str] = []
-    for digits in range(6):
-        names = [f"{value:.{digits}%}" if percent else f"{value:.{digits + 4}g}" for value in values]
-        if len(set(names)) == len(set(values)):
+    for digits in range(6, 17):
+        names = [f"{value:.{digits}g}" for value in scaled]
+        if all(math.isclose(float(name), value, rel_tol=1e-12) for name, value in zip(names, scaled, strict=True)):
             break
-    return names
+    return [f"{name}%" for name in names] if percent else names
 
 
 def dataset_charts(found: DatasetPlots) -> Html:
@@ -202,13 +205,15 @@ def histogram(one: Histogram) -> Html:
         return div("chart", div("chart-head", element("h4", one.title)),
                    paragraph(f"None of {one.among:,} clips.", class_="small"))
     step = (one.high - one.low) / len(one.counts)
-    titles = [f"{_short(one.low + at * step)} to {_short(one.low + (at + 1) * step)} {one.unit}: "
+    digits = max(0, -math.floor(math.log10(step)))  # that tell one edge from the next
+    titles = [f"{one.low + at * step:.{digits}f} to {one.low + (at + 1) * step:.{digits}f} {one.unit}: "
               f"{pluralize(count, 'clip')}" for at, count in enumerate(one.counts)]
     across = (one.median - one.low) / (one.high - one.low)
     median = element("line", x1=f"{_WIDTH * across:.1f}", x2=f"{_WIDTH * across:.1f}", y1="0", y2=f"{_HEIGHT:g}",
                      class_="median")
-    labels = [span("x-label", _short(value), style=f"left:{(value - one.low) / (one.high - one.low):.1%}")
-              for value in ticks(one.low, one.high)]
+    marks = ticks(one.low, one.high)
+    labels = [span("x-label", name, style=f"left:{(value - one.low) / (one.high - one.low):.1%}")
+              for value, name in zip(marks, tick_labels(marks), strict=True)]
     of = f"{drawn:,} of {one.among:,} clips; " if one.among else ""
     head = div("legend", span("key", f"{of}median {_short(one.median)} {one.unit}"))
     return div("chart", div("chart-head", element("h4", one.title), head),

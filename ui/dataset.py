@@ -16,7 +16,7 @@ from core.sources.source_preview import ValidationReport
 from core.text import text_rules
 from ui import clip_review, job_views, long_audio, records, verb_form
 from ui.live import View
-from ui.markup import NOTHING, Html, div, element, join, paragraph, table
+from ui.markup import NOTHING, Html, div, element, join, paragraph, table, with_code
 from ui.page import Page
 
 _SHOWN_FINDINGS, _MOST_FINDINGS = 5, 80  # in the open, and with those in a fold
@@ -79,9 +79,9 @@ def preview(source: str, language: str) -> Html:
     source, language = str(source or "").strip(), str(language or "").strip().lower()
     lines = source_preview.preview(source, language)
     question = source_preview.script_question(source, language) if lines and language else ""
-    asked = div("notice wait", element("strong", question), paragraph(
+    asked = div("notice wait", element("strong", with_code(question)), paragraph(
         "Is the language right? “Accept any script” imports the texts as they are."))
-    return join((div("notice info", *(paragraph(line) for line in lines)) if lines else NOTHING,
+    return join((div("notice info", *(paragraph(with_code(line)) for line in lines)) if lines else NOTHING,
                  asked if question else NOTHING))
 
 
@@ -116,7 +116,7 @@ def report_view(report: ValidationReport) -> Html:
     if report.dropped:
         removed = ", ".join(f"{character} {count} times" for character, count in report.dropped.items())
         parts.append(paragraph(f"Punctuation removed by normalisation: {removed}.", class_="small"))
-    found = [(job_views.level_badge(level), one.where, one.message)
+    found = [(job_views.level_badge(level), one.where, with_code(one.message))
              for level, listed in (("error", report.errors), ("warning", report.warnings)) for one in listed]
     if not found:
         return join((*parts, job_views.notice("No problems found.", "good")))

@@ -6,8 +6,10 @@ import gradio as gr
 
 from config.schema import ExtendOptions
 from core.library import model_info
+from core.submission import requirements
 from core.text import row_sources
 from core.text.row_sources import SpelledRowCounts
+from core.workspace import free_name
 from ui import verb_form
 from ui.live import View
 from ui.page import Page
@@ -19,9 +21,10 @@ def build(page: Page) -> None:
                          "base stay bit-identical.")
 
     def name(view: View) -> str:
-        """The tokenizer's name, so that both are called the same."""
-        return view.values["extend.tokenizer"] or verb_form.tokenizer_name(
-            page.workspace, view.values["extend.model"], "")
+        """The tokenizer's name, so that both are called the same, or one with a number where that is taken."""
+        of = [view.values[f"extend.{field}"] for field in ("tokenizer", "initialisation", "seed")]
+        name = of[0] or verb_form.tokenizer_name(page.workspace, view.values["extend.model"], "")
+        return free_name(name, lambda one: requirements.is_other_extension(page.workspace, one, *of))
 
     def initialisation_info(view: View) -> object:
         about, tokenizer = ExtendOptions.model_fields["initialisation"].description, view.values["extend.tokenizer"]

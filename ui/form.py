@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from config.arguments import flags, to_arguments
 from config.errors import UserError
-from config.loading import plain_fault
+from config.loading import plain_faults
 from config.schema import GROUPS, Options
 from core.jobs.verbs import VERBS
 
@@ -189,13 +189,9 @@ def parse(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions
     try:
         return model.model_validate(nested)
     except ValidationError as error:
-        titles = {entry.name: entry.title for entry in entries(model)}
-        faults = [
-            f"{titles.get(name := '.'.join(str(part) for part in fault['loc']), name)}: "
-            f"{plain_fault(fault['msg'], fault['input'])}"
-            for fault in error.errors()
-        ]
-        raise UserError(" ".join(f"{fault}." for fault in faults), "Correct these values and try again.") from error
+        titles = {".".join(flag.path): flag.field.title for flag in flags(model) if flag.field.title}
+        faults, hint = plain_faults(error, titles)
+        raise UserError(" ".join(f"{fault}." for fault in faults), hint) from error
 
 
 def command_line(verb: str, options: Options, workspace: Path) -> str:

@@ -14,17 +14,12 @@ from config.languages import language_name as language_name
 from core.jobs.events import MAX_TIME, Progress
 from core.jobs.job import NO_DEVICE
 from core.jobs.reporter import duration_text, memory_text, pluralize, size_text
-from core.jobs.state import JobState
+from core.jobs.state import STATUS_TITLES, JobState
 from core.jobs.verbs import VERBS
 from core.submission.job_subjects import subject
-from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span, table
+from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span, table, with_code
 
 VERB_TITLES: Mapping[str, str] = {name: verb.title for name, verb in VERBS.items()}
-STATUS_TITLES: Mapping[str, str] = {
-    "created": "not started", "queued": "starting", "waiting": "waiting", "running": "running",
-    "stopping": "stopping", "finished": "finished", "stopped": "stopped", "failed": "failed", "crashed": "crashed",
-    "skipped": "not started",
-}
 STAGE_TITLES: Mapping[str, str] = {
     "align": "Aligning text", "certificate": "Computing certificate", "check": "Checking data",
     "check what is here": "Checking existing files", "compare": "Comparing tensors", "compile": "Compiling the model",
@@ -64,7 +59,8 @@ _RESULT_TITLES: Mapping[str, str] = {
     "train_seconds": "Training time", "seconds": "Time", "seconds_a_step": "Time of a step",
     "duration_s": "Duration",
     "real_time_factor": "Real-time factor", "megabytes": "Size", "bytes": "Size", "bytes_fetched": "Downloaded",
-    "minutes": "Duration", "level_db": "Level", "error": "CER", "ready": "Ready to train",
+    "minutes": "Duration", "minutes_recorded": "Recorded", "level_db": "Level", "error": "CER",
+    "ready": "Ready to train",
     "features_alike": "Codes equal to the cache", "checkpoint": "Checkpoint size", "spoken_s": "Synthesized",
     "memory_bytes": "Memory", "training": "Estimated training time", "too_long": "Clips too long",
     "recordings_cer": "CER of original recordings",
@@ -72,7 +68,8 @@ _RESULT_TITLES: Mapping[str, str] = {
 }
 _WHEN = {"recordings": "original recordings"}
 _SHARES = ("unknown_rate_before", "unknown_rate", "features_alike")
-_DURATIONS = {"minutes": 60.0, "duration_s": 1.0, "seconds": 1.0, "train_seconds": 1.0}  # by name the seconds of one
+_DURATIONS = {"minutes": 60.0, "minutes_recorded": 60.0, "duration_s": 1.0, "seconds": 1.0, "train_seconds": 1.0}
+"""By name the seconds of one."""
 _UNITS = {"seconds_a_step": "s", "level_db": "dB", "spoken_s": "s"}
 
 
@@ -272,30 +269,44 @@ def _titles_of_flags() -> Mapping[str, str]:
             if flag.field.title}
 
 
+_FLAG = r"--[a-z][\w-]*(?: (?!(?:and|or|with|to|out|leaves|compares)\b)[\w:@./][\w:@./-]*(?<=[\w:@/]))?"
+"""A flag, and its value where one follows."""
+_FLAGS = rf"{_FLAG}(?: {_FLAG})*"
+_COMMAND = r"(?:python -m )?scripts\.\w+(?:[^;().]|\.(?!\s|$))*?"
+_SAID_TWICE = re.compile(rf"(?<![\w.])(?:{_COMMAND}|{_FLAGS}); on the page: ")
+"""What a terminal needs, in front of its words for the page."""
+_TAB_OR_COMMAND = re.compile(rf"(\b[A-Z]\w+ tab), or {_COMMAND}(?=[;)]|\.\s|\.?$)")
+
+
 def on_page(text: str) -> str:
-    """`text` with the labels of fields and buttons in place of flags and commands."""
+    """`text` with the labels of fields and tabs in place of flags and commands.
+
+    Of `COMMAND; on the page: PLACE` and of `PLACE tab, or COMMAND` the place is left.
+    """
     def command(found: re.Match[str]) -> str:
         tab = VERBS[found[1]].tab.capitalize() if found[1] in VERBS else ""
         return f"{tab} tab, {found[2].strip()}" if tab and found[2] else f"the {tab} tab" if tab else found[0]
 
-    def flag(found: re.Match[str]) -> str:
-        title, value = _titles_of_flags().get(found[1]), found[2] or ""
+    def fields(found: re.Match[str]) -> str:
+        return ", ".join(field(*one.partition(" ")) for one in re.findall(_FLAG, found[0]))
+
+    def field(name: str, _space: str, value: str) -> str:
+        title = _titles_of_flags().get(name)
         if title is None:
-            return found[0]
-        given = "" if not value or value.strip().isupper() else f":{value}"
-        return f"“{title}”{given}"
+            return f"{name} {value}".rstrip()
+        return f"“{title}”: {value}" if value and not value.isupper() else f"“{title}”"
 
     if "--" not in text and "scripts." not in text or "torchrun" in text:
         return text
-    text = text.replace("--resume", "Resume")
-    text = re.sub(r"python -m scripts\.(\w+)((?: --[a-z][\w-]*(?: [^\s;,)]+)?)*)", command, text)
-    value = r"(?: (?!(?:and|or|with|to|out|leaves|compares)\b)[\w:@./-]*[\w:@/])?"
-    return re.sub(rf"`?(--[a-z][\w-]*)({value})`?", flag, text)
+    text = _SAID_TWICE.sub("", text.replace("--resume", "Resume"))
+    text = _TAB_OR_COMMAND.sub(r"\1", text)
+    text = re.sub(rf"python -m scripts\.(\w+)((?: {_FLAG})*)", command, text)
+    return re.sub(rf"`?(?<![\w-])({_FLAGS})`?", fields, text)
 
 
 def notice(message: object, tone: str = "info", job: str = "") -> Html:
     """One line that says what just happened; one of a living `job` is shown as long as that lives (`living_jobs`)."""
-    return div(f"notice {tone}", escape(message), role="status", data_job=job or None)
+    return div(f"notice {tone}", with_code(message), role="status", data_job=job or None)
 
 
 def living_jobs(states: Sequence[JobState]) -> Html:
@@ -306,8 +317,8 @@ def living_jobs(states: Sequence[JobState]) -> Html:
 
 def fault(message: str, hint: str = "") -> Html:
     """An error and what to do about it."""
-    return div("notice bad", element("strong", on_page(message)), paragraph(on_page(hint)) if hint else NOTHING,
-               role="alert")
+    return div("notice bad", element("strong", with_code(on_page(message))),
+               paragraph(with_code(on_page(hint))) if hint else NOTHING, role="alert")
 
 
 def job_deleted(name: str) -> Html:
@@ -334,14 +345,14 @@ def plan(lines: Sequence[str], title: str = "What will change") -> Html:
     """What a job will do."""
     if not lines:
         return NOTHING
-    return div("plan", element("strong", title), element("ul", *(element("li", line) for line in lines)))
+    return div("plan", element("strong", title), element("ul", *(element("li", with_code(line)) for line in lines)))
 
 
 def warnings(messages: Sequence[str]) -> Html:
     """The first six warnings, and the number of the others."""
     if not messages:
         return NOTHING
-    items = [element("li", on_page(message)) for message in messages[:6]]
+    items = [element("li", with_code(on_page(message))) for message in messages[:6]]
     if len(messages) > 6:
         items.append(element("li", f"and {len(messages) - 6} more, in the log"))
     return element("ul", *items, class_="warnings")
@@ -413,7 +424,7 @@ def about(state: JobState) -> Html:
 
 def _status_paragraph(state: JobState) -> Html:
     """Nothing for a failed job: `failure` shows its message."""
-    return NOTHING if state.status in ("failed", "crashed") else paragraph(status_line(state), class_="now")
+    return NOTHING if state.status in ("failed", "crashed") else paragraph(with_code(status_line(state)), class_="now")
 
 
 def failure(state: JobState) -> Html:
@@ -422,9 +433,8 @@ def failure(state: JobState) -> Html:
         return NOTHING
     trace = (element("details", element("summary", "Traceback"), element("pre", state.traceback))
              if state.traceback else NOTHING)
-    return div("notice bad", element("strong", on_page(readable(state.message))),
-               paragraph(on_page(readable(state.hint))), trace,
-               role="alert")
+    return div("notice bad", element("strong", with_code(on_page(readable(state.message)))),
+               paragraph(with_code(on_page(readable(state.hint)))), trace, role="alert")
 
 
 def chain_view(states: Sequence[JobState], notes: Mapping[str, str] | None = None) -> Html:
@@ -489,7 +499,7 @@ def history_view(states: Sequence[JobState], most: int = 60) -> Html:
     for state in states[:most]:
         plain = state.alive or (state.status == "finished" and not ended_by_time_limit(state))
         rows.append((VERB_TITLES[state.verb], subject(state), badge(state), clock(state.job.created),
-                     duration_text(state.seconds) if state.started_at else "–", "" if plain else status_line(state),
-                     span("id", state.id)))
+                     duration_text(state.seconds) if state.started_at else "–",
+                     "" if plain else with_code(status_line(state)), span("id", state.id)))
     more = paragraph(f"{len(states) - most} older jobs are not shown.") if len(states) > most else NOTHING
     return join((table(("Job", "About", "Status", "Created", "Time", "Outcome", "Id"), rows), more))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
+from config.errors import CODE
+
 _EMPTY = ("img", "br", "wbr")
 
 
@@ -23,6 +25,14 @@ def escape(value: object) -> Html:
 def join(parts: Iterable[object], separator: str = "") -> Html:
     """All parts, escaped where needed."""
     return Html(separator.join(escape(part) for part in parts))
+
+
+def with_code(text: object) -> Html:
+    """`text` as HTML, with what stands between backticks as code."""
+    if isinstance(text, Html):
+        return text
+    parts = CODE.split(str(text))  # every second one was marked
+    return join(element("code", part) if number % 2 else part for number, part in enumerate(parts))
 
 
 def element(name: str, *children: object, **attributes: object) -> Html:

@@ -18,7 +18,7 @@ from core.sources.base_models import licence_lines
 from ui import job_views, verb_form
 from ui.form import parse
 from ui.live import View
-from ui.markup import NOTHING, Html, div, element, join, paragraph, span
+from ui.markup import NOTHING, Html, div, element, join, paragraph, span, with_code
 from ui.page import Page
 
 _CHOICES = ("variant", "folder", "save_as", "revision", "accept_licence")
@@ -117,7 +117,7 @@ def family_card(family: CatalogEntry, downloaded: Sequence[str]) -> Html:
     terms = [] if family.variants else [
         ("Languages", family.languages), ("Licence", family.licence), ("Size", family.size)]
     return div("family-card", div("ends", element("h3", family.title), state), paragraph(family.what), _terms(terms),
-               paragraph(family.note, class_="small"))
+               paragraph(with_code(family.note), class_="small"))
 
 
 def _terms(pairs: Sequence[tuple[str, str]]) -> Html:

@@ -31,7 +31,7 @@ from core.library.reference_voices import SPEAKER
 from core.sources import source_preview
 from core.submission import job_chains, requirements
 from core.text import text_rules
-from core.workspace import KINDS, Workspace
+from core.workspace import KINDS, Workspace, free_name
 from ui import dataset as dataset_tab
 from ui import job_views, records, verb_form
 from ui.charts import chart
@@ -286,7 +286,7 @@ def _build_own(page: Page) -> _OwnFields:
         source, code = source or "", _code_of(language)
         question = bool(source.strip() and code) and source_preview.script_question(source.strip(), code)
         return [dataset_tab.preview(source, code), gr.update(visible=bool(question)),
-                name or free_name(page.workspace, suggested_name(source, code))]
+                name or free_name(suggested_name(source, code), page.workspace.list_datasets().__contains__)]
 
     def take(files: Sequence[str] | str | None, language: str, name: str) -> Sequence[object]:
         found, saved, remaining = dataset_tab.save_upload(page, files, _code_of(language))
@@ -308,12 +308,6 @@ def suggested_name(source: str, language: str = "") -> str:
     if path.parent.name == Path(KINDS["upload"]).name:
         name = job_views.language_name(language).lower() if language else ""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:60]
-
-
-def free_name(workspace: Workspace, name: str) -> str:
-    """`name`, or that and a number where a dataset has it."""
-    taken = set(workspace.list_datasets())
-    return next(one for one in chain((name,), (f"{name}-{number}" for number in count(2))) if one not in taken)
 
 
 def own_recordings(workspace: Workspace, model: str, source: str, name: str, language: str,

@@ -13,7 +13,7 @@ import gradio as gr
 
 from config.errors import UserError
 from core.jobs.reporter import pluralize, size_text
-from core.jobs.state import JobBoard, JobState
+from core.jobs.state import STATUS_TITLES, JobBoard, JobState
 from core.library import catalog
 from core.sources import source_preview
 from core.submission import storage
@@ -256,7 +256,7 @@ def items_view(found: Inventory | None, workspace: Workspace, view: View) -> Htm
         return job_views.empty(f"{TITLES.get(kind, kind)}: none.")
     states = {state.id: state for state in view.jobs}
     rows = [(item.name, about(workspace, item, states), size_text(usage.size),
-             size_text(usage.freed) if usage.freed != usage.size else "", job_views.clock(usage.changed),
+             size_text(usage.freed), job_views.clock(usage.changed),
              users_line(found, item)) for item, usage in listed[:MOST_LISTED]]
     rest = len(listed) - MOST_LISTED
     more = paragraph(f"{rest} smaller ones are not shown; python -m scripts.storage list --kind {kind} --all prints "
@@ -276,7 +276,7 @@ def about(workspace: Workspace, item: Item, states: dict[str, JobState]) -> str:
     if item.kind == "run" and item.name in states:
         state = states[item.name]
         return (f"{job_views.VERB_TITLES[state.verb]}, {subject(state)} "
-                f"({job_views.STATUS_TITLES[state.status]})")
+                f"({STATUS_TITLES[state.status]})")
     if item.kind == "dataset":
         found = records.dataset(workspace, item.name)
         clips = pluralize(found.clips, "clip") if found.clips is not None else ""

@@ -9,15 +9,15 @@ from pathlib import Path
 import gradio as gr
 
 from config.errors import UserError
-from config.loading import parse_options
 from config.schema import NO_RULES, CompareTokenizersOptions, TokenizerOptions
 from core.jobs.reporter import duration_text
 from core.jobs.state import JobState
 from core.text import pasted_text, text_rules
 from core.text.script_coverage import MIN_OCCURRENCES, CharacterCount, ScriptBlock
 from core.text.tokenizer_comparison import BASE, TokenizerCandidate, TokenizerComparison
+from core.workspace import free_name
 from ui import job_views, records, rules, verb_form
-from ui.form import OptionsForm
+from ui.form import OptionsForm, parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span, table
 from ui.page import Page
@@ -46,8 +46,7 @@ def build(page: Page) -> None:
                 page, "tokenizer", "Build tokenizer", first=("model", "dataset", "tokenizer", "merges", "rules"),
                 choices=choices,
                 suggested={"tokenizer": (
-                    lambda view: verb_form.tokenizer_name(page.workspace, view.values["tokenizer.model"],
-                                                          view.values["tokenizer.dataset"]),
+                    lambda view: verb_form.free_tokenizer_name(page.workspace, view),
                     lambda view: verb_form.generated_names(page.workspace, view.jobs))})
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="tokenizer-result")
@@ -135,7 +134,7 @@ def lab_options(page: Page, values: Mapping[str, str], *, keep: bool) -> Compare
     No rules in the form means none here too, as for the tokenizer itself.
     """
     text, most = pasted_text_path(page, values["text"], keep=keep), values["sentences"]
-    return parse_options(CompareTokenizersOptions, {
+    return parse(CompareTokenizersOptions, {
         **values, "rules": values["rules"] or NO_RULES, "byte_fallback": values["byte_fallback"] == "True",
         "text": text,
         "sizes": tuple(values["sizes"].replace(",", " ").split()), "sentences": int(float(most)) if most else 0})
@@ -197,7 +196,7 @@ def recommended_options(page: Page, report: TokenizerComparison) -> TokenizerOpt
     assert best is not None
     name = verb_form.tokenizer_name(page.workspace, report.model, report.dataset)
     if name in page.workspace.list_tokenizers():
-        name = f"{name}-{best.name}"[:64]
+        name = free_name(f"{name}-{best.name}"[:64], page.workspace.list_tokenizers().__contains__)
     how = {"tokenizer_file": report.own} if best.name == "own" else {"algorithm": best.algorithm,
                                                                      "merges": best.merges_asked}
     return TokenizerOptions.model_validate({

@@ -17,7 +17,7 @@ from core.jobs import checkpoint_names, control
 from core.jobs.events import Step
 from core.jobs.job import load_job
 from core.jobs.reporter import duration_text, memory_text, size_text
-from core.jobs.state import JobState
+from core.jobs.state import STATUS_TITLES, JobState
 from core.library import model_info
 from core.library.model_info import FittedPreset
 from ui import job_views, records, run_views, verb_form
@@ -122,7 +122,7 @@ def selected_run(view: View) -> JobState | None:
 
 
 def run_choices(view: View) -> object:
-    titles = {job.id: f"{job_views.run_name(job)}, {job_views.STATUS_TITLES[job.status]}" for job in view.jobs
+    titles = {job.id: f"{job_views.run_name(job)}, {STATUS_TITLES[job.status]}" for job in view.jobs
               if job.verb == "train"}
     return gr.update(**view.choices("run", titles, selected_run(view)))
 

@@ -16,7 +16,7 @@ from gradio.blocks import Block
 
 from config.errors import UserError
 from config.loading import parse_options
-from config.schema import Options
+from config.schema import Options, TokenizerOptions
 from core.dataset import languages
 from core.jobs import control
 from core.jobs.job import Job, load_job
@@ -24,7 +24,8 @@ from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
 from core.library import catalog, model_info
 from core.library.catalog import CATALOG, CatalogEntry
-from core.workspace import Workspace
+from core.submission import requirements
+from core.workspace import Workspace, free_name
 from ui import job_views, records
 from ui.form import FieldGroup, OptionsForm, Value, build_form, command_line, same_value
 from ui.live import View
@@ -250,9 +251,9 @@ def suggest_value(current: str, wanted: Value, suggested: Iterable[Value]) -> ob
 
 
 def require_choices(verb: str, names: Sequence[str], values: Sequence[Value]) -> None:
-    """Raise `UserError` if a prerequisite is not chosen."""
+    """Raise `UserError` if a prerequisite is not chosen. What the verb makes gets a name, and is none."""
     for name, value in zip(names, values, strict=True):
-        if name in _PREREQUISITES and not str(value or "").strip():
+        if name in _PREREQUISITES and name not in VERBS[verb].makes and not str(value or "").strip():
             title = VERBS[verb].options.model_fields[name].title
             raise UserError(f"{title}: nothing is chosen.", _PREREQUISITES[name][2])
 
@@ -333,6 +334,13 @@ def tokenizer_name(workspace: Workspace, model: str, dataset: str) -> str:
     return f"{model_stem(workspace, model)}-{in_a_name(language or _FIRST_LANGUAGE)}"
 
 
+def free_tokenizer_name(workspace: Workspace, view: View) -> str:
+    """`tokenizer_name` for the choices of the form, with a number where other options made one of that name."""
+    wanted = {field: view.values[f"tokenizer.{field}"] for field in TokenizerOptions.model_fields}
+    return free_name(tokenizer_name(workspace, wanted["model"], wanted["dataset"]),
+                     lambda name: requirements.is_other_tokenizer(workspace, name, wanted, view.jobs))
+
+
 def in_a_name(languages: str) -> str:
     """Language codes joined by hyphens, for use in a name."""
     return languages.replace(",", "-")
@@ -353,8 +361,11 @@ def generated_names(workspace: Workspace, jobs: Sequence[JobState] = ()) -> set[
     models = {*(one.name for one in CATALOG), *workspace.list_models(),
               *("-".join((one.base, *one.codes)) for one in extendable(workspace, jobs))}
     codes = {_FIRST_LANGUAGE, *(in_a_name(one.language) for one in records.datasets(workspace))}
-    return {f"{model}-{code}" for model in models for code in codes} | {
+    names = {f"{model}-{code}" for model in models for code in codes} | {
         *workspace.list_tokenizers(), *workspace.list_extensions()}
+    taken = {*workspace.list_tokenizers(), *workspace.list_extensions(), *workspace.list_exports()}
+    numbered = {f"{name[:60]}-{number}" for name in names & taken for number in range(2, len(taken) + 2)}
+    return names | numbered
 
 
 def family_of_extension(workspace: Workspace, extension: str) -> CatalogEntry:

@@ -22,7 +22,7 @@ from core.jobs import checkpoint_names, locks
 from core.jobs.events import Queued, Renamed, Stopped, append_event
 from core.jobs.job import Job, choose_device
 from core.jobs.locks import FileLock
-from core.jobs.state import JobReader, JobState, Status
+from core.jobs.state import STATUS_TITLES, JobReader, JobState, Status
 
 _ROOT = Path(__file__).resolve().parents[2]
 WORKER_COMMAND = (sys.executable, "-m", "core.jobs.worker")
@@ -54,7 +54,8 @@ def use_checkpoint(job: Job, wanted: str) -> None:
     """Let `run:ID` of a finished training refer to its checkpoint `wanted` (a step or a name; empty: the best)."""
     now = read_state(job)
     if job.verb != "train" or now.status != "finished":
-        raise UserError(f"{job.id} is {now.status}: a checkpoint can be selected for a finished training only.",
+        raise UserError(f"{job.id} is {STATUS_TITLES[now.status]}: a checkpoint can be selected for a finished "
+                        "training only.",
                         f"Let it finish. Any checkpoint can be used as run:{job.id}@STEP meanwhile.")
     checkpoint_names.set_choice(job.directory, wanted)
 
@@ -93,14 +94,15 @@ def enqueue(job: Job, *, resuming: bool = False, restart: bool = False) -> FileL
         now = JobReader(job).state(worker_alive=False)
         if resuming and not now.resumable:
             raise UserError(
-                f"{job.id} cannot be resumed: it is {now.status}.",
+                f"{job.id} cannot be resumed: it is {STATUS_TITLES[now.status]}.",
                 "Only a job that was stopped, failed or crashed can be resumed; start a new one"
-                + (f", for example from its weights: --init-from run:{job.id} (on the Train tab: "
-                   f"{TrainOptions.model_fields['init_from'].title})."
+                + (f", for example from its weights: --init-from run:{job.id}; on the page: "
+                   f"{TrainOptions.model_fields['init_from'].title} on the Train tab."
                    if job.verb == "train" and now.status == "finished" else "."),
             )
         if not resuming and now.status != "created":
-            raise UserError(f"{job.id} has already run: it is {now.status}.", "Resume it, or start a new one.")
+            raise UserError(f"{job.id} has already run: it is {STATUS_TITLES[now.status]}.",
+                            "Resume it, or start a new one.")
         lock.write("")
         job.stop_file.unlink(missing_ok=True)
         append_event(job.journal, Queued(choose_device(job.verb, job.settings), restart))

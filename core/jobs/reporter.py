@@ -246,16 +246,18 @@ def memory_text(count: float) -> str:
 
 
 def duration_text(seconds: float | None) -> str:
-    """Such as `8 s`, `3 min 20 s` or `2 h 5 min`; `unknown` for None."""
+    """Such as `8 s`, `3 min 20 s` or `2 h 5 min`, rounded to the last unit that is shown; `unknown` for None."""
     if seconds is None or not math.isfinite(seconds):
         return "unknown"
     whole = round(max(0.0, seconds))
     if whole < 60:
         return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
+    if whole < 600:
+        minutes, rest = divmod(whole, 60)
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod((whole + 30) // 60, 60)
+    if not hours:
+        return f"{minutes} min"
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 

@@ -59,6 +59,12 @@ from data.durable_files import write_text
 
 Status = Literal["created", "queued", "waiting", "running", "stopping",
                  "finished", "stopped", "failed", "crashed", "skipped"]
+STATUS_TITLES: Mapping[Status, str] = {
+    "created": "not started", "queued": "starting", "waiting": "waiting", "running": "running",
+    "stopping": "stopping", "finished": "finished", "stopped": "stopped", "failed": "failed", "crashed": "crashed",
+    "skipped": "not started",
+}
+"""What people are shown; JSON has the status itself."""
 ALIVE: tuple[Status, ...] = ("queued", "waiting", "running", "stopping")
 RESUMABLE: tuple[Status, ...] = ("stopped", "failed", "crashed", "skipped")
 POSITION_FILE = "queue_position"

@@ -13,7 +13,7 @@ from config.errors import UserError, join_names
 from config.foreign import file_stamp
 from core.jobs.checkpoint_names import BEST, CHECKPOINTS, CHOICE, NAMES, pinned_names
 from core.jobs.job import load_job
-from core.jobs.state import JobBoard, JobReader, JobState
+from core.jobs.state import STATUS_TITLES, JobBoard, JobReader, JobState
 from core.library.records import read_model_record
 from core.workspace import Workspace, resolve_inside
 
@@ -276,7 +276,7 @@ def require_licences(of: CatalogEntry, chosen: ModelVariant, accepted: Collectio
         names = " ".join(f"{licence.name} ({licence.title}, {licence.url}): {licence.terms}" for licence in missing)
         options = " ".join(f"--accept-licence {licence.name}" for licence in missing)
         raise UserError(f"{of.title} has parts under licences that you have not accepted. {names}",
-                        f"Read them, then add {options}; on the page: tick the box that names them.")
+                        f"Read them, then accept them ({options}; on the page: tick the box that names them).")
 
 
 def model_name(of: CatalogEntry, chosen: ModelVariant) -> str:
@@ -431,7 +431,7 @@ def _checkpoint(workspace: Workspace, reference: str, name: str) -> ModelReferen
     saved = _checkpoints(state)
     if not saved:
         raise UserError(
-            f"The run {run!r} has no checkpoint ({state.status}).",
+            f"The run {run!r} has no checkpoint ({STATUS_TITLES[state.status]}).",
             "Let it train to its first checkpoint, or choose another run.",
         )
     pinned = pinned_names(state.job.directory)

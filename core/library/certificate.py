@@ -117,5 +117,5 @@ def read(path: Path) -> Certificate:
     """The certificate in `path`; `UserError` if there is none or it is damaged."""
     if not path.is_file():
         raise UserError(f"There is no certificate at {path}.",
-                        "Compute it: python -m scripts.certify; on the page: Certificate.")
+                        "Compute it: python -m scripts.certify; on the page: the Certificate tab.")
     return loading.read_record(path, Certificate, "It is damaged. Export the run again.")

@@ -520,6 +520,6 @@ def update_report(workspace: Workspace, evaluation: str) -> tuple[ListeningResul
     if (folder / evaluation_report.JSON).is_file():
         with locked(folder / "listening.lock", 30.0,
                     f"The report of {evaluation} is being written by another program.",
-                    "Show the results again: python -m scripts.listening_test results."):
+                    "Show the results again: python -m scripts.listening_test results; on the page: the Listen tab."):
             evaluation_report.replace_listening(folder, found)
     return found

@@ -22,6 +22,7 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import Options, TrainOptions
 from core.jobs.gpus import Gpu
+from core.jobs.reporter import duration_text
 from core.jobs.verbs import PRESET_ABOUT, read_preset
 from core.library import catalog, records, reference_voices
 from core.library.catalog import CatalogEntry, ModelReference
@@ -357,7 +358,7 @@ def preset_for_speech(speech: SpeechAmount) -> tuple[str, str]:
         return "demo", "No dataset says how much speech there is, so it is the smallest preset."
     hours = speech.seconds / 3600
     name = next(name for name in NAMES if hours < _about(name, _ANY)["hours"][1])
-    return name, f"Chosen by the dataset's {f'{hours:.1f} h' if hours >= 1 else f'{hours * 60:.0f} min'} of speech."
+    return name, f"Chosen by the dataset's {duration_text(speech.seconds)} of speech."
 
 
 def memory_class_for(gpus: Sequence[Gpu]) -> tuple[int | None, str]:

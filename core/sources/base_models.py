@@ -260,7 +260,7 @@ def _first_of_each(part: RepositoryPart, found: RepositoryFiles) -> dict[str, Re
             raise UserError(
                 f"{found.repository} has no {' or '.join(names)} at {found.commit[:12]}.",
                 "Try another --revision or HF_ENDPOINT, or give a folder with the files (--folder PATH; on the page: "
-                "Model).",
+                "Folder on the Model tab).",
             )
         files[part.path(name)] = found.file(name)
     return files

@@ -120,7 +120,8 @@ def call_with_retries(work: Callable[[], Answer], reporter: Reporter, retry: Ret
         except Interrupted as fault:
             if failures == retry.listing_attempts:
                 raise unreachable(what, fault, "Check the network and HF_ENDPOINT, then continue; or give a folder "
-                                               "with the files (--folder PATH; on the page: Model).") from None
+                                               "with the files (--folder PATH; on the page: Folder on the Model "
+                                               "tab).") from None
             until = time.monotonic() + retry.wait_s(failures, fault.wait_s)
             while time.monotonic() < until:
                 check_stop(reporter, _STOPPED)

@@ -119,7 +119,8 @@ class Hub:
 
     @property
     def _without_hub(self) -> str:
-        own = {"model": "--folder PATH; on the page: Model", "dataset": "--source PATH; on the page: Source"}
+        own = {"model": "--folder PATH; on the page: Folder on the Model tab",
+               "dataset": "--source PATH; on the page: Source on the Data tab"}
         return f"a folder with the files ({self.local_option or own[self.kind]})"
 
     def list(self, repository: str, revision: str, timeout_s: float) -> RepositoryFiles:

@@ -22,7 +22,7 @@ from core.jobs.reporter import pluralize
 from core.library.segments import PREFIX
 from core.sources.archives import is_archive, packed_files, unpack_archive
 from core.workspace import BIN, KINDS, Workspace
-from data.importers import KNOWN_FORMS, SkippedRow, import_source
+from data.importers import WANTED, SkippedRow, import_source
 from data.validation import ValidationReport as ValidationReport
 
 REPORT_FILE = "report.json"
@@ -142,7 +142,7 @@ def _unread(source: str) -> str:
         packed = pluralize(len(archives), "archive") if archives else pluralize(len(tables), "table")
         return f"{path.name} has recordings in {packed}: it is unpacked and recognised when the preparation starts."
     if len(path.parts) < 3:
-        raise UserError(f"{path} is no folder of recordings.", f"Lisan knows {KNOWN_FORMS}.")
+        raise UserError(f"{path} is no folder of recordings.", WANTED)
     return ""
 
 

@@ -265,7 +265,7 @@ def _recovery_hint(choice: RecogniserChoice, language: str, folder: Path | None,
         option = f" --recogniser-language {choice.recogniser_language}" if choice.recogniser_language else ""
         return (f"{fetch} it again by the check of a training that names it (python -m scripts.preflight --dataset "
                 f"{choice.dataset} --extension {choice.extension} --recogniser {name}{option}; on the page: "
-                "Train, Preflight check), and do this again.")
+                "Preflight check on the Train tab), and do this again.")
     adapter = f"adapter.{recogniser_language_names(language, choice.recogniser_language)[0]}*.safetensors"
     include = [word for pattern in (*_WANTED, adapter) for word in ("--include", pattern)]  # of MMS one language
     exclude = [word for pattern in _UNWANTED for word in ("--exclude", pattern)]

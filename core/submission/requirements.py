@@ -6,7 +6,7 @@ Only files are read. What they do not say (the languages of a model that is not 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,7 @@ from core.library.reference_voices import SPEAKER
 from core.library.segments import PREFIX
 from core.sources import recognisers
 from core.sources.downloader import public_name
+from core.text import text_rules
 from core.workspace import Workspace
 from data import augmentation, manifest
 
@@ -63,6 +64,7 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
                                 "Choose another name: none is written over.")
         case PrepareOptions():
             check_new_dataset(workspace, options)
+            _check_rules(workspace, options.rules, "")
         case TrainOptions():
             _check_training(workspace, options)
         case CompareTokenizersOptions() | TokenizerOptions():
@@ -72,6 +74,11 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
                 spoken = base, model_info.added_languages(workspace, model)
             for language in _language_of(workspace, options.dataset).split(","):
                 languages.check_new(options.dataset, language, *spoken)
+            _check_rules(workspace, options.rules, options.dataset)
+            if isinstance(options, TokenizerOptions) and options.part == "all":
+                _check_new_tokenizer(workspace, options)
+        case ExtendOptions():
+            _check_new_extension(workspace, options)
         case ListeningTestOptions():
             listening.plan(evaluation_report.read(workspace.run(options.evaluation)), options)
         case ExportOptions():
@@ -114,6 +121,16 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             raise fault
         makers.append(found[-1])
     return tuple(dict.fromkeys(makers))
+
+
+def _check_rules(workspace: Workspace, names: str, dataset: str) -> None:
+    """Text rules must be there, and fit the languages of a dataset that is there."""
+    if names in ("", schema.NO_RULES):
+        return
+    if codes := _language_of(workspace, dataset) if dataset else "":
+        text_rules.for_languages(workspace, names, codes.split(","))
+    for name in filter(None, names.split(",")):
+        text_rules.load(workspace, name)
 
 
 def _check_named(options: Options) -> None:
@@ -256,6 +273,65 @@ def check_new_dataset(workspace: Workspace, options: PrepareOptions) -> None:
         if _makes(state, "dataset", name) and state.job.settings.get("source") not in (options.source, AS_IS):
             raise UserError(f"{state.id} is preparing a dataset named {name!r} from another source.",
                             "Choose another dataset name, or wait for that job.")
+
+
+_OF_A_TOKENIZER = ("model", "dataset", "variant_of", "algorithm", "merges", "rules", "tokenizer_file", "byte_fallback")
+"""The options that decide what a tokenizer holds."""
+
+
+def is_other_tokenizer(workspace: Workspace, name: str, wanted: Mapping[str, object],
+                       states: Iterable[JobState]) -> bool:
+    """Whether there is a tokenizer `name` that none of the finished jobs made with the `wanted` options.
+
+    What `wanted` lacks has its default; values may be those of the schema or their text.
+    """
+    fields = TokenizerOptions.model_fields
+
+    def content(values: Mapping[str, object]) -> list[str]:
+        return [str(values.get(field, fields[field].default)) for field in _OF_A_TOKENIZER]
+
+    return name in workspace.list_tokenizers() and not any(
+        state.verb == "tokenizer" and state.status == "finished"
+        and state.job.settings.get("tokenizer", fields["tokenizer"].default) == name
+        and content(state.job.settings) == content(wanted) for state in states)
+
+
+def _check_new_tokenizer(workspace: Workspace, options: TokenizerOptions) -> None:
+    """The name must be free, or that of a tokenizer with the same options; no living job may be about to take it."""
+    name, wanted, states = options.tokenizer, options.model_dump(), JobBoard(workspace).states()
+    if is_other_tokenizer(workspace, name, wanted, states):
+        raise UserError(f"There already is a tokenizer named {name!r}, which was not made with these options.",
+                        "Choose another tokenizer name.")
+    _check_not_being_made(states, "tokenizer", name, {**wanted, "part": "all"})
+
+
+def is_other_extension(workspace: Workspace, name: str, tokenizer: str, initialisation: str, seed: str) -> bool:
+    """Whether there is an extension `name` of another tokenizer, initialisation or seed, or one that is damaged."""
+    if name not in workspace.list_extensions():
+        return False
+    try:
+        there = records.read_record(workspace.extensions / name / records.EXTENSION, ExtensionRecord)
+    except UserError:
+        return True
+    return (there.tokenizer, there.initialisation, str(there.seed)) != (tokenizer, initialisation, seed)
+
+
+def _check_new_extension(workspace: Workspace, options: ExtendOptions) -> None:
+    """The name must be free, or that of an extension with the same options; no living job may be about to take it."""
+    name = options.extension
+    if is_other_extension(workspace, name, options.tokenizer, options.initialisation, str(options.seed)):
+        raise UserError(f"There already is an extension named {name!r}, which was not made with these options.",
+                        "Choose another extension name.")
+    _check_not_being_made(JobBoard(workspace).states(), "extension", name, options.model_dump())
+
+
+def _check_not_being_made(states: Iterable[JobState], kind: str, name: str, wanted: Mapping[str, object]) -> None:
+    """No living job may be about to make an artefact `name` with other options."""
+    for state in states:
+        if state.alive and _makes(state, kind, name) and any(
+                state.job.settings.get(field, value) != value for field, value in wanted.items()):
+            raise UserError(f"{state.id} is making the {kind} {name!r} with other options.",
+                            f"Choose another {kind} name, or wait for that job.")
 
 
 def _check_new_export(workspace: Workspace, name: str) -> None:

@@ -359,7 +359,8 @@ def delete(workspace: Workspace, item: Item, board: JobBoard | None = None,
         if item.name not in _names(path.parent):
             there = [one.name for one in list_items(workspace) if one.kind == item.kind]
             raise UserError(f"There is no {item.kind} named {item.name!r} in {path.parent} "
-                            f"(there: {join_names(there)}).", "List what is stored: python -m scripts.storage list.")
+                            f"(there: {join_names(there)}).",
+                            "List what is stored: Storage tab, or python -m scripts.storage list.")
         check_unused(workspace, item, before := board.states(), dependencies)
         lock = None
         if item.kind == "run" and path.is_dir() and (lock := FileLock.acquire(path / "lock")) is None:
@@ -416,7 +417,7 @@ def find_deleted(workspace: Workspace, reference: str) -> BinEntry:
         if reference in (entry.reference, entry.item.reference):
             return entry
     raise UserError(f"{reference!r} is not in the bin (there: {join_names([one.reference for one in there])}).",
-                    "List it: python -m scripts.storage list.")
+                    "List it: Storage tab, or python -m scripts.storage list.")
 
 
 def empty_bin(workspace: Workspace, reference: str = "") -> int:

@@ -66,7 +66,8 @@ class Pieces:
         except (OSError, ValueError) as error:
             raise UserError(
                 f"No learned pieces could be read from {path}: {error}.",
-                "Learn them first (python -m scripts.tokenizer train), with the same tokenizer name.",
+                "Learn them first (python -m scripts.tokenizer train; on the page: Part on the Tokenizer tab), "
+                "with the same tokenizer name.",
             ) from error
 
 

@@ -12,10 +12,12 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from config import foreign
 from config.errors import UserError
+from config.languages import code_of
 from config.text_rules import TextRules, parse_rules
 from core.workspace import Workspace, resolve_inside
 from data.durable_files import write_text
@@ -97,9 +99,11 @@ def read(workspace: Workspace, name: str) -> str:
         return shipped.rules_text(name)
     path = _path(workspace, name)
     if not path.is_file():
-        own = ", ".join(_own(workspace)) or "none"
-        raise UserError(f"There are no text rules named {name!r} (your own: {own}).",
-                        f"These ship: {', '.join(shipped.rule_names())}.")
+        own = _own(workspace)
+        near = [*filter(ships, [code_of(name)]), *get_close_matches(name, (*own, *shipped.rule_names()), 3)]
+        raise UserError(f"There are no text rules named {name!r} (your own: {', '.join(own) or 'none'}).",
+                        (f"Near: {', '.join(near)}. " if near else "")
+                        + "List all: python -m scripts.rules; on the page: Text rules on the Tokenizer tab.")
     return _read_file(path)
 
 
@@ -234,7 +238,8 @@ def hint_unused_rules(dataset: PreparedDataset, chosen: str) -> str:
     if chosen or not texts:
         return ""
     return (f"{len(texts)} texts have digits, each of which becomes a token, such as in {texts[0][:60]!r}. The text "
-            f"rules {language!r} write them out as they are spoken: --rules {language}, or Text rules on the page.")
+            f"rules {language!r} write them out as they are spoken: --rules {language}; on the page: {language} under "
+            "Text rules.")
 
 
 def _language_of(workspace: Workspace, name: str) -> str:

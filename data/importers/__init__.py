@@ -1,7 +1,7 @@
 """Datasets of many formats as rows: the format is recognised, its reader parses it, recordings are looked up.
 
 Every row that cannot be used becomes a `SkippedRow` with its place and the reason. Texts stay as given. No recording is
-opened here. `KNOWN_FORMS` lists the formats.
+opened here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from config.errors import UserError, join_names
 from config.foreign import reading
-from data.importers.recognise import KNOWN_FORMS, TABLE_NAMES, recognise
+from data.importers.recognise import TABLE_NAMES, WANTED, recognise
 from data.importers.rows import (
     AUDIO_SUFFIXES,
     FILM_SUFFIXES,
@@ -30,7 +30,7 @@ from data.importers.rows import (
     unused_id,
 )
 
-__all__ = ["AUDIO_SUFFIXES", "FILM_SUFFIXES", "KNOWN_FORMS", "SOUND_SUFFIXES", "TABLE_NAMES", "ImportedSource",
+__all__ = ["AUDIO_SUFFIXES", "FILM_SUFFIXES", "SOUND_SUFFIXES", "TABLE_NAMES", "WANTED", "ImportedSource",
            "Reread", "SkippedRow", "SourceEntry", "SourceRow", "import_source", "is_audio", "safe_id", "unused_id"]
 
 _FIRST = 20  # entries whose texts are looked at

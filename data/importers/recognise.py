@@ -17,10 +17,8 @@ from config.errors import UserError
 from data.importers import corpora, public_corpora, sidecars, tables, text_files
 from data.importers.rows import COLUMNS, SPLIT_NAMES, ParsedItem, ParsedUtterance, RecordingLookup, is_audio
 
-KNOWN_FORMS = ("a table (CSV, TSV, JSON, JSONL, Parquet, Arrow) of audio and text; LJSpeech, Common Voice, "
-               "LibriSpeech, Kaldi, " + ", ".join(layout.title for layout in public_corpora.LAYOUTS) + "; recordings "
-               "with a text, JSON, subtitles (SRT, VTT), lyrics (LRC), Audacity labels, a TextGrid or an ELAN document "
-               "of the same name beside each")
+WANTED = ("Give a folder with recordings and a table of audio and text (CSV or JSON lines), or with a text or "
+          "subtitles of the same name beside each recording.")
 TABLE_NAMES = ("manifest.jsonl", "metadata.jsonl", "metadata.csv", "metadata.tsv", "metadata.txt", "metadata.json")
 _TABLE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".psv", ".list", ".txt")
 LONG = "Long recordings on the Data tab, or python -m scripts.segment and scripts.transcribe"
@@ -42,6 +40,7 @@ _UNREAD = {  # formats that are told by the suffix: what it is, and what helps
     ".trn": ("a transcript of THCHS-30, KsponSpeech or SCTK", _TO_TABLE),
     ".xlsx": ("a spreadsheet", "Save it as CSV (UTF-8)"), ".xls": ("a spreadsheet", "Save it as CSV (UTF-8)"),
     ".ods": ("a spreadsheet", "Save it as CSV (UTF-8)"), ".docx": ("a document of Word", _TO_TABLE),
+    ".pdf": ("a PDF document", _TO_TABLE),
     ".tfrecord": ("TensorFlow's TFRecord", _TO_FILES), ".tfrecords": ("TensorFlow's TFRecord", _TO_FILES),
     ".h5": ("HDF5", _TO_FILES), ".hdf5": ("HDF5", _TO_FILES), ".mdb": ("a database of LMDB", _TO_FILES),
     ".ark": ("an archive of Kaldi", _TO_FILES), ".npy": ("an array of NumPy", _TO_FILES),
@@ -74,7 +73,7 @@ def recognise(source: Path, language: str) -> tuple[Path, list[SourceForm]]:
             raise _nothing(folder)
         return folder, found
     if not source.is_file():
-        raise UserError(f"There is no dataset at {source}.", f"Lisan knows {KNOWN_FORMS}.")
+        raise UserError(f"There is no dataset at {source}.", "Give the path of a folder or file on this machine.")
     if is_audio(source.name) or source.suffix.lower() in sidecars.TIMED_SUFFIXES or (
             source.suffix.lower() == ".txt" and sidecars.kind_of(source).timed):
         return source.parent, [_pair(source, language)]
@@ -240,10 +239,11 @@ def _required(path: Path) -> SourceForm:
     first = next((line for _, line in text_files.lines(path) if line.strip()), None)
     if first is None:
         raise UserError(f"{path} has no rows.", "Write one recording a line: its audio file and its text.")
+    if path.suffix.lower() not in _SURE_TABLES and path.name not in TABLE_NAMES:
+        raise UserError(f"{path} is no table of audio and text.", WANTED)  # not quoted: it may be any file
     raise UserError(
         f"{path}, line 1 names no column for audio and text: {first.rstrip()[:80]!r}.",
-        f"Write a header with {COLUMNS['audio'][0]} and {COLUMNS['text'][0]}, or use lines of the form id|text. "
-        f"Lisan knows {KNOWN_FORMS}.",
+        f"Write a header with {COLUMNS['audio'][0]} and {COLUMNS['text'][0]}, or use lines of the form id|text.",
     )
 
 
@@ -310,10 +310,7 @@ def _nothing(folder: Path) -> UserError:
             "Put a text, subtitles (SRT, VTT) or Audacity labels of the same name beside each, or give a table; or let "
             f"Lisan cut and transcribe them: {LONG}.",
         )
-    return UserError(
-        f"{folder} is a dataset without audio: there is no recording in it.",
-        f"Lisan knows {KNOWN_FORMS}.",
-    )
+    return UserError(f"{folder} is a dataset without audio: there is no recording in it.", WANTED)
 
 
 def _table_below(folder: Path) -> UserError | None:

@@ -13,11 +13,12 @@ from playwright.sync_api import APIResponse, Browser, Page, Route, expect
 from core.jobs.events import AudioGenerated, Finished, Step
 from core.jobs.job import Job
 from core.jobs.locks import FileLock
+from core.jobs.state import JobState
 from core.workspace import Workspace
 from tests.browser import scenes
 from tests.browser.conftest import LOOKS, Take, choose, fill_opened, open_tab, wait_until
 from tests.serving import App, served
-from ui import comparison_views, web_surface
+from ui import comparison_views, job_views, web_surface
 from ui.page import TABS
 
 pytestmark = pytest.mark.browser
@@ -412,3 +413,30 @@ def test_a_run_is_named_on_the_page(scene: Scene, open_page: Visit) -> None:
     fill_opened(page.locator("#job-title input, #job-title textarea"), "studio voice")
     page.locator("#job-rename-button").click()
     expect(page.locator("#history")).to_contain_text("studio voice")
+
+
+def test_a_long_outcome_breaks_no_word_of_a_job_and_no_id(browser: Browser) -> None:
+    outcome = " ".join(["The dataset has no usable audio, as none of its rows is left:"] * 6)
+    states = [JobState(Job(Path(f"/w/runs/{verb}-20261126-182304-6b29"), verb, "cpu", (), 1.0, {}), "failed",
+                       message=outcome, started_at=1.0, ended_at=9.0)
+              for verb in ("compare", "extend", "tokenizer", "certify", "prepare", "download", "synthesize")]
+    style = (Path(job_views.__file__).parent / "style.css").read_text("utf-8")
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.set_content(f"<style>body {{ font-family: sans-serif; --text-sm: 13px }} {style}</style>"
+                     f"<div class=\"gradio-container\"><main><div class=\"prose\" id=\"history\">"
+                     f"{job_views.history_view(states)}</div></main></div>")
+    broken = page.evaluate("""() => [...document.querySelectorAll("td:is([data-name=Job], [data-name=Id])")].flatMap(
+    cell => {
+        const text = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT).nextNode();
+        return [...text.data.matchAll(/\\S+/g)].filter(word => {
+            const range = document.createRange();
+            range.setStart(text, word.index);
+            range.setEnd(text, word.index + word[0].length);
+            return new Set([...range.getClientRects()].map(box => box.top)).size > 1;
+        }).map(word => word[0]);
+    })""")
+    wide = page.evaluate("() => { const box = document.querySelector('.scroll');"
+                         " return [box.scrollWidth, box.clientWidth]; }")
+    page.close()
+    assert broken == []
+    assert wide[0] <= wide[1]

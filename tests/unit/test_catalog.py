@@ -41,7 +41,7 @@ def test_checkpoints_that_were_removed_are_not_offered(workspace: Workspace):
         catalog.resolve(workspace, "run:r@100")
     assert "200" in caught.value.hint
     trained(workspace, "empty")
-    with pytest.raises(UserError, match=r"'empty' has no checkpoint \(created\)"):
+    with pytest.raises(UserError, match=r"'empty' has no checkpoint \(not started\)"):
         catalog.resolve(workspace, "run:empty")
 
 

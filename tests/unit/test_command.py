@@ -19,6 +19,7 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import Options, TrainOptions
 from core.jobs import control, worker
+from core.jobs.events import Journal, Skipped
 from core.jobs.job import create_job, load_job
 from core.jobs.state import JobBoard
 from core.jobs.verbs import VERBS
@@ -136,6 +137,11 @@ def test_options_that_cannot_be_used_are_all_named(workspace: Workspace, capsys:
     printed = capsys.readouterr().err
     assert all(part in printed for part in said)
     assert workspace.list_runs() == []
+
+
+def test_a_terminal_shows_no_marks_of_code(workspace: Workspace, capsys: pytest.CaptureFixture[str]):
+    assert invoke(workspace, "--extension", "") == USAGE_ERROR
+    assert "such as my-voice" in capsys.readouterr().err
 
 
 def test_what_is_not_there_is_refused_before_a_run_is_made(workspace: Workspace, capsys: pytest.CaptureFixture[str]):
@@ -303,6 +309,13 @@ def test_what_is_left_out_was_made_last_and_nothing_is_the_demos(workspace: Work
     assert (made.dataset, made.tokenizer) == ("newer", "tiny-sw-el")  # type: ignore[attr-defined]
     assert "Dataset: newer\nTokenizer name: tiny-sw-el\n" in capsys.readouterr().err
     assert options("tokenizer", "--dataset", "older").tokenizer == "tiny-ti"  # type: ignore[attr-defined]
+    (workspace.tokenizers / "tiny-sw-el").mkdir()
+    assert options("tokenizer").tokenizer == "tiny-sw-el-2"  # type: ignore[attr-defined]
+    capsys.readouterr()
+    with pytest.raises(UserError, match="There is no dataset named 'nope'"):
+        options("tokenizer", "--dataset", "nope")
+    assert not capsys.readouterr().err
+    (workspace.tokenizers / "tiny-sw-el").rmdir()
     assert options("revise").save_as == "newer-2"  # type: ignore[attr-defined]
     assert options("extend", "--tokenizer", "mine").extension == "mine"  # type: ignore[attr-defined]
 
@@ -335,6 +348,13 @@ def test_every_verb_has_its_script():
     done = subprocess.run([sys.executable, "-m", "scripts.train", "--help"], cwd=ROOT, capture_output=True, text=True,
                           check=False)
     assert (done.returncode, done.stdout.split()) == (0, help_of("-m", "scripts.train").split())
+
+
+def test_a_job_that_was_skipped_is_listed_in_the_words_of_the_page(workspace: Workspace,
+                                                                   capsys: pytest.CaptureFixture[str]):
+    Journal(train(workspace, "patient").journal).append(Skipped("What it needs failed."))
+    assert scripts_jobs.main(["--workspace", str(workspace.path), "list"]) == 0
+    assert capsys.readouterr().out.startswith("not started ")
 
 
 def test_jobs_are_listed_moved_stopped_and_resumed_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -45,6 +45,22 @@ def test_nothing_there(tmp_path: Path) -> None:
         import_source(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("content", ["%PDF-1.4 secret", "root:secret:0:0", "secret\nlines\n"])
+@pytest.mark.parametrize("name", ["document", "passwd", "notes.txt"])
+def test_a_file_that_is_no_table_is_not_quoted(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=f"{name} is no table of audio and text") as caught:
+        import_source(tmp_path / name)
+    assert "secret" not in caught.value.message
+    assert len(caught.value.hint) < 200
+
+
+def test_a_pdf_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "doc.pdf").write_bytes(b"%PDF-1.4\n\x93\x8c\n")
+    with pytest.raises(UserError, match=r"doc\.pdf is a PDF document, which Lisan does not read"):
+        import_source(tmp_path / "doc.pdf")
+
+
 def test_ljspeech_takes_the_spelled_out_text(tmp_path: Path) -> None:
     imported = table(tmp_path, "metadata.csv", "a|It is 3.|It is three.\nb|Yes|\n")
     assert [(row.id, row.text) for row in imported.rows] == [("a", "It is three."), ("b", "Yes")]

@@ -130,3 +130,14 @@ def test_what_the_fold_says_becomes_options_and_pasted_text_a_file(workspace: Wo
 def test_a_report_is_the_same_after_it_was_written(tmp_path: Path) -> None:
     REPORT.save(tmp_path)
     assert TokenizerComparison.load(tmp_path) == REPORT
+
+
+@pytest.mark.parametrize(("sizes", "message"), [
+    ("50, abc", "Sizes: should be a whole number (given: 'abc')."),
+    ("-5", "Sizes: -5 pieces cannot be learned: ask for 1 to 20000."),
+])
+def test_wrong_sizes_are_told_by_label_and_value(workspace: Workspace, sizes: str, message: str) -> None:
+    values = {**dict.fromkeys((*page._SHARED, *page._OWN), ""), "model": "tiny", "dataset": "voice", "sizes": sizes}
+    with pytest.raises(UserError) as refused:
+        page.lab_options(of(workspace), values, keep=False)
+    assert refused.value.message == message

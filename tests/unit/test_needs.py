@@ -8,9 +8,10 @@ import gradio as gr
 import pytest
 
 from config.errors import UserError
-from config.schema import TokenizerOptions
+from config.schema import ExtendOptions, Options, PrepareOptions, TokenizerOptions
 from core.jobs.job import Job
 from core.jobs.state import JobState
+from core.workspace import Workspace
 from ui import form, verb_form
 from ui.live import View
 from ui.verb_form import ChoiceSource
@@ -60,3 +61,43 @@ def test_a_press_with_nothing_chosen_does_not_say_that_there_is_nothing() -> Non
         verb_form.require_choices("tokenizer", ("model",), (None,))
     assert "nothing is chosen" in refused.value.message
     assert "download one on the Model tab" in refused.value.hint
+
+
+def test_the_name_that_a_form_suggests_is_free(workspace: Workspace) -> None:
+    def suggested(**changes: str) -> str:
+        values = {f"tokenizer.{name}": str(field.default) for name, field in TokenizerOptions.model_fields.items()}
+        view = View("tokenizer", {**values, **{f"tokenizer.{name}": value for name, value in changes.items()}}, jobs)
+        return verb_form.free_tokenizer_name(workspace, view)
+
+    jobs: tuple[JobState, ...] = ()
+    assert suggested() == "tiny-am"
+    (workspace.tokenizers / "tiny-am").mkdir()
+    assert suggested() == "tiny-am-2"  # nobody knows what made the other one
+    job = Job(Path("/w/runs/tokenizer-1"), "tokenizer", "none", (), 1.0, {"tokenizer": "tiny-am", "merges": 50})
+    jobs = (JobState(job, "finished"),)
+    assert suggested(merges="50") == "tiny-am"
+    assert suggested(dataset="another", merges="50") == "tiny-am-2"
+    assert {"tiny-am", "tiny-am-2"} <= verb_form.generated_names(workspace)
+    (workspace.tokenizers / "tiny-am-2").mkdir()
+    assert suggested() == "tiny-am-3"
+    assert "tiny-am-3" in verb_form.generated_names(workspace)
+
+
+@pytest.mark.parametrize(("verb", "options", "given", "message"), [
+    ("prepare", PrepareOptions, {"source": "", "dataset": "", "language": "am"},
+     "Source: it is empty; give `demo`, a folder, a file, a URL, or `hub:OWNER/NAME`. "
+     "Dataset name: it is empty; give a name of letters and digits, such as `my-voice`."),
+    ("tokenizer", TokenizerOptions, {"tokenizer": ""},
+     "Tokenizer name: it is empty; give a name of letters and digits, such as `my-voice`."),
+    ("extend", ExtendOptions, {"extension": ""},
+     "Extension name: it is empty; give a name of letters and digits, such as `my-voice`."),
+    ("tokenizer", TokenizerOptions, {"tokenizer": "a/b"}, "Tokenizer name: 'a/b' cannot be a name."),
+    ("tokenizer", TokenizerOptions, {"merges": "many"}, "Merges: should be a whole number (given: 'many')."),
+])
+def test_a_wrong_field_is_named_once_by_its_label(verb: str, options: type[Options], given: dict[str, str],
+                                                  message: str) -> None:
+    verb_form.require_choices(verb, tuple(given), tuple(given.values()))
+    with pytest.raises(UserError) as refused:
+        form.parse(options, given)
+    assert refused.value.message == message
+    assert ("1 to 64 letters" in refused.value.hint) == ("cannot be a name" in message)

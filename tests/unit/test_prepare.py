@@ -238,7 +238,7 @@ def test_what_is_left_out_is_said_and_kept_in_the_report(
     result = prepare.run(options(source), workspace, recorder)
     assert (result["clips"], result["left_out"]) == (4, 2)
     assert "2 of 6 rows are excluded" in recorder.warnings
-    assert "clip0.wav could not be read as audio" in recorder.warnings
+    assert "clip0.wav: could not be read as audio: Format not recognised (not audio; excluded)" in recorder.warnings
     assert "the text '።' of clip1 has nothing to speak" in recorder.warnings
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from core.dataset.clip_index import Histogram
 from core.jobs.events import AudioGenerated, Evaluated, Finished, Progress, SampleGenerated, Stage, Step
 from core.jobs.job import Job
 from core.jobs.reporter import duration_text
 from core.jobs.state import JobState
+from core.jobs.verbs import VERBS
+from core.library.catalog import find_entry
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER
 from core.workspace import Workspace
 from ui import (
@@ -24,6 +29,7 @@ from ui import (
     jobs,
     listen,
     media,
+    model,
     records,
     run_views,
     train,
@@ -48,13 +54,23 @@ def test_text_is_escaped_unless_it_is_html() -> None:
     assert "&lt;script&gt;" in job_views.fault("<script>", "do not")
 
 
+def test_what_is_marked_as_code_is_code_on_the_page() -> None:
+    shown = "give <code>am</code>, or <code>&lt;b&gt;</code>"
+    for view in (job_views.fault("No.", "give `am`, or `<b>`"), job_views.notice("give `am`, or `<b>`"),
+                 job_views.warnings(["give `am`, or `<b>`"]), job_views.plan(["give `am`, or `<b>`"]),
+                 job_views.failure(JobState(job(), "failed", message="No.", hint="give `am`, or `<b>`"))):
+        assert shown in view
+    assert "such as <code>checkpoints</code> of" in model.family_card(find_entry("indextts2"), ())
+
+
 def test_cells_carry_the_name_of_their_column() -> None:
     assert '<td data-name="Size">9</td>' in table(("Size",), [(9,)])
 
 
 @pytest.mark.parametrize(("seconds", "words"), [
-    (0.4, "0 s"), (59.6, "1 min"), (200, "3 min 20 s"), (840, "14 min"), (7500, "2 h 5 min"), (None, "unknown"),
-    (math.inf, "unknown"),
+    (0.4, "0 s"), (59.6, "1 min"), (200, "3 min 20 s"), (599.4, "9 min 59 s"), (599.6, "10 min"),
+    (840, "14 min"), (45.61 * 60, "46 min"), (22.8 * 60, "23 min"), (59.6 * 60, "1 h"),
+    (7500, "2 h 5 min"), (None, "unknown"), (math.inf, "unknown"),
 ])
 def test_durations_in_words(seconds: float | None, words: str) -> None:
     assert duration_text(seconds) == words
@@ -129,6 +145,25 @@ def test_a_long_series_is_thinned_and_keeps_its_last_point() -> None:
 
 def test_smoothing_starts_at_the_first_value() -> None:
     assert charts.smooth([(1, 5.0), (2, 5.0)]) == [(1, pytest.approx(5.0)), (2, pytest.approx(5.0))]
+
+
+@pytest.mark.parametrize("percent", [False, True])
+def test_labels_of_an_axis_differ_and_equal_its_ticks(percent: bool) -> None:
+    random = Random(1)
+    for _ in range(3000):
+        low = random.choice((0.0, random.uniform(-1, 1) * 10.0 ** random.randint(-12, 9)))
+        marks = charts.ticks(low, low + max(abs(low) * 1e-6, 10.0 ** random.uniform(-12, 9)))
+        labels = charts.tick_labels(marks, percent)
+        assert len(set(labels)) == len(marks)
+        values = [float(label.rstrip("%")) / (100 if percent else 1) for label in labels]
+        assert values == pytest.approx(marks, rel=1e-12, abs=0)
+
+
+def test_a_histogram_prints_its_ticks_and_edges_with_the_digits_of_their_steps() -> None:
+    drawn = charts.histogram(Histogram("Silence", "s", 0.0, 0.2, 0.067, (3,) * 24))
+    assert re.findall(r'class="x-label"[^>]*>([^<]*)<', drawn) == ["0", "0.05", "0.1", "0.15", "0.2"]
+    edges = re.findall(r"<title>(\S+) to (\S+) s", drawn)
+    assert all(float(low) < float(high) for low, high in edges)
 
 
 def test_ticks_are_round_and_inside() -> None:
@@ -441,7 +476,45 @@ def test_a_time_limit_is_told_with_the_step_that_it_leads_to() -> None:
     ("Give one: --text TEXT.", "Give one: “Text”."),
     ("Leave --folder and --save-as out.", "Leave “Folder” and “Name in the workspace” out."),
     ("pip install --no-deps -r x", "pip install --no-deps -r x"),
+    ("Read them, then accept them (--accept-licence A --accept-licence B-1.0; on the page: tick the box).",
+     "Read them, then accept them (tick the box)."),
+    ("Give --models base:tiny --models run:ID.", "Give “Models”: base:tiny, “Models”: run:ID."),
+    ("Get it first: Model tab, or python -m scripts.download.", "Get it first: Model tab."),
+    ("It is there: Storage tab, or python -m scripts.storage restore model:v2.1.", "It is there: Storage tab."),
+    ("cut it: Long recordings on the Data tab, or python -m scripts.segment and scripts.transcribe.",
+     "cut it: Long recordings on the Data tab."),
+    ("Evaluate again: python -m scripts.evaluate. Or wait.", "Evaluate again: the Listen tab. Or wait."),
+    ("with --max-clip-s 10 (scripts.segment or scripts.align; on the page: Long recordings), and prepare those.",
+     "with “Maximum clip length (s)”: 10 (Long recordings), and prepare those."),
+    ("Get it again: python -m scripts.download --model tiny --save-as mine",
+     "Get it again: Model tab, “Model”: tiny, “Name in the workspace”: mine"),
 ])
 def test_hints_on_the_page_name_fields_not_flags(given: str, shown: str) -> None:
     assert job_views.on_page(given) == shown
     assert shown in str(job_views.fault("No.", given))
+
+
+def hints() -> Iterator[tuple[str, str]]:
+    """Place and text of every string of the packages below the page that names a flag of a field, or a command."""
+    root = Path(job_views.__file__).parents[1]
+    for path in sorted(path for package in ("config", "core", "data") for path in (root / package).rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        inner = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        inner |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr | ast.Constant) and node not in inner and path.name != "verbs.py":
+                parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+                text = "".join(str(part.value) if isinstance(part, ast.Constant) else "mine" for part in parts)
+                if re.search(r"--[a-z]{3}|\bscripts\.", text):
+                    yield f"{path.relative_to(root)}:{node.lineno}", text
+
+
+def test_no_hint_of_the_source_shows_a_flag_or_command_of_a_field_on_the_page() -> None:
+    found = list(hints())
+    assert len(found) > 60
+    for where, text in found:
+        shown = job_views.on_page(text)
+        assert not [flag for flag in re.findall(r"--[a-z][\w-]*", shown) if flag in job_views._titles_of_flags()], (
+            where, shown)
+        assert not [verb for verb in re.findall(r"-m scripts\.(\w+)", shown) if verb in VERBS], (where, shown)
+        assert not re.search(r"tab, or (the|python)|” “|“[^”]*”: “|; on the page", shown), (where, shown)

@@ -23,10 +23,18 @@ from config.schema import (
     TrainOptions,
     TranscribeOptions,
 )
-from core.jobs.events import Failed, Journal, Queued
+from core.jobs.events import Failed, Finished, Journal, Queued
 from core.jobs.job import create_job
 from core.jobs.locks import FileLock
-from core.library.records import EXPORT_RECORD, FRONT_END, ExportRecord, Origin, write_record
+from core.library.records import (
+    EXPORT_RECORD,
+    EXTENSION,
+    FRONT_END,
+    ExportRecord,
+    ExtensionRecord,
+    Origin,
+    write_record,
+)
 from core.submission import requirements
 from core.workspace import Workspace
 from tests.browser import scenes
@@ -184,6 +192,49 @@ def test_what_a_model_speaks_is_not_refused(installed_models: Workspace, tmp_pat
                     SynthesizeOptions(text="ሰላም", language="am", voice_model="export:first"),
                     CompareOptions(finetuned="export:first", texts=(("am", "ሰላም"),), voice=str(tmp_path / "me.wav"))):
         assert check(installed_models, options) == ()
+
+
+def test_a_name_that_another_tokenizer_or_extension_has_is_refused_before_a_job_is_made(workspace: Workspace) -> None:
+    for name in ("one", "two"):
+        scenes.dataset(workspace, name)
+    (workspace.models / "tiny").mkdir()
+    wanted = TokenizerOptions(dataset="one", tokenizer="tiny-am")
+    made = create_job(workspace, "tokenizer", wanted)
+    journal = Journal(made.journal)
+    journal.append(Queued())
+    lock = FileLock.acquire(made.lock)
+    assert lock is not None
+    with pytest.raises(UserError, match=f"{made.id} is making the tokenizer 'tiny-am' with other options"):
+        check(workspace, wanted.model_copy(update={"dataset": "two"}))
+    lock.release()
+    journal.append(Finished({}))
+    (workspace.tokenizers / "tiny-am").mkdir()
+    assert check(workspace, wanted) == ()  # it is the same
+    for change in ({"dataset": "two"}, {"merges": 50}):
+        with pytest.raises(UserError, match="already is a tokenizer named 'tiny-am', which was not made with these"):
+            check(workspace, wanted.model_copy(update=change))
+    origin = Origin("tiny", "tiny", "h", 1, 2, "f")
+    extended = ExtendOptions(tokenizer="tiny-am", extension="mine")
+    (workspace.extensions / "mine").mkdir()
+    write_record(workspace.extensions / "mine" / EXTENSION, ExtensionRecord(
+        "mine", "tiny-am", ("am",), extended.initialisation, 0, "h", origin))
+    assert check(workspace, extended) == ()
+    with pytest.raises(UserError, match="already is an extension named 'mine', which was not made with these options"):
+        check(workspace, extended.model_copy(update={"seed": 1}))
+
+
+def test_text_rules_that_are_not_there_are_refused_with_near_ones(workspace: Workspace) -> None:
+    scenes.dataset(workspace, "mine")
+    (workspace.models / "tiny").mkdir()
+    wanted = TokenizerOptions(dataset="mine", tokenizer="new", rules="amharic")
+    with pytest.raises(UserError, match="no text rules named 'amharic'") as caught:
+        check(workspace, wanted)
+    assert caught.value.hint.startswith("Near: am.")
+    with pytest.raises(UserError, match="no text rules named 'klingon'") as caught:
+        check(workspace, wanted.model_copy(update={"rules": "klingon"}))
+    assert len(caught.value.hint) < 100
+    with pytest.raises(UserError, match="for 'ti', the texts are in 'am'"):
+        check(workspace, wanted.model_copy(update={"rules": "ti"}))
 
 
 def test_an_export_under_a_taken_name_is_refused_at_once(workspace: Workspace) -> None:

@@ -57,7 +57,7 @@ def test_files_that_were_uploaded_together_are_one_source(tmp_path: Path, worksp
     with pytest.raises(UserError) as caught:
         source_preview.preview(str(source_preview.store_upload(workspace,
                                                     upload(tmp_path / "odd", notes__txt=b"nothing of use here"))), "am")
-    assert caught.value.message.startswith("notes.txt, line 1")
+    assert caught.value.message.startswith("notes.txt is no table")
     assert str(workspace.path) not in caught.value.message + caught.value.hint
     old = kept.parent / "old"
     old.mkdir()

@@ -17,12 +17,14 @@ from core.jobs.events import Finished, append_event
 from core.jobs.job import create_job
 from core.jobs.state import JobBoard
 from core.submission import storage
-from core.submission.storage import Item, parse
+from core.submission.storage import Inventory, Item, Usage, parse
 from core.workspace import Workspace
 from data.durable_files import hash_tree
 from scripts import storage as command
 from tests.unit.fake_verbs import COMMAND
 from tests.unit.live_jobs import launch, running, train
+from ui import storage as storage_tab
+from ui.live import View
 
 
 def fill(workspace: Workspace, reference: str, **files: bytes) -> Path:
@@ -269,3 +271,10 @@ def test_the_command_lists_deletes_restores_and_empties(workspace: Workspace,
     call("delete", "dataset:mine")
     assert "1 item removed for good" in call("empty")[1]
     assert "dataset:mine" not in call("list")[1]
+
+
+def test_the_list_says_what_deleting_each_item_frees(workspace: Workspace) -> None:
+    item = Item("tokenizer", "mine")
+    shown = storage_tab.items_view(Inventory({item: Usage(5000, 5000)}, {}, 5000, (), 0.0), workspace,
+                                   View("storage", {"storage.kind": "tokenizer"}, ()))
+    assert '<td data-name="Frees">5.0 kB</td>' in shown

@@ -158,7 +158,7 @@ def test_the_command_line_says_what_a_preset_sets_and_flags_win(
     assert isinstance(options, TrainOptions)
     assert (options.warmup, options.steps, options.dataset, options.adapter_rank) == (7, 20_000, "mine", 32)
     said = capsys.readouterr().out
-    for part in ("Preset standard", "Not yet measured", "6.0 h of speech", "class of 24 GB", "warmup: 500 (here 7)"):
+    for part in ("Preset standard", "Not yet measured", "6 h of speech", "class of 24 GB", "warmup: 500 (here 7)"):
         assert part in said
 
 

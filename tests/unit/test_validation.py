@@ -64,7 +64,7 @@ def test_a_float_recording_beyond_what_a_clip_can_hold_is_named(tmp_path: Path) 
     assert {one.where: one.message.split(";")[0] for one in report.warnings if one.kind == "clipping"} == {
         "cut": "cut: 50 samples were above full scale, and were cut to it"}
     assert {one.where: one.message.split("holds ")[1] for one in report.errors} == dict.fromkeys(
-        ("whole", "part"), "samples that are not finite numbers, the first at 2.01 s.")
+        ("whole", "part"), "samples that are not finite numbers, the first at 2.01 s")
 
 
 def test_of_two_texts_for_one_recording_neither_is_said_to_be_the_right_one(tmp_path: Path) -> None:
@@ -77,10 +77,14 @@ def test_of_two_texts_for_one_recording_neither_is_said_to_be_the_right_one(tmp_
 
 def test_dataset_without_usable_audio_is_refused_with_reasons(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_text("no sound")
-    rows = (SourceRow("a", tmp_path / "a.wav", "ሰላም", "a.wav"),)
-    message = r"has no usable audio: none of its 1 rows is left \(a\.wav: "
-    with pytest.raises(UserError, match=message) as caught:
-        validate(ImportedSource(rows), "ethiopic")
+    write_clip(tmp_path / "b.wav")
+    (tmp_path / "b.wav").write_bytes((tmp_path / "b.wav").read_bytes()[:36])
+    rows = [SourceRow(name, tmp_path / f"{name}.wav", "ሰላም", f"{name}.wav") for name in "ab"]
+    with pytest.raises(UserError) as caught:
+        validate(ImportedSource(tuple(rows)), "ethiopic")
+    assert caught.value.message == (
+        "The dataset has no usable audio: none of its 2 rows is left (a.wav: could not be read as audio: Format not "
+        "recognised; b.wav: could not be read as audio: Error in WAV file. No 'data' chunk marker).")
     assert caught.value.hint
 
 
