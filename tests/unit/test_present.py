@@ -286,6 +286,15 @@ def test_blind_mode_hides_names_and_scores_until_the_vote() -> None:
     assert "CER" in comparison_views.comparison(state, {}, True, frozenset({0}))
 
 
+def test_the_only_clip_of_a_stopped_comparison_is_played_and_named_in_blind_mode_too() -> None:
+    state = comparison()
+    running = replace(state, status="running", audio=state.audio[:1])
+    assert "0-base.ogg" not in comparison_views.comparison(running, {}, True)
+    shown = comparison_views.comparison(replace(running, status="stopped"), {}, True)
+    for part in ("0-base.ogg", "Before", "Not available"):
+        assert part in shown
+
+
 def test_a_clip_that_is_still_to_come_is_shown_as_coming() -> None:
     state = JobState(job("compare", texts=[["am", "ሰላም"]], base="base:tiny", finetuned="run:one"), "running")
     assert comparison_views.comparison(state, {}).count("In progress.") == 2
