@@ -261,11 +261,10 @@ def test_synthesis_stops_between_chunks_and_what_there_is_can_be_played(
     world: Workspace, listener: Listener, monkeypatch, verb: str,
 ) -> None:
     monkeypatch.setattr(listener, "stop_requested", lambda: len(listener.of("audio_chunk")) >= 2)
+    both = CompareOptions(finetuned=f"run:{RUN}", texts=(("en", TEXT * 4),), device="cpu")
+    one = SynthesizeOptions(text=TEXT * 4, device="cpu")
     with pytest.raises(StopRequested, match="after 2 chunks;"):
-        if verb == "compare":
-            compare.run(CompareOptions(finetuned=f"run:{RUN}", texts=(("en", TEXT * 4),), device="cpu"), world, listener)
-        else:
-            synthesize.run(SynthesizeOptions(text=TEXT * 4, device="cpu"), world, listener)
+        compare.run(both, world, listener) if verb == "compare" else synthesize.run(one, world, listener)
     parts = [audio.read(listener.directory / chunk.path)[0] for chunk in listener.of("audio_chunk")]
     [clip] = listener.of("audio")
     assert clip.side == ("base" if verb == "compare" else "speech")
