@@ -370,13 +370,14 @@ def test_an_export_tells_its_place_and_what_failed_and_counts_its_checks() -> No
     result = {"export": "mine", "path": "exports/mine", "ref": "export:mine", "run": "first", "step": 800, "files": 12,
               "overridden": "prefix_rows", "error_am": 0.162, "prefix_rows": "failed", "base_logits": "passed"}
     shown = certificate.exported_view(result)
-    for part in ("exports/mine", "export:mine", "800", "CER, Amharic", "16.2%", "Of 2 checks",
-                 "prefix rows failed (overridden)"):
+    for part in ("exports/mine", "export:mine", "800", "CER, Amharic", "16.2%",
+                 "1 passed, 1 failed, overridden (prefix rows)"):
         assert part in shown
     assert shown.count("exports/mine") == 1
-    assert "none failed" in certificate.exported_view({**result, "prefix_rows": "passed"})
-    assert "none failed, not proven: base languages" in certificate.exported_view(
-        {**result, "prefix_rows": "passed", "base_languages": "not proven"})
+    passed = {**result, "prefix_rows": "passed"}
+    assert ">2 passed, 1 measured<" in certificate.exported_view({**passed, "character_error_rates": "measured"})
+    assert "2 passed, 1 not proven (base languages)" in certificate.exported_view(
+        {**passed, "base_languages": "not proven"})
 
 
 def test_a_result_is_shown_as_it_was_reported() -> None:
