@@ -13,7 +13,8 @@ import pytest
 from core.jobs.events import AudioGenerated, Evaluated, Finished, Progress, SampleGenerated, Stage, Step
 from core.jobs.job import Job
 from core.jobs.reporter import duration_text
-from core.jobs.state import JobState
+from core.jobs.state import JobState, Status
+from core.jobs.verbs import SYNTHESIS_VERBS
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER
 from core.workspace import Workspace
 from ui import (
@@ -402,6 +403,20 @@ def test_a_training_stopped_before_its_first_step_is_not_the_one_to_show() -> No
     assert View("train", {}, (empty,)).newest("train") == empty
     for shown in (stopped, failed):
         assert View("train", {}, (empty, shown, older)).newest("train") == shown
+
+
+@pytest.mark.parametrize("silent", ["stopped", "failed", "crashed", "skipped"])
+def test_listen_opens_on_the_newest_comparison_that_can_be_heard(silent: Status) -> None:
+    heard, stopped = comparison(), replace(comparison(), status="stopped")
+    nothing = JobState(job("compare"), silent)
+    assert View("listen", {}, (nothing, stopped, heard)).newest(*SYNTHESIS_VERBS) == stopped
+    assert View("listen", {}, (nothing, heard)).newest(*SYNTHESIS_VERBS) == heard
+    assert View("listen", {}, (nothing,)).newest(*SYNTHESIS_VERBS) == nothing
+
+
+def test_what_was_stopped_while_it_waited_gives_way_to_what_began() -> None:
+    waited, began = (JobState(job("export"), "stopped", started_at=at) for at in (None, 1.0))
+    assert View("certificate", {}, (waited, began)).newest("export") == began
 
 
 def test_what_was_spoken_is_known_by_when_what_and_who() -> None:
