@@ -289,8 +289,8 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
     if verb == "revise" and not values.get("save_as"):
         found["save_as"] = f"{of('dataset')}-2"
     if verb == "export" and not values.get("export") and values.get("run"):
-        state = load_job(workspace, str(values["run"]).removeprefix("run:").partition("@")[0])
-        found["export"] = str(state.settings.get("extension", ""))
+        name = catalog.require_run(str(values["run"])).removeprefix("run:").partition("@")[0]
+        found["export"] = str(catalog.find_training(workspace, name).settings.get("extension", ""))
     for name, value in found.items():
         print(f"{options[name].title}: {value}", file=sys.stderr)
     return found

@@ -463,10 +463,11 @@ class JobBoard:
         """The state of the job `name`; `UserError` if there is none."""
         with self._guard:
             directory = self.workspace.run(name)
+            name = directory.name
             if (ended := self._ended_state(name, str(directory))) is not None:
                 return ended
             if name not in self._readers:
-                self._readers[name] = JobReader(load_job(self.workspace, directory.name))
+                self._readers[name] = JobReader(load_job(self.workspace, name))
             reader = self._readers[name]
         return reader.state()
 

@@ -128,7 +128,7 @@ VERBS: Mapping[str, Verb] = {
         needs={"dataset": "dataset", "recogniser": "recogniser"}),
     "listening_test": Verb(
         "Make listening test", "core.listening_test", ListeningTestOptions, "listen",
-        "--evaluation EVALUATION --kind rating", takes_device=False),
+        "--evaluation EVALUATION --kind rating", takes_device=False, needs={"evaluation": "run"}),
     "certify": Verb(
         "Compute certificate", "core.certify", CertifyOptions, "certificate",
         "--run run:first", resumes=True,

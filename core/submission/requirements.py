@@ -30,6 +30,7 @@ from config.schema import (
 )
 from core.dataset import languages, review
 from core.dataset.languages import describe_language
+from core.jobs.job import with_whole_ids
 from core.jobs.reporter import pluralize
 from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import VERBS
@@ -51,6 +52,7 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
 
     Raises `UserError` for what is not there and not being made, and for what these options are known not to achieve.
     """
+    options = with_whole_ids(workspace, verb, options)
     spoken: tuple[tuple[str, ...], tuple[str, ...]] = (), ()  # languages of the base, and of earlier trainings
     match options:
         case ReviseOptions():
@@ -197,7 +199,7 @@ def _find(workspace: Workspace, need: Need, options: Options) -> None:
             catalog.resolve_model(workspace, name)
             return
         {"model": workspace.model, "tokenizer": workspace.tokenizer, "extension": workspace.extension,
-         "segments": workspace.segment_folder, "export": workspace.export}[kind](name)
+         "segments": workspace.segment_folder, "export": workspace.export, "run": workspace.run}[kind](name)
 
 
 def _makes(state: JobState, kind: str, name: str) -> bool:
