@@ -291,7 +291,7 @@ def _start(page: Page, names: Sequence[str], blind: bool, both: bool, base: str,
     model, settings = _speaking(page, names, base, finetuned, voice, values)
     if not (text or "").strip():
         raise UserError("The text is empty.", "Enter a text, or choose an example.")
-    if not both or model == base:
+    if not both or model == base or not base:  # without a base model there is nothing to compare with
         job = page.start("synthesize", parse(SynthesizeOptions, {
             "voice_model": model, "language": language, "text": text.strip(), **settings}))
     else:

@@ -6,7 +6,7 @@ Only files are read. What they do not say (the languages of a model that is not 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +44,8 @@ from core.workspace import Workspace
 from data import augmentation, manifest
 
 _REFERENCES = {"base": "model", "run": "run", "export": "export"}  # what `base:NAME` and the others refer to
+_LOADS_BASE = ("preflight", "train", "synthesize", "compare", "evaluate", "certify", "export")
+"""The verbs that load the base model of an extension, a run or an export."""
 _NEVER_MADE = ("source", "file", "recogniser")  # no job makes these: a person must mend the option
 
 
@@ -97,7 +99,10 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             _check_speaks(workspace, options.finetuned, (language for language, _ in options.texts), options.voice)
     _check_named(options)
     missing: list[tuple[Need, UserError]] = []
-    for need in sorted(needs(verb, options), key=lambda need: need.kind not in _NEVER_MADE):
+    named = [*needs(verb, options)]
+    if verb in _LOADS_BASE:
+        named = [*named, *_base_models(workspace, named)]
+    for need in sorted(named, key=lambda need: need.kind not in _NEVER_MADE):
         try:
             _find(workspace, need, options)
         except UserError as error:
@@ -164,6 +169,16 @@ def needs(verb: str, options: Options) -> Iterator[Need]:
                 yield Need(field, "file", value)
             case _:
                 yield Need(field, kind, value)
+
+
+def _base_models(workspace: Workspace, named: Sequence[Need]) -> Iterator[Need]:
+    """The base models of the extensions, runs and exports among what is `named`."""
+    for need in named:
+        with suppress(UserError, OSError):  # what is not there is reported with the other needs
+            if need.kind == "extension":
+                yield Need("base", "model", model_info.model_of_extension(workspace, need.name))
+            elif need.name.startswith(("run:", "export:")):
+                yield Need("base", "model", model_info.base_model_of(catalog.resolve(workspace, need.name)))
 
 
 def _find(workspace: Workspace, need: Need, options: Options) -> None:
