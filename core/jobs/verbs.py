@@ -125,7 +125,7 @@ VERBS: Mapping[str, Verb] = {
     "evaluate": Verb(
         "Evaluate", "core.evaluate", EvaluateOptions, "listen",
         "--models base:tiny run:first recordings", resumes=True,
-        needs={"dataset": "dataset", "recogniser": "recogniser"}),
+        needs={"models": "reference", "dataset": "dataset", "recogniser": "recogniser"}),
     "listening_test": Verb(
         "Make listening test", "core.listening_test", ListeningTestOptions, "listen",
         "--evaluation EVALUATION --kind rating", takes_device=False, needs={"evaluation": "run"}),

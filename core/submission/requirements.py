@@ -18,6 +18,7 @@ from config.schema import (
     CompareOptions,
     CompareTokenizersOptions,
     DoctorOptions,
+    EvaluateOptions,
     ExportOptions,
     ExtendOptions,
     ListeningTestOptions,
@@ -76,6 +77,8 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
                 spoken = base, model_info.added_languages(workspace, model)
             for language in _language_of(workspace, options.dataset).split(","):
                 languages.check_new(options.dataset, language, *spoken)
+        case EvaluateOptions() if not options.models:
+            raise UserError("There is nothing to evaluate.", "Give models: --models base:tiny run:ID recordings.")
         case ListeningTestOptions():
             listening.plan(evaluation_report.read(workspace.run(options.evaluation)), options)
         case ExportOptions():
@@ -146,6 +149,9 @@ class Need:
 def needs(verb: str, options: Options) -> Iterator[Need]:
     """The artefacts that `options` name, by the table of verbs."""
     for field, kind in VERBS[verb].needs.items():
+        if isinstance(options, EvaluateOptions) and field == "models":
+            yield from _evaluated_models(options.models)
+            continue
         value = str(getattr(options, field))
         if not value and kind not in ("source", "export"):
             continue
@@ -169,6 +175,18 @@ def needs(verb: str, options: Options) -> Iterator[Need]:
                 yield Need(field, "file", value)
             case _:
                 yield Need(field, kind, value)
+
+
+def _evaluated_models(names: Sequence[str]) -> Iterator[Need]:
+    """The models, and the folders of recordings, that an evaluation names."""
+    for name in names:
+        kind, _, rest = name.partition(":")
+        if kind == "folder":
+            yield Need("folder", "file", rest)
+        elif kind == "codec":
+            yield Need("models", "model", f"base:{rest}")
+        elif kind in _REFERENCES:
+            yield Need("models", _REFERENCES[kind], name.partition("+")[0])
 
 
 def _base_models(workspace: Workspace, named: Sequence[Need]) -> Iterator[Need]:

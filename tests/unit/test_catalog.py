@@ -1,7 +1,7 @@
 import pytest
 
 from config.errors import UserError
-from config.schema import ExportOptions, TokenizerOptions, TrainOptions
+from config.schema import EvaluateOptions, ExportOptions, TokenizerOptions, TrainOptions
 from core.jobs.events import CheckpointSaved, Journal
 from core.jobs.job import Job, create_job
 from core.jobs.state import JobBoard
@@ -51,6 +51,8 @@ def test_a_run_is_known_by_its_short_id_too(workspace: Workspace):
     found = catalog.resolve(workspace, "run:de16@100")
     assert (found.reference, found.name, found.step) == (f"run:{job.id}@100", job.id, 100)
     assert create_job(workspace, "export", ExportOptions(run="run:de16@100")).settings["run"] == f"run:{job.id}@100"
+    evaluation = create_job(workspace, "evaluate", EvaluateOptions(models=("base:tiny", "run:de16+romanised")))
+    assert evaluation.settings["models"] == ["base:tiny", f"run:{job.id}+romanised"]
 
 
 def test_of_what_is_no_run_the_trainings_are_named_that_can_be_used(workspace: Workspace):

@@ -18,6 +18,7 @@ from config.schema import (
     CompareOptions,
     DoctorOptions,
     DownloadOptions,
+    EvaluateOptions,
     ExportOptions,
     ExtendOptions,
     Options,
@@ -48,7 +49,8 @@ from ui import listen
 from ui.page import Page
 
 VERBS = {PrepareOptions: "prepare", TokenizerOptions: "tokenizer", ExtendOptions: "extend", TrainOptions: "train",
-         SynthesizeOptions: "synthesize", CompareOptions: "compare", ExportOptions: "export", PushOptions: "push"}
+         SynthesizeOptions: "synthesize", CompareOptions: "compare", ExportOptions: "export", PushOptions: "push",
+         EvaluateOptions: "evaluate"}
 
 
 def check(workspace: Workspace, options: Options) -> tuple[str, ...]:
@@ -69,6 +71,11 @@ def check(workspace: Workspace, options: Options) -> tuple[str, ...]:
     (CompareOptions(finetuned="export:nosuch"), "There is no export named 'nosuch'"),
     (ExportOptions(run="run:nosuch"), "There is no run named 'nosuch'"),
     (PushOptions(export="nosuch"), "There is no export named 'nosuch'"),
+    (EvaluateOptions(), "There is nothing to evaluate"),
+    (EvaluateOptions(models=("base:tiny", "base:nosuch+romanised")), "There is no base model named 'nosuch'"),
+    (EvaluateOptions(models=("codec:nosuch",)), "There is no base model named 'nosuch'"),
+    (EvaluateOptions(models=("recordings", "run:nosuch@5")), "There is no run named 'nosuch'"),
+    (EvaluateOptions(models=("base:tiny", "folder:/nope")), "There is no folder /nope"),
 ])
 def test_what_is_not_there_is_refused_at_once(workspace: Workspace, options: Options, message: str) -> None:
     (workspace.models / "tiny").mkdir()
@@ -197,6 +204,7 @@ def test_what_no_model_speaks_is_refused_at_once(installed_models: Workspace, op
 def test_what_a_model_speaks_is_not_refused(installed_models: Workspace, tmp_path: Path) -> None:
     (tmp_path / "me.wav").touch()
     for options in (SynthesizeOptions(text="hello", language="fr", voice="anna"),
+                    EvaluateOptions(models=("base:tiny+romanised", "codec:tiny", "export:first", "recordings")),
                     SynthesizeOptions(text="ሰላም", language="am", voice_model="export:first"),
                     CompareOptions(finetuned="export:first", texts=(("am", "ሰላም"),), voice=str(tmp_path / "me.wav"))):
         assert check(installed_models, options) == ()
