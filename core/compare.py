@@ -138,9 +138,9 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
                 for side in (side for side in synthesizers if side in inputs[index]):
                     clip = clips.write_clip(
                         chunks[index, side], synthesizers[side].sample_rate, reporter, side=side, index=index,
-                        chunk_stem=f"{index:03d}-{side}-chunk", stem=f"{index:03d}-{side}")
+                        text=text, language=language, chunk_stem=f"{index:03d}-{side}-chunk",
+                        stem=f"{index:03d}-{side}")
                     row.sides[side] = ComparedSide(inputs[index][side], clip, None)
-                    reporter.emit(clip.unscored_event(side, index, text, language))
                 for side, one in row.sides.items():
                     score = evaluation.score_waveform(recogniser, one.clip.waveform, one.clip.sample_rate, reference,
                                                       language)

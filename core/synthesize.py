@@ -60,8 +60,8 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
                 for index, chunks in enumerate(synthesizer.synthesize_batch(batch, options.sampling), start):
                     stem = f"{index + 1:04d}" if options.file else "speech"
                     clip = clips.write_clip(chunks, synthesizer.sample_rate, reporter, side=SIDE, index=index,
+                                            text=texts[index], language=language,
                                             chunk_stem=f"{stem}-chunk" if options.file else "chunk", stem=stem)
-                    reporter.emit(clip.unscored_event(SIDE, index, texts[index], language))
                     waiting.append((index, texts[index], clip))
                 if not recogniser_loaded:  # only now, so that the first clip can be played early
                     recogniser, recogniser_loaded = load_recogniser_or_warn(

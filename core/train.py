@@ -156,12 +156,12 @@ def train_loop(training_run: TrainingRun) -> None:
         elif training_run.validation_due():
             training_run.validate_losses()
 
-    if trainer.step < options.steps and training_run.early_stopped():
+    if trainer.step < trainer.schedule.steps and training_run.early_stopped():
         early = training_run.early_stopping
         reporter.emit(WarningRaised(
-            f"Stopped early at step {trainer.step} of {options.steps}: {early.validations_without_improvement} "
-            f"validations in a row did not improve the {training_run.metric} of {early.best:.4f} at step "
-            f"{early.best_step}."))
+            f"Stopped early at step {trainer.step} of {trainer.schedule.steps}: "
+            f"{early.validations_without_improvement} validations in a row did not improve the {training_run.metric} "
+            f"of {early.best:.4f} at step {early.best_step}."))
     elif trainer.step < trainer.schedule.steps:
         reporter.emit(WarningRaised(
             f"The time limit of {options.max_minutes:g} minutes ended the training at step {trainer.step} of "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,10 @@ KINDS: Mapping[str, str] = {
 BIN = ".bin"
 """In each of the folders, for what was deleted and can be restored (`core.submission.storage`)."""
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
+_GENERATED_ID = re.compile(r"([a-z_]+)-\d{8}-\d{6}-([0-9a-f]{4})")
+"""The id of a job to which nobody gave a name: verb, date, time and its short id."""
+_SHORT_ID = re.compile(r"[0-9a-f]{4}")
+_SHORT_REFERENCE = re.compile(r"\Arun:([0-9a-f]{4})(?=[@+]|\Z)")
 
 
 def resolve_inside(folder: Path, name: str) -> Path:
@@ -147,8 +152,25 @@ class Workspace:
                          "Make it first: Embeddings tab, or python -m scripts.extend.")
 
     def run(self, job_id: str) -> Path:
-        """Folder of the job `job_id`, which must be there."""
-        return _existing(self.runs, job_id, "run", "Look the id up in the list of jobs.")
+        """Folder of the job `job_id` (a whole or a short id), which must be there."""
+        return _existing(self.runs, self.whole_id(job_id), "run", "Look the id up in the list of jobs.")
+
+    def whole_id(self, job_id: str, verb: str = "") -> str:
+        """The id of the job whose generated id ends with the four digits `job_id`; any other id as it is.
+
+        With `verb` only its jobs count. `UserError` if there are several.
+        """
+        if not _SHORT_ID.fullmatch(job_id) or (self.runs / job_id).is_dir():
+            return job_id
+        generated = filter(None, map(_GENERATED_ID.fullmatch, self.list_runs()))
+        found = [one[0] for one in generated if one[2] == job_id and verb in ("", one[1])]
+        if len(found) > 1:
+            raise UserError(f"The short id {job_id!r} is that of {join_names(found)}.", "Give the whole id.")
+        return found[0] if found else job_id
+
+    def whole_reference(self, reference: str) -> str:
+        """`run:ID`, `run:ID@STEP` and the like with the whole id of a training for a short one; others as they are."""
+        return _SHORT_REFERENCE.sub(lambda short: f"run:{self.whole_id(short[1], 'train')}", reference)
 
     def export(self, name: str) -> Path:
         """Folder of the export `name`, which must be there."""
@@ -211,12 +233,18 @@ def _newest(folder: Path) -> list[str]:
     return [name for _changed, name in sorted(found)]
 
 
+def restore_hint(folder: Path, name: str) -> str:
+    """How to restore what was deleted from `folder` under this name; empty if nothing was."""
+    with suppress(FileNotFoundError):
+        if any(entry.partition(".")[2] == name for entry in os.listdir(folder / BIN)):
+            kind = next(kind for kind, place in KINDS.items() if place == folder.name)
+            return f"It is in the bin: Storage tab, or python -m scripts.storage restore {kind}:{name}."
+    return ""
+
+
 def _existing(folder: Path, name: str, what: str, hint: str) -> Path:
     path = resolve_inside(folder, name)
     if path.is_dir():
         return path
-    with suppress(FileNotFoundError):
-        if any(entry.partition(".")[2] == name for entry in os.listdir(folder / BIN)):
-            kind = next(kind for kind, place in KINDS.items() if place == folder.name)
-            hint = f"It is in the bin: Storage tab, or python -m scripts.storage restore {kind}:{name}."
-    raise UserError(f"There is no {what} named {name!r} in {folder} (there: {join_names(_newest(folder))}).", hint)
+    raise UserError(f"There is no {what} named {name!r} in {folder} (there: {join_names(_newest(folder))}).",
+                    restore_hint(folder, name) or hint)

@@ -131,6 +131,11 @@ def name_characters(characters: Sequence[str], limit: int = 10) -> str:
     return shown + (f" and {len(characters) - limit} more" if len(characters) > limit else "")
 
 
+def _quote(text: str) -> str:
+    """A text in a message; the beginning of a long one."""
+    return repr(text if len(text) <= 100 else f"{text[:100]}...")
+
+
 def rules_file(code: str) -> str:
     """Name of the file beside the tokenizer that holds the rules of a language."""
     return f"rules-{code}.json"
@@ -456,26 +461,30 @@ class FrontEnd:
             return error.message
         return normalisers.missing(self._entry(language).normaliser, self.files)
 
-    def encode(self, text: str, language: str, unknown: UnknownCharacters = "refuse") -> np.ndarray:
+    def encode(self, text: str, language: str, unknown: UnknownCharacters = "refuse",
+               written: str = "") -> np.ndarray:
         """Ids (T,) int64: [START], the tag, the text, [STOP].
 
         Raises `UserError` for an empty text, and naming characters outside the vocabulary, unless `unknown` has [UNK]
-        for each, or leaves them out of a text that has others.
+        for each, or leaves them out of a text that has others. It quotes what was `written` before `text` was made
+        of it by rules.
         """
         normal = self.normalise(text, language)
         if not normal:
-            raise UserError(f"The text is empty: {text!r} has nothing to speak.", "Write at least one word.")
+            raise UserError(f"The text is empty: {_quote(written or text)} has nothing to speak.",
+                            "Write at least one word.")
         ids, missing = self._segment(self._entry(language).file, normal)
         if missing and (unknown == "refuse" or (unknown == "leave_out" and not self.can_read(text, language))):
             distinct = tuple(dict.fromkeys(missing))
+            quoted = f"{_quote(written)}, read as {_quote(text)}," if written else _quote(text)
             raise UserError(
-                f"{text!r} has characters outside the vocabulary of {language!r}: {name_characters(distinct)}.",
+                f"{quoted} has characters outside the vocabulary of {language!r}: {name_characters(distinct)}.",
                 self._way_out(distinct, language),
             )
         if unknown == "leave_out":
             ids = [one for one in ids if one != self.unknown_id]
         if not self._base.marks.isdisjoint(ids):
-            raise UserError(f"{text!r} holds the mark [START] or [STOP].", "Take it out: it steers the model.")
+            raise UserError(f"{_quote(text)} holds the mark [START] or [STOP].", "Take it out: it steers the model.")
         return np.array(self._whole(ids, language), dtype=np.int64)
 
     def can_read(self, text: str, language: str) -> bool:
@@ -490,7 +499,7 @@ class FrontEnd:
             return ("Spell them out (digits as words). This tokenizer has no text rules: one that is made with rules "
                     f"({rules}: --rules; on the page: Text rules on the Tokenizer tab) writes numbers out by itself.")
         way_out = "Spell them out (digits as words), or train a tokenizer on text that contains them."
-        return f"{way_out} A synthesis can leave them out (--unknown leave_out) or send [UNK] (--unknown unk)."
+        return f"{way_out} A synthesis leaves them out or sends [UNK] for each if `--unknown` says so."
 
     def comparable(self, text: str, language: str) -> list[int]:
         """What `encode` gives, with unknown ids; to compare front-ends, never for the model."""

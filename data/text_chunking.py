@@ -336,7 +336,7 @@ def split_for_model(text: str, language: str, front_end: FrontEnd, limit: int, m
         front_end.encode(text, language, unknown)
         return [_published_chunk(segment, front_end, unknown)
                 for segment in cut_as_published(front_end.tokens(text, language), limit - overhead)]
-    text = front_end.verbalize(text, language)  # first: the dot of an abbreviation ends no sentence
+    written, text = text, front_end.verbalize(text, language)  # first: the dot of an abbreviation ends no sentence
 
     @cache
     def count(part: str) -> int:
@@ -345,8 +345,9 @@ def split_for_model(text: str, language: str, front_end: FrontEnd, limit: int, m
     chunks = split_text(text, limit, count, max_text_ids, front_end.sentence_ends(language), language)
     found = [chunk for chunk in chunks if count(chunk.text) > overhead
              and (unknown != "leave_out" or front_end.can_read(chunk.text, language))]
-    for part in [chunk.text for chunk in found] or [text]:
-        front_end.encode(part, language, unknown)
+    plain = " ".join(written.split())
+    for part in [chunk.text for chunk in found] or [written]:
+        front_end.encode(part, language, unknown, "" if part in plain or not found else written)
     return found
 
 

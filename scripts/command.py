@@ -297,8 +297,9 @@ def made_last(verb: str, values: Mapping[str, object], workspace: Workspace) -> 
     if verb == "revise" and not values.get("save_as"):
         found["save_as"] = f"{of('dataset')}-2"
     if verb == "export" and not values.get("export") and values.get("run"):
-        state = load_job(workspace, str(values["run"]).removeprefix("run:").partition("@")[0])
-        found["export"] = free_name(str(state.settings.get("extension", "")), workspace.list_exports().__contains__)
+        name = catalog.require_run(str(values["run"])).removeprefix("run:").partition("@")[0]
+        extended = str(catalog.find_training(workspace, name).settings.get("extension", ""))
+        found["export"] = free_name(extended, workspace.list_exports().__contains__)
     for name, value in found.items():
         print(f"{options[name].title}: {value}", file=sys.stderr)
     return found

@@ -49,8 +49,7 @@ def _import(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _results(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
-    workspace.run(given.evaluation)
-    return {"results": _show(workspace, given.evaluation)}
+    return {"results": _show(workspace, workspace.run(given.evaluation).name)}
 
 
 def _show(workspace: Workspace, evaluation: str) -> list[dict[str, Any]]:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from config.schema import CertifyOptions
 from core.jobs import checkpoint_names, control
-from core.jobs.job import create_job, load_job
+from core.jobs.job import create_job
+from core.library import catalog
 from core.submission.requirements import check_requirements
 from core.workspace import Workspace
 from scripts.command import DONE, exit_with, run_in_workspace, run_job, script_parser
@@ -34,17 +35,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _do(workspace: Workspace, given: argparse.Namespace) -> int:
-    run, code = workspace.run(given.run), DONE
+    job, code = catalog.find_training(workspace, given.run), DONE
+    run = job.directory
     if given.unpin:
         print(f"The checkpoint of step {checkpoint_names.unpin(run, given.unpin)} may be deleted again.")
     elif given.name:
         checkpoint_names.pin(run, given.step, given.name)
-        print(f"The checkpoint of step {given.step} is pinned as {given.name}: run:{given.run}@{given.name}")
+        print(f"The checkpoint of step {given.step} is pinned as {given.name}: run:{job.id}@{given.name}")
     elif given.use:
-        options = CertifyOptions(run=f"run:{given.run}@{given.use}")
+        options = CertifyOptions(run=f"run:{job.id}@{given.use}")
         check_requirements(workspace, "certify", options)
         proof = create_job(workspace, "certify", options)
-        control.use_checkpoint(load_job(workspace, given.run), "" if given.use == "best" else given.use)
+        control.use_checkpoint(job, "" if given.use == "best" else given.use)
         code = run_job(proof)
     steps, names = checkpoint_names.checkpoint_steps(run), checkpoint_names.pinned_names(run)
     if given.json:

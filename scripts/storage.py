@@ -51,10 +51,10 @@ def _run(workspace: Workspace, given: argparse.Namespace) -> Mapping[str, Any]:
             return _list(storage.take_inventory(workspace), workspace, given)
         case "show":
             inventory = storage.take_inventory(workspace)
-            return {"items": [_show(inventory, storage.parse(one)) for one in given.item]}
+            return {"items": [_show(inventory, storage.parse(workspace.whole_reference(one))) for one in given.item]}
         case "delete":
             deleted = []
-            for one in given.item:
+            for one in map(workspace.whole_reference, given.item):
                 deleted.append(storage.delete(workspace, storage.parse(one)).reference)
                 print(f"{one} is in the bin. It can be restored: python -m scripts.storage restore {one}")
             return {"deleted": deleted}

@@ -272,20 +272,21 @@ def _last_export(view: View) -> Html:
 
 
 def exported_view(result: Result | None) -> Html:
-    """Path, size and error rates of the export, the number of its checks and the names of the failed ones."""
+    """Path, size and error rates of the export, and its checks by outcome; those that did not pass are named."""
     if not result:
         return NOTHING
     checks = {name: str(value) for name, value in result.items() if value in _VERDICTS}
-    failed = [name.replace("_", " ") for name, result in checks.items() if result == "failed"]
     tiles = [result_fact(name, value) for name, value in result.items()
              if name not in checks and name not in _SHOWN_ELSEWHERE]
-    unproven = [name.replace("_", " ") for name, result in checks.items() if result == "not proven"]
-    outcome = f"{', '.join(failed)} failed (overridden)" if failed else "none failed"
-    outcome += f", not proven: {', '.join(unproven)}" if unproven else ""
+    outcome = []
+    for verdict in _VERDICTS:
+        named = [name.replace("_", " ") for name, found in checks.items() if found == verdict]
+        names = f" ({', '.join(named)})" if verdict in ("failed", "not proven") else ""
+        outcome += [f"{len(named)} {verdict}{', overridden' * (verdict == 'failed')}{names}"] if named else []
     return join((paragraph("Exported to ", element("code", str(result.get("path", ""))), ". On Listen: ",
                            element("code", str(result.get("ref", ""))), ".", class_="small"),
                  job_views.facts([(name, value) for name, value in tiles if name != "Path"]
-                                 + [(f"Of {len(checks)} checks", outcome)])))
+                                 + [("Checks", ", ".join(outcome))])))
 
 
 def build_push(page: Page) -> None:

@@ -114,7 +114,8 @@ def _pair(state: JobState, index: int, sides: Mapping[str, AudioGenerated], orig
     first = next(iter(sides.values()), None)
     language, text = (first.language, first.text) if first else texts_of(state)[index]
     names = sides_of(state)
-    hidden = len(names) > 1 and blind
+    votable = state.alive or len(sides) == len(names)  # of an ended job a single side is heard, not voted on
+    hidden = len(names) > 1 and blind and votable
     if hidden and len(sides) < len(names):
         sides = {}  # which is ready first would tell which it is
     order = blind_order(state.id, index) if hidden else names

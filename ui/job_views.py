@@ -156,7 +156,7 @@ def status_line(state: JobState) -> str:
     if state.status in ("failed", "crashed", "stopped", "skipped"):
         return readable(state.message)
     if state.status == "finished":
-        took = f"Took {duration_text(state.seconds)}."
+        took = f"Took {duration_text(state.seconds)}{f' in {state.attempt} attempts' if state.earlier_s else ''}."
         limit = ended_by_time_limit(state)
         return f"Time limit reached at step {limit[0]} of {limit[1]}. {took}" if limit else took
     if not state.alive:

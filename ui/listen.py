@@ -66,6 +66,9 @@ def build(page: Page) -> None:
         with gr.Column(scale=3, min_width=300):
             page.pair.render()
             status = gr.HTML(elem_id="pair-status")
+            with gr.Row(elem_classes="controls"):
+                stop = gr.Button("Stop", size="md", visible=False, elem_id="stop-speech", scale=0, min_width=110)
+            stop_notice = gr.HTML(elem_classes="notices")
             parts = gr.HTML(elem_id="stream-player", js_on_load=_PLAY_PARTS)  # what the page's script plays
             clips = gr.HTML(elem_id="clips")
             with gr.Row(visible=False, elem_classes="controls", elem_id="vote") as vote_row:
@@ -98,6 +101,7 @@ def build(page: Page) -> None:
         live.panel(component, render, "listen")
     live.show_when(vote_row, lambda view: _blind_comparison(page, view),
                    lambda job: comparison_views.open_question(job, _voted(page, job)) is not None, "listen")
+    live.show_when(stop, selected_comparison, lambda job: job.alive and job.status != "stopping", "listen")
     live.panel(use, lambda view: gr.update(visible=_other_checkpoint(page, view) is not None), "listen")
     page.on(use.click, lambda reference: _use(page, reference), [finetuned], [used, finetuned])
     examples.input(lambda chosen: chosen, [examples], [text], **QUIET)
@@ -111,6 +115,7 @@ def build(page: Page) -> None:
     page.on(start_file.click, lambda *values: _start_file(page, settings.names, *values),
             [path, lines, settings.base, finetuned, language, settings.voice, *settings.widgets],
             [file_notice, requested, page.pair])
+    page.on(stop.click, page.stop, [page.pair], [stop_notice])
     for button, letter in ((first, "A"), (same, ""), (second, "B")):
         page.on(button.click, partial(_vote, page, letter), [page.pair], [notice])
 
@@ -286,7 +291,7 @@ def _start(page: Page, names: Sequence[str], blind: bool, both: bool, base: str,
     model, settings = _speaking(page, names, base, finetuned, voice, values)
     if not (text or "").strip():
         raise UserError("The text is empty.", "Enter a text, or choose an example.")
-    if not both or model == base:
+    if not both or model == base or not base:  # without a base model there is nothing to compare with
         job = page.start("synthesize", parse(SynthesizeOptions, {
             "voice_model": model, "language": language, "text": text.strip(), **settings}))
     else:

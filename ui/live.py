@@ -26,6 +26,7 @@ from config.errors import UserError
 from core.jobs.checkpoint_names import CHECKPOINTS
 from core.jobs.state import POSITION_FILE as QUEUE
 from core.jobs.state import JobBoard, JobState
+from core.jobs.verbs import SYNTHESIS_VERBS
 from core.library.listening import ANSWERS
 from core.sources import allowed
 from core.workspace import Workspace
@@ -78,18 +79,14 @@ class View:
         return self.once(("by id",), lambda: {state.id: state for state in self.jobs}).get(name)
 
     def newest(self, *verbs: str) -> JobState | None:
-        """The job of these verbs (or of any) to show by default: running, else waiting, else the last that started.
-
-        A training that was stopped before its first step does not count as started, because it has nothing to show.
-        """
+        """The job of these verbs (or of any) to show by default: running, else waiting, else the last with a result."""
         return self.once(("newest", *verbs), lambda: self._newest(verbs))
 
     def _newest(self, verbs: Sequence[str]) -> JobState | None:
         found = [state for state in self.jobs if state.verb in verbs or not verbs]
-        started = [state for state in found if state.status != "skipped" and not (
-            state.verb == "train" and state.status == "stopped" and not state.steps and not state.checkpoints)]
         runs = (state for state in found if state.status in ("running", "stopping"))
-        return next(iter((*runs, *(state for state in found if state.alive), *started, *found)), None)
+        alive = (state for state in found if state.alive)
+        return next(iter((*runs, *alive, *filter(_has_result, found), *found)), None)
 
     def selected_job(self, field: str, *verbs: str) -> JobState | None:
         """The job chosen in `field`; if none is chosen, the newest of `verbs`. None: no such job, or it was deleted."""
@@ -123,6 +120,15 @@ class View:
         if deleted := self.deleted(field):
             return {"choices": [(f"{deleted} (deleted)", deleted), *choices], "value": deleted}
         return {"choices": choices, "value": shown.id if shown else None}
+
+
+def _has_result(state: JobState) -> bool:
+    """Whether an ended job has something to show: audio, a training's steps, a failure; not if it never began."""
+    if state.verb in SYNTHESIS_VERBS:
+        return state.status == "finished" or bool(state.audio)
+    if state.verb == "train" and state.status == "stopped":
+        return bool(state.steps or state.checkpoints)
+    return state.status != "skipped" and not (state.status == "stopped" and state.started_at is None)
 
 
 Render = Callable[[View], object]

@@ -299,11 +299,14 @@ def defaults_view(family: CatalogEntry) -> Html:
 
 
 def save_recording(page: Page, path: str | None, role: str = "voice") -> Sequence[object]:
-    """Save an uploaded recording, and choose it as the `role` that it was uploaded for."""
+    """Save an uploaded recording, and choose it as the `role` that it was uploaded for; the player is cleared."""
     if not path:
         return [NOTHING, gr.skip(), gr.skip()]
     try:
         kept, reference = reference_voices.save_recording(page.workspace, Path(path), Path(path).name)
+    except UserError as error:
+        return [job_views.fault(error.message, f"{error.hint} The chosen {role} did not change."),
+                gr.skip(), gr.update(value=None)]
     finally:
         Path(path).unlink(missing_ok=True)
     notes = [job_views.notice(note, "wait") for note in reference.notes]

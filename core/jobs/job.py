@@ -14,7 +14,7 @@ import yaml
 
 from config import foreign
 from config.errors import UserError
-from config.loading import parse_options
+from config.loading import SomeOptions, parse_options
 from config.schema import Options
 from core.jobs.events import MAX_TIME
 from core.jobs.verbs import VERBS
@@ -88,7 +88,7 @@ def create_job(workspace: Workspace, verb: str, options: Options, *, after: Sequ
     for earlier in after:
         workspace.run(earlier)
     directory = resolve_inside(workspace.runs, job_id or _new_id(workspace, verb))
-    settings = options.model_dump(mode="json")
+    settings = with_whole_ids(workspace, verb, options).model_dump(mode="json")
     job = Job(directory, verb, choose_device(verb, settings), tuple(after), time.time(), settings)
     try:
         with atomic_directory(directory, "Free some disk space or choose another workspace.") as temporary:
@@ -100,6 +100,18 @@ def create_job(workspace: Workspace, verb: str, options: Options, *, after: Sequ
         check_id_free(workspace, directory.name)
         raise
     return job
+
+
+def with_whole_ids(workspace: Workspace, verb: str, options: SomeOptions) -> SomeOptions:
+    """`options` with the whole ids of jobs for short ones; `UserError` if a short id is that of several."""
+    changes = dict[str, object]()
+    for name, kind in VERBS[verb].needs.items():
+        value = getattr(options, name)
+        whole = (tuple(map(workspace.whole_reference, value)) if isinstance(value, tuple)
+                 else workspace.whole_id(value) if kind == "run" else workspace.whole_reference(value))
+        if whole != value:
+            changes[name] = whole
+    return options.model_copy(update=changes) if changes else options
 
 
 def check_id_free(workspace: Workspace, job_id: str) -> None:

@@ -91,6 +91,7 @@ class JobState:
     reason: str = ""  # why it waits
     attempt: int = 0
     started_at: float | None = None  # of the last attempt
+    earlier_s: float = 0.0  # how long the attempts before it ran
     ended_at: float | None = None
     progress: Progress | None = None
     units_per_s: float | None = None  # of `progress`, over the last half minute
@@ -145,8 +146,9 @@ class JobState:
 
     @property
     def seconds(self) -> float:
-        """How long the last attempt ran, or has run."""
-        return 0.0 if self.started_at is None else (self.ended_at or time.time()) - self.started_at
+        """How long all attempts ran, or have run."""
+        now = 0.0 if self.started_at is None else (self.ended_at or time.time()) - self.started_at
+        return self.earlier_s + now
 
 
 class JobStateReducer:
@@ -157,6 +159,7 @@ class JobStateReducer:
         self._lists: dict[str, list[Any]] = {name: [] for name in _LISTS.values()}
         self._latest: Progress | None = None
         self._recent: deque[tuple[float, float]] = deque()  # (time, done) of the progress now counted
+        self._worked_at = 0.0  # the time of the last event of the attempt
 
     def state(self) -> JobState:
         units_per_s = self._units_per_s()
@@ -165,6 +168,8 @@ class JobStateReducer:
                        eta_s=self._eta(units_per_s), **lists)
 
     def add(self, event: Event) -> None:
+        if not isinstance(event, Queued | Renamed):
+            self._worked_at = max(self._worked_at, event.time)
         match event:
             case Queued():
                 self._begin_attempt(event)
@@ -213,7 +218,9 @@ class JobStateReducer:
         last = self._state
         job = replace(last.job, device=event.device or last.job.device)
         restarts = last.restarts + (last.started_at is not None) if event.restart else 0
-        self._state = JobState(job, status="queued", attempt=last.attempt, restarts=restarts, title=last.title)
+        earlier_s = last.earlier_s + (0.0 if last.started_at is None else self._worked_at - last.started_at)
+        self._state = JobState(job, status="queued", attempt=last.attempt, restarts=restarts, title=last.title,
+                               earlier_s=earlier_s)
         self._latest = None
         self._recent.clear()
         for name in self._lists.keys() - set(_STEP_LISTS):
@@ -462,10 +469,11 @@ class JobBoard:
         """The state of the job `name`; `UserError` if there is none."""
         with self._guard:
             directory = self.workspace.run(name)
+            name = directory.name
             if (ended := self._ended_state(name, str(directory))) is not None:
                 return ended
             if name not in self._readers:
-                self._readers[name] = JobReader(load_job(self.workspace, directory.name))
+                self._readers[name] = JobReader(load_job(self.workspace, name))
             reader = self._readers[name]
         return reader.state()
 

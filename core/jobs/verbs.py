@@ -125,10 +125,10 @@ VERBS: Mapping[str, Verb] = {
     "evaluate": Verb(
         "Evaluate", "core.evaluate", EvaluateOptions, "listen",
         "--models base:tiny run:first recordings", resumes=True,
-        needs={"dataset": "dataset", "recogniser": "recogniser"}),
+        needs={"models": "reference", "dataset": "dataset", "recogniser": "recogniser"}),
     "listening_test": Verb(
         "Make listening test", "core.listening_test", ListeningTestOptions, "listen",
-        "--evaluation EVALUATION --kind rating", takes_device=False),
+        "--evaluation EVALUATION --kind rating", takes_device=False, needs={"evaluation": "run"}),
     "certify": Verb(
         "Compute certificate", "core.certify", CertifyOptions, "certificate",
         "--run run:first", resumes=True,

@@ -12,10 +12,10 @@ from pathlib import Path
 from config.errors import UserError, join_names
 from config.foreign import file_stamp
 from core.jobs.checkpoint_names import BEST, CHECKPOINTS, CHOICE, NAMES, pinned_names
-from core.jobs.job import load_job
+from core.jobs.job import Job, load_job
 from core.jobs.state import STATUS_TITLES, JobBoard, JobReader, JobState
 from core.library.records import read_model_record
-from core.workspace import Workspace, resolve_inside
+from core.workspace import Workspace, resolve_inside, restore_hint
 
 
 @dataclass(frozen=True)
@@ -314,8 +314,9 @@ class ModelReference:
 def resolve(workspace: Workspace, reference: str) -> ModelReference:
     """The model behind `base:NAME`, `run:ID`, `run:ID@STEP` (or `@NAME`, `@best`) or `export:NAME`.
 
-    `run:ID` refers to the checkpoint that a person chose, else to the best one.
+    `run:ID` refers to the checkpoint that a person chose, else to the best one. The ID may be a short one.
     """
+    reference = workspace.whole_reference(reference)
     kind, _, name = reference.partition(":")
     match kind:
         case "base":
@@ -340,6 +341,17 @@ def resolve_model(workspace: Workspace, name: str) -> ModelReference:
         if name in workspace.list_runs():
             return resolve(workspace, f"run:{name}")
     return resolve(workspace, f"base:{name}")
+
+
+def find_training(workspace: Workspace, name: str) -> Job:
+    """The training with the whole or short id `name`; `UserError` lists those that have a checkpoint or run."""
+    name = workspace.whole_id(name, "train")
+    if resolve_inside(workspace.runs, name).is_dir() and (job := load_job(workspace, name)).verb == "train":
+        return job
+    there = [state.id for state in JobBoard(workspace).states()
+             if state.verb == "train" and (state.alive or run_reference(state))]
+    raise UserError(f"There is no run named {name!r} (there: {join_names(there)}).",
+                    restore_hint(workspace.runs, name) or "Choose one of these, or train first.")
 
 
 def require_run(reference: str) -> str:
@@ -423,11 +435,7 @@ def listed_names(state: JobState) -> Mapping[str, int]:
 
 def _checkpoint(workspace: Workspace, reference: str, name: str) -> ModelReference:
     run, _, wanted = name.partition("@")
-    if not resolve_inside(workspace.runs, run).is_dir():
-        voices = [one.name for one in list_references(workspace, JobBoard(workspace).states()) if one.kind == "run"]
-        raise UserError(f"There is no run named {run!r} that speaks (there: {join_names(voices)}).",
-                        "Choose one of these, or train first.")
-    state = JobReader(load_job(workspace, run)).state()
+    state = JobReader(find_training(workspace, run)).state()
     saved = _checkpoints(state)
     if not saved:
         raise UserError(

@@ -49,8 +49,9 @@ def read_recording(path: Path, title: str = "") -> ReferenceRecording:
             rate, channels, whole_s = file.samplerate, file.channels, file.frames / file.samplerate
             samples = file.read(int(LONGEST_S * rate), dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, OSError) as error:
+        reason = getattr(error, "error_string", None) or getattr(error, "strerror", None) or str(error)  # no path
         raise UserError(
-            f"{name} could not be read as audio: {str(error).rstrip('.')}.",
+            f"{name} could not be read as audio: {reason.rstrip('.')}.",
             "Give a WAV, FLAC, OGG, Opus or MP3 file; convert others with ffmpeg.",
         ) from error
     waveform = samples.mean(axis=1)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from core.jobs.events import CLIPS_ARCHIVE, AudioChunk, AudioGenerated, WarningRaised
-from core.jobs.reporter import Reporter, check_stop, pluralize
+from core.jobs.reporter import Reporter, StopRequested, pluralize
 from core.speech.synthesis import SynthesizedChunk, join_chunks
 from data.acoustics import audio
 from data.durable_files import atomic_path
@@ -63,11 +63,6 @@ class SynthesizedClip:
         power = float(self.waveform.double().square().mean())
         return 10 * math.log10(power) if power > 0 else _SILENCE_DB
 
-    def unscored_event(self, side: str, index: int, text: str, language: str) -> AudioGenerated:
-        """The event of the clip before it is scored."""
-        return AudioGenerated(side, index, self.path, text, language, round(self.duration_s, 3),
-                              round(self.synthesis_s, 3), scoring=True)
-
     def event(self, side: str, index: int, text: str, language: str, score: RecognitionScore | None, spectrogram: str,
               note: str = "", unmeasured: str = "", transcript: str = "") -> AudioGenerated:
         """The event of the finished clip; `transcript`: that of the score, divided into words."""
@@ -83,10 +78,19 @@ class SynthesizedClip:
 
 
 def write_clip(chunks: Iterable[SynthesizedChunk], sample_rate: int, reporter: Reporter, *, side: str, index: int,
-               chunk_stem: str, stem: str) -> SynthesizedClip:
-    """Write each chunk to `audio/CHUNK_STEM-NNN.wav` with an event, then all of them to `audio/STEM.wav`."""
+               text: str, language: str, chunk_stem: str, stem: str) -> SynthesizedClip:
+    """Write each chunk to `audio/CHUNK_STEM-NNN.wav`, then all of them to `audio/STEM.wav`; each with an event.
+
+    A stop ends the clip after the present chunk: what there is of it is written and emitted, never to be scored.
+    """
     (reporter.directory / FOLDER).mkdir(exist_ok=True)
-    written = []
+    written: list[SynthesizedChunk] = []
+
+    def join_written() -> SynthesizedClip:
+        path, whole = f"{FOLDER}/{stem}.wav", join_chunks(written)
+        audio.save(reporter.directory / path, whole, sample_rate)
+        return SynthesizedClip(whole, sample_rate, path, len(written), sum(chunk.synthesis_s for chunk in written))
+
     for number, chunk in enumerate(chunks):
         path = f"{FOLDER}/{chunk_stem}-{number:03d}.wav"
         audio.save(reporter.directory / path, chunk.waveform, sample_rate)
@@ -95,11 +99,14 @@ def write_clip(chunks: Iterable[SynthesizedChunk], sample_rate: int, reporter: R
         if chunk.finish_reason != "stop":
             reporter.emit(WarningRaised(f"{side}: {_CUT_OFF[chunk.finish_reason]}: {chunk.text!r}."))
         written.append(chunk)
-        check_stop(reporter, f"Stopped on request after {pluralize(number + 1, 'chunk')}; the audio so far is kept.")
-    path = f"{FOLDER}/{stem}.wav"
-    whole = join_chunks(written)
-    audio.save(reporter.directory / path, whole, sample_rate)
-    return SynthesizedClip(whole, sample_rate, path, len(written), sum(chunk.synthesis_s for chunk in written))
+        if reporter.stop_requested():
+            done = pluralize(len(written), "chunk")
+            reporter.emit(join_written().event(side, index, text, language, None, "",
+                                               unmeasured=f"the synthesis was stopped after {done}"))
+            raise StopRequested(f"Stopped on request after {done}; the audio so far is kept.")
+    clip = join_written()
+    reporter.emit(replace(clip.event(side, index, text, language, None, ""), scoring=True))
+    return clip
 
 
 def write_archive(folder: Path, made: Sequence[AudioGenerated], facts: Mapping[str, Mapping[str, str]]) -> str:

@@ -6,7 +6,7 @@ Only files are read. What they do not say (the languages of a model that is not 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from config.schema import (
     CompareOptions,
     CompareTokenizersOptions,
     DoctorOptions,
+    EvaluateOptions,
     ExportOptions,
     ExtendOptions,
     ListeningTestOptions,
@@ -30,6 +31,7 @@ from config.schema import (
 )
 from core.dataset import languages, review
 from core.dataset.languages import describe_language
+from core.jobs.job import with_whole_ids
 from core.jobs.reporter import pluralize
 from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import VERBS
@@ -44,6 +46,8 @@ from core.workspace import Workspace
 from data import augmentation, manifest
 
 _REFERENCES = {"base": "model", "run": "run", "export": "export"}  # what `base:NAME` and the others refer to
+_LOADS_BASE = ("preflight", "train", "synthesize", "compare", "evaluate", "certify", "export")
+"""The verbs that load the base model of an extension, a run or an export."""
 _NEVER_MADE = ("source", "file", "recogniser")  # no job makes these: a person must mend the option
 
 
@@ -52,6 +56,7 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
 
     Raises `UserError` for what is not there and not being made, and for what these options are known not to achieve.
     """
+    options = with_whole_ids(workspace, verb, options)
     spoken: tuple[tuple[str, ...], tuple[str, ...]] = (), ()  # languages of the base, and of earlier trainings
     match options:
         case ReviseOptions():
@@ -79,6 +84,8 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
                 _check_new_tokenizer(workspace, options)
         case ExtendOptions():
             _check_new_extension(workspace, options)
+        case EvaluateOptions() if not options.models:
+            raise UserError("There is nothing to evaluate.", "Give models: --models base:tiny run:ID recordings.")
         case ListeningTestOptions():
             listening.plan(evaluation_report.read(workspace.run(options.evaluation)), options)
         case ExportOptions():
@@ -102,7 +109,10 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             _check_speaks(workspace, options.finetuned, (language for language, _ in options.texts), options.voice)
     _check_named(options)
     missing: list[tuple[Need, UserError]] = []
-    for need in sorted(needs(verb, options), key=lambda need: need.kind not in _NEVER_MADE):
+    named = [*needs(verb, options)]
+    if verb in _LOADS_BASE:
+        named = [*named, *_base_models(workspace, named)]
+    for need in sorted(named, key=lambda need: need.kind not in _NEVER_MADE):
         try:
             _find(workspace, need, options)
         except UserError as error:
@@ -156,6 +166,9 @@ class Need:
 def needs(verb: str, options: Options) -> Iterator[Need]:
     """The artefacts that `options` name, by the table of verbs."""
     for field, kind in VERBS[verb].needs.items():
+        if isinstance(options, EvaluateOptions) and field == "models":
+            yield from _evaluated_models(options.models)
+            continue
         value = str(getattr(options, field))
         if not value and kind not in ("source", "export"):
             continue
@@ -179,6 +192,28 @@ def needs(verb: str, options: Options) -> Iterator[Need]:
                 yield Need(field, "file", value)
             case _:
                 yield Need(field, kind, value)
+
+
+def _evaluated_models(names: Sequence[str]) -> Iterator[Need]:
+    """The models, and the folders of recordings, that an evaluation names."""
+    for name in names:
+        kind, _, rest = name.partition(":")
+        if kind == "folder":
+            yield Need("folder", "file", rest)
+        elif kind == "codec":
+            yield Need("models", "model", f"base:{rest}")
+        elif kind in _REFERENCES:
+            yield Need("models", _REFERENCES[kind], name.partition("+")[0])
+
+
+def _base_models(workspace: Workspace, named: Sequence[Need]) -> Iterator[Need]:
+    """The base models of the extensions, runs and exports among what is `named`."""
+    for need in named:
+        with suppress(UserError, OSError):  # what is not there is reported with the other needs
+            if need.kind == "extension":
+                yield Need("base", "model", model_info.model_of_extension(workspace, need.name))
+            elif need.name.startswith(("run:", "export:")):
+                yield Need("base", "model", model_info.base_model_of(catalog.resolve(workspace, need.name)))
 
 
 def _find(workspace: Workspace, need: Need, options: Options) -> None:
@@ -214,7 +249,7 @@ def _find(workspace: Workspace, need: Need, options: Options) -> None:
             catalog.resolve_model(workspace, name)
             return
         {"model": workspace.model, "tokenizer": workspace.tokenizer, "extension": workspace.extension,
-         "segments": workspace.segment_folder, "export": workspace.export}[kind](name)
+         "segments": workspace.segment_folder, "export": workspace.export, "run": workspace.run}[kind](name)
 
 
 def _makes(state: JobState, kind: str, name: str) -> bool:

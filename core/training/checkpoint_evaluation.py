@@ -138,8 +138,8 @@ class TrainingRun:
     @property
     def stop_message(self) -> str:
         """The message of `StopRequested`, after this step was saved."""
-        return (f"Stopped after step {self.trainer.step} of {self.options.steps}, which is saved; the run can resume "
-                "from there.")
+        return (f"Stopped after step {self.trainer.step} of {self.trainer.schedule.steps}, which is saved; the run can "
+                "resume from there.")
 
     def early_stopped(self) -> bool:
         """Whether early stopping ends the training here."""

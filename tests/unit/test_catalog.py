@@ -1,12 +1,13 @@
 import pytest
 
 from config.errors import UserError
-from config.schema import ExportOptions, TokenizerOptions, TrainOptions
+from config.schema import EvaluateOptions, ExportOptions, TokenizerOptions, TrainOptions
 from core.jobs.events import CheckpointSaved, Journal
 from core.jobs.job import Job, create_job
 from core.jobs.state import JobBoard
 from core.library import catalog
 from core.library.records import MODEL_RECORD, ModelRecord, write_record
+from core.submission import storage
 from core.submission.job_chains import ChainOptions, create_chain
 from core.workspace import Workspace
 
@@ -43,6 +44,28 @@ def test_checkpoints_that_were_removed_are_not_offered(workspace: Workspace):
     trained(workspace, "empty")
     with pytest.raises(UserError, match=r"'empty' has no checkpoint \(not started\)"):
         catalog.resolve(workspace, "run:empty")
+
+
+def test_a_run_is_known_by_its_short_id_too(workspace: Workspace):
+    job = trained(workspace, "train-20261126-181503-de16", (100, True))
+    found = catalog.resolve(workspace, "run:de16@100")
+    assert (found.reference, found.name, found.step) == (f"run:{job.id}@100", job.id, 100)
+    assert create_job(workspace, "export", ExportOptions(run="run:de16@100")).settings["run"] == f"run:{job.id}@100"
+    evaluation = create_job(workspace, "evaluate", EvaluateOptions(models=("base:tiny", "run:de16+romanised")))
+    assert evaluation.settings["models"] == ["base:tiny", f"run:{job.id}+romanised"]
+
+
+def test_of_what_is_no_run_the_trainings_are_named_that_can_be_used(workspace: Workspace):
+    trained(workspace, "spoken", (100, True))
+    trained(workspace, "silent")
+    exporting = create_job(workspace, "export", ExportOptions(run="run:spoken"))
+    for name in ("nope", exporting.id):
+        with pytest.raises(UserError, match=rf"There is no run named '{name}' \(there: spoken\)"):
+            catalog.find_training(workspace, name)
+    storage.delete(workspace, storage.parse("run:spoken"))
+    with pytest.raises(UserError, match=r"no run named 'spoken' \(there: none\)") as caught:
+        catalog.resolve(workspace, "run:spoken")
+    assert "scripts.storage restore run:spoken" in caught.value.hint
 
 
 @pytest.mark.parametrize("reference", [

@@ -132,7 +132,7 @@ def test_a_damaged_list_of_names_hides_no_run_and_gives_no_other_checkpoint(run:
 
 def test_an_unknown_run_is_answered_with_those_that_speak(run: Path, workspace: Workspace) -> None:
     create_job(workspace, "prepare", PrepareOptions(dataset="d", language="am", source="/somewhere"), job_id="no-voice")
-    with pytest.raises(UserError, match=r"no run named 'nope' that speaks \(there: one\)"):
+    with pytest.raises(UserError, match=r"no run named 'nope' \(there: one\)"):
         catalog.resolve(workspace, "run:nope")
 
 

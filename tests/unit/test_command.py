@@ -19,14 +19,14 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import Options, TrainOptions
 from core.jobs import control, worker
-from core.jobs.events import Journal, Skipped
+from core.jobs.events import CheckpointSaved, Journal, Skipped, append_event
 from core.jobs.job import create_job, load_job
 from core.jobs.state import JobBoard
 from core.jobs.verbs import VERBS
 from core.workspace import Workspace
 from data import manifest
 from scripts import __main__ as listing
-from scripts import command, review, rules
+from scripts import command, pin_checkpoint, review, rules
 from scripts import jobs as scripts_jobs
 from scripts.command import USAGE_ERROR
 from tests.unit import fake_verbs
@@ -148,6 +148,25 @@ def test_what_is_not_there_is_refused_before_a_run_is_made(workspace: Workspace,
     assert invoke(workspace, "--extension", "nosuch") == USAGE_ERROR
     assert "There is no extension named 'nosuch'" in capsys.readouterr().err
     assert workspace.list_runs() == []
+
+
+def test_runs_are_known_by_short_ids_and_others_are_refused_with_the_trainings(
+    workspace: Workspace, capsys: pytest.CaptureFixture[str],
+):
+    job = train(workspace, "quick", name="train-20261126-181503-de16")
+    (job.directory / "checkpoints" / "step-000005").mkdir(parents=True)
+    append_event(job.journal, CheckpointSaved(5, "checkpoints/step-000005", best=True))
+    prepared = create_job(workspace, "prepare", schema.PrepareOptions())
+    where = ("--workspace", str(workspace.path))
+    assert pin_checkpoint.main([*where, "de16", "5", "good"]) == command.DONE
+    assert f"run:{job.id}@good" in capsys.readouterr().out
+    assert scripts_jobs.main([*where, "rename", "de16", "first"]) == command.DONE
+    for refused in (lambda: pin_checkpoint.main([*where, "nope"]),
+                    lambda: command.run_verb("export", [*where, "--run", "run:nope"])):
+        assert refused() == USAGE_ERROR
+        printed = capsys.readouterr().err
+        assert f"There is no run named 'nope' (there: {job.id})." in printed
+        assert prepared.id not in printed
 
 
 @pytest.mark.parametrize("script", [*VERBS, "review", "rules"])

@@ -33,6 +33,7 @@ from core.jobs.state import JobBoard, JobReader
 from core.workspace import Workspace
 from tests.unit.fake_verbs import step
 from tests.unit.live_jobs import train
+from ui import job_views
 
 
 def test_a_reader_reads_only_what_was_appended(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
@@ -79,6 +80,21 @@ def test_steps_done_again_after_a_resume_take_the_place_of_the_first(workspace: 
     assert [event.speech_loss for event in state.steps] == [1.0, 1.0, 9.0]
     assert (state.evaluations, state.samples) == ((), ())
     assert [event.step for event in state.checkpoints] == [2]
+
+
+def test_the_time_of_a_resumed_job_is_that_of_all_attempts(workspace: Workspace):
+    job = train(workspace, "quick")
+    lines = [{"event": "queued", "time": 100.0}, {"event": "started", "time": 100.0, "pid": 1, "attempt": 1},
+             {"event": "stopped", "time": 315.0, "message": "Stopped."},
+             {"event": "renamed", "time": 900.0, "name": "a"},
+             {"event": "queued", "time": 1000.0}, {"event": "started", "time": 1001.0, "pid": 2, "attempt": 2}]
+    lines += [{"event": "stage", "time": 1011.0, "name": "load"},  # killed here
+              {"event": "queued", "time": 2000.0}, {"event": "started", "time": 2000.0, "pid": 3, "attempt": 3},
+              {"event": "finished", "time": 2072.0, "result": {}}]
+    job.journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    state = control.read_state(job)
+    assert (state.earlier_s, state.seconds) == (225.0, 297.0)
+    assert job_views.status_line(state) == "Took 4 min 57 s in 3 attempts."
 
 
 def test_a_checkpoint_said_twice_counts_once(workspace: Workspace):

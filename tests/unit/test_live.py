@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import gradio as gr
 import pytest
 from gradio.state_holder import SessionState
 
-from config.schema import ExtendOptions, TrainOptions
+from config.schema import CompareOptions, ExtendOptions, TrainOptions
 from core.jobs.events import CheckpointSaved, Finished, append_event
 from core.jobs.job import create_job
+from core.jobs.state import JobState
 from core.workspace import Workspace
 from ui import layout
-from ui.live import Live
+from ui.live import Live, View
 
 TABS = ("train", "listen")
 
@@ -153,3 +155,17 @@ def test_listen_continues_with_the_training_that_ended_and_a_later_choice_stays(
     assert ticked() == "run:greek"
     browser.values[field._id] = "run:swahili"
     assert ticked() == ticked() == "run:swahili"
+
+
+def test_a_comparison_can_be_stopped_where_it_is_shown(page: tuple[gr.Blocks, Live]) -> None:
+    blocks, live = page
+    [panel] = [panel for panel in live.panels if getattr(panel.component, "elem_id", "") == "stop-speech"]
+    state = JobState(create_job(live.workspace, "compare", CompareOptions()), "running")
+
+    def visible(state: JobState) -> object:
+        values = {**dict.fromkeys(live.watched, ""), "pair": state.id}
+        return panel.render(View("listen", values, (state,)))["visible"]  # type: ignore[index]
+
+    assert [visible(replace(state, status=status)) for status in ("waiting", "running", "stopping", "stopped")] == [
+        True, True, False, False]
+    assert any((panel.component._id, "click") in fn.targets for fn in blocks.fns.values())

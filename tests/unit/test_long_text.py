@@ -1,5 +1,6 @@
 """20,000 characters in any language: nothing lost, no word cut, no piece too long, and no work done over and over."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,9 +9,11 @@ from chatterbox_text import forget_tools, install_stand_ins, multilingual, parag
 
 from config.errors import UserError
 from data.front_end import FrontEnd
+from data.languages import verbalizer
 from data.normalisers import normalise
 from data.text_chunking import split_for_model, split_sentences, split_text
 from models.chatterbox.front_end import LANGUAGES
+from ui import job_views
 
 TEXTS = paragraphs()
 ADDED = ("am", "ti", "th", "my")
@@ -91,6 +94,19 @@ def test_odd_text_takes_no_forever(text: str) -> None:
 def test_characters_that_are_not_known_are_named_before_a_word_is_spoken(base: FrontEnd) -> None:
     with pytest.raises(UserError, match=r"'Then ሰ\.' has characters outside the vocabulary of 'en': ሰ"):
         split_for_model("First this. Then ሰ.", "en", base, 40, LONGEST)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("\U0001f642\U0001f642\U0001f642", r"The text is empty: '\U0001f642\U0001f642\U0001f642' has nothing to speak"),
+    ("Здравствуйте", r"^'Здравствуйте', read as '[^З]+', has characters outside the vocabulary of 'am': "),
+    ("ሰላም\n ሰላም ቀ", r"^'ሰላም ሰላም ቀ' has characters outside the vocabulary of 'am': ቀ"),
+])
+def test_what_cannot_be_spoken_is_quoted_as_it_was_written(base: FrontEnd, text: str, message: str) -> None:
+    rules = verbalizer.checked_rules(verbalizer.rules_text("am"), "am")
+    front_end = base.extended("am", base.normaliser_for("am"), ("ሰ", "ላ", "ም"), [], rules=rules)
+    with pytest.raises(UserError, match=message) as caught:
+        split_for_model(text, "am", front_end, 40, LONGEST)
+    assert not {"leave_out", "unk"} & set(re.findall(r"\w+", job_views.on_page(caught.value.hint)))
 
 
 @pytest.mark.parametrize("text", ["", " ", "!", "... \n\n ?"])

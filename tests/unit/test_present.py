@@ -16,8 +16,8 @@ from core.dataset.clip_index import Histogram
 from core.jobs.events import AudioGenerated, Evaluated, Finished, Progress, SampleGenerated, Stage, Step
 from core.jobs.job import Job
 from core.jobs.reporter import duration_text
-from core.jobs.state import JobState
-from core.jobs.verbs import VERBS
+from core.jobs.state import JobState, Status
+from core.jobs.verbs import SYNTHESIS_VERBS, VERBS
 from core.library.catalog import find_entry
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER
 from core.workspace import Workspace
@@ -321,6 +321,15 @@ def test_blind_mode_hides_names_and_scores_until_the_vote() -> None:
     assert "CER" in comparison_views.comparison(state, {}, True, frozenset({0}))
 
 
+def test_the_only_clip_of_a_stopped_comparison_is_played_and_named_in_blind_mode_too() -> None:
+    state = comparison()
+    running = replace(state, status="running", audio=state.audio[:1])
+    assert "0-base.ogg" not in comparison_views.comparison(running, {}, True)
+    shown = comparison_views.comparison(replace(running, status="stopped"), {}, True)
+    for part in ("0-base.ogg", "Before", "Not available"):
+        assert part in shown
+
+
 def test_a_clip_that_is_still_to_come_is_shown_as_coming() -> None:
     state = JobState(job("compare", texts=[["am", "ሰላም"]], base="base:tiny", finetuned="run:one"), "running")
     assert comparison_views.comparison(state, {}).count("In progress.") == 2
@@ -396,13 +405,14 @@ def test_an_export_tells_its_place_and_what_failed_and_counts_its_checks() -> No
     result = {"export": "mine", "path": "exports/mine", "ref": "export:mine", "run": "first", "step": 800, "files": 12,
               "overridden": "prefix_rows", "error_am": 0.162, "prefix_rows": "failed", "base_logits": "passed"}
     shown = certificate.exported_view(result)
-    for part in ("exports/mine", "export:mine", "800", "CER, Amharic", "16.2%", "Of 2 checks",
-                 "prefix rows failed (overridden)"):
+    for part in ("exports/mine", "export:mine", "800", "CER, Amharic", "16.2%",
+                 "1 passed, 1 failed, overridden (prefix rows)"):
         assert part in shown
     assert shown.count("exports/mine") == 1
-    assert "none failed" in certificate.exported_view({**result, "prefix_rows": "passed"})
-    assert "none failed, not proven: base languages" in certificate.exported_view(
-        {**result, "prefix_rows": "passed", "base_languages": "not proven"})
+    passed = {**result, "prefix_rows": "passed"}
+    assert ">2 passed, 1 measured<" in certificate.exported_view({**passed, "character_error_rates": "measured"})
+    assert "2 passed, 1 not proven (base languages)" in certificate.exported_view(
+        {**passed, "base_languages": "not proven"})
 
 
 def test_a_result_is_shown_as_it_was_reported() -> None:
@@ -427,6 +437,20 @@ def test_a_training_stopped_before_its_first_step_is_not_the_one_to_show() -> No
     assert View("train", {}, (empty,)).newest("train") == empty
     for shown in (stopped, failed):
         assert View("train", {}, (empty, shown, older)).newest("train") == shown
+
+
+@pytest.mark.parametrize("silent", ["stopped", "failed", "crashed", "skipped"])
+def test_listen_opens_on_the_newest_comparison_that_can_be_heard(silent: Status) -> None:
+    heard, stopped = comparison(), replace(comparison(), status="stopped")
+    nothing = JobState(job("compare"), silent)
+    assert View("listen", {}, (nothing, stopped, heard)).newest(*SYNTHESIS_VERBS) == stopped
+    assert View("listen", {}, (nothing, heard)).newest(*SYNTHESIS_VERBS) == heard
+    assert View("listen", {}, (nothing,)).newest(*SYNTHESIS_VERBS) == nothing
+
+
+def test_what_was_stopped_while_it_waited_gives_way_to_what_began() -> None:
+    waited, began = (JobState(job("export"), "stopped", started_at=at) for at in (None, 1.0))
+    assert View("certificate", {}, (waited, began)).newest("export") == began
 
 
 def test_what_was_spoken_is_known_by_when_what_and_who() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+import gradio as gr
 import numpy as np
 import pytest
 import soundfile
@@ -11,6 +14,8 @@ import soundfile
 from config.errors import UserError
 from core.library import reference_voices
 from core.workspace import Workspace
+from ui import voice_settings
+from ui.page import Page
 
 
 def sound(seconds: float, rate: int = 16_000, channels: int = 1) -> np.ndarray:
@@ -84,5 +89,17 @@ def test_what_holds_no_voice_is_refused_and_not_kept(workspace: Workspace, tmp_p
 
 def test_what_is_no_sound_is_refused(tmp_path: Path) -> None:
     (tmp_path / "me.wav").write_text("not audio")
-    with pytest.raises(UserError, match=r"me\.wav could not be read as audio"):
+    with pytest.raises(UserError, match=r"me\.wav could not be read as audio: Format not recognised\."):
         reference_voices.read_recording(tmp_path / "me.wav")
+
+
+def test_a_broken_upload_is_named_by_its_file_and_leaves_the_player(workspace: Workspace, tmp_path: Path) -> None:
+    folder = tmp_path / ("8086e973" * 8)
+    folder.mkdir()
+    (folder / "noise.wav").write_text("not audio")
+    notice, choice, player = voice_settings.save_recording(
+        cast(Page, SimpleNamespace(workspace=workspace)), str(folder / "noise.wav"))
+    assert "<strong>noise.wav could not be read as audio: Format not recognised.</strong>" in str(notice)
+    assert folder.name not in str(notice)
+    assert (choice, player) == (gr.skip(), gr.update(value=None))
+    assert not (folder / "noise.wav").exists()

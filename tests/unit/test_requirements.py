@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -13,9 +17,12 @@ from config.loading import parse_options
 from config.schema import (
     CompareOptions,
     DoctorOptions,
+    DownloadOptions,
+    EvaluateOptions,
     ExportOptions,
     ExtendOptions,
     Options,
+    PackOptions,
     PrepareOptions,
     PushOptions,
     SynthesizeOptions,
@@ -35,12 +42,15 @@ from core.library.records import (
     Origin,
     write_record,
 )
-from core.submission import requirements
+from core.submission import requirements, storage
 from core.workspace import Workspace
 from tests.browser import scenes
+from ui import listen
+from ui.page import Page
 
 VERBS = {PrepareOptions: "prepare", TokenizerOptions: "tokenizer", ExtendOptions: "extend", TrainOptions: "train",
-         SynthesizeOptions: "synthesize", CompareOptions: "compare", ExportOptions: "export", PushOptions: "push"}
+         SynthesizeOptions: "synthesize", CompareOptions: "compare", ExportOptions: "export", PushOptions: "push",
+         EvaluateOptions: "evaluate"}
 
 
 def check(workspace: Workspace, options: Options) -> tuple[str, ...]:
@@ -61,6 +71,11 @@ def check(workspace: Workspace, options: Options) -> tuple[str, ...]:
     (CompareOptions(finetuned="export:nosuch"), "There is no export named 'nosuch'"),
     (ExportOptions(run="run:nosuch"), "There is no run named 'nosuch'"),
     (PushOptions(export="nosuch"), "There is no export named 'nosuch'"),
+    (EvaluateOptions(), "There is nothing to evaluate"),
+    (EvaluateOptions(models=("base:tiny", "base:nosuch+romanised")), "There is no base model named 'nosuch'"),
+    (EvaluateOptions(models=("codec:nosuch",)), "There is no base model named 'nosuch'"),
+    (EvaluateOptions(models=("recordings", "run:nosuch@5")), "There is no run named 'nosuch'"),
+    (EvaluateOptions(models=("base:tiny", "folder:/nope")), "There is no folder /nope"),
 ])
 def test_what_is_not_there_is_refused_at_once(workspace: Workspace, options: Options, message: str) -> None:
     (workspace.models / "tiny").mkdir()
@@ -189,6 +204,7 @@ def test_what_no_model_speaks_is_refused_at_once(installed_models: Workspace, op
 def test_what_a_model_speaks_is_not_refused(installed_models: Workspace, tmp_path: Path) -> None:
     (tmp_path / "me.wav").touch()
     for options in (SynthesizeOptions(text="hello", language="fr", voice="anna"),
+                    EvaluateOptions(models=("base:tiny+romanised", "codec:tiny", "export:first", "recordings")),
                     SynthesizeOptions(text="ሰላም", language="am", voice_model="export:first"),
                     CompareOptions(finetuned="export:first", texts=(("am", "ሰላም"),), voice=str(tmp_path / "me.wav"))):
         assert check(installed_models, options) == ()
@@ -235,6 +251,40 @@ def test_text_rules_that_are_not_there_are_refused_with_near_ones(workspace: Wor
     assert len(caught.value.hint) < 100
     with pytest.raises(UserError, match="for 'ti', the texts are in 'am'"):
         check(workspace, wanted.model_copy(update={"rules": "ti"}))
+
+
+@pytest.mark.parametrize("options", [
+    TrainOptions(extension="tiny-am"), SynthesizeOptions(voice_model="export:first", text="hello"),
+    CompareOptions(base="base:chatterbox", finetuned="export:first"),
+])
+def test_what_loads_a_base_model_that_is_in_the_bin_is_refused_at_once(installed_models: Workspace,
+                                                                       options: Options) -> None:
+    scenes.dataset(installed_models)
+    shutil.copytree(installed_models.models / "tiny", installed_models.models / "chatterbox")
+    (installed_models.extensions / "tiny-am").mkdir()
+    write_record(installed_models.extensions / "tiny-am" / EXTENSION, ExtensionRecord(
+        "tiny-am", "tiny-am", ("am",), "spelling", 0, "", Origin("tiny", "tiny", "", 10, 10, "")))
+    assert check(installed_models, options) == ()
+    storage.delete(installed_models, storage.parse("model:tiny"))
+    with pytest.raises(UserError, match="There is no base model named 'tiny'") as caught:
+        check(installed_models, options)
+    assert "It is in the bin: Storage tab" in caught.value.hint
+    download = create_job(installed_models, "download", DownloadOptions(save_as="tiny"))
+    Journal(download.journal).append(Queued())
+    lock = FileLock.acquire(download.lock)
+    assert lock is not None
+    assert check(installed_models, options) == (download.id,)
+    lock.release()
+    Journal(download.journal).append(Failed("no"))
+    assert requirements.check_requirements(installed_models, "pack", PackOptions(item="export:first")) == ()
+
+
+def test_listen_without_a_base_model_says_which_one_is_missing(installed_models: Workspace) -> None:
+    storage.delete(installed_models, storage.parse("model:tiny"))
+    page = cast(Page, SimpleNamespace(workspace=installed_models, start=partial(
+        requirements.check_requirements, installed_models)))
+    with pytest.raises(UserError, match="There is no base model named 'tiny'"):
+        listen._start(page, (), False, True, cast(str, None), "export:first", "am", "ሰላም", "")
 
 
 def test_an_export_under_a_taken_name_is_refused_at_once(workspace: Workspace) -> None:

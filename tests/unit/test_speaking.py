@@ -256,10 +256,20 @@ def test_synthesis_streams_segments_and_joins_them(world: Workspace, listener: L
     assert (listener.directory / whole.spectrogram).is_file()
 
 
-def test_synthesis_stops_between_chunks(world: Workspace, listener: Listener, monkeypatch) -> None:
-    monkeypatch.setattr(listener, "stop_requested", lambda: len(listener.of("audio_chunk")) >= 1)
-    with pytest.raises(StopRequested, match="after 1 chunk;"):
-        synthesize.run(SynthesizeOptions(text=TEXT, device="cpu"), world, listener)
+@pytest.mark.parametrize("verb", ["synthesize", "compare"])
+def test_synthesis_stops_between_chunks_and_what_there_is_can_be_played(
+    world: Workspace, listener: Listener, monkeypatch, verb: str,
+) -> None:
+    monkeypatch.setattr(listener, "stop_requested", lambda: len(listener.of("audio_chunk")) >= 2)
+    both = CompareOptions(finetuned=f"run:{RUN}", texts=(("en", TEXT * 4),), device="cpu")
+    one = SynthesizeOptions(text=TEXT * 4, device="cpu")
+    with pytest.raises(StopRequested, match="after 2 chunks;"):
+        compare.run(both, world, listener) if verb == "compare" else synthesize.run(one, world, listener)
+    parts = [audio.read(listener.directory / chunk.path)[0] for chunk in listener.of("audio_chunk")]
+    [clip] = listener.of("audio")
+    assert clip.side == ("base" if verb == "compare" else "speech")
+    assert torch.equal(audio.read(listener.directory / clip.path)[0], torch.cat(parts))
+    assert (clip.scoring, clip.unmeasured) == (False, "the synthesis was stopped after 2 chunks")
 
 
 def test_a_comparison_is_equal_to_the_bit_where_nothing_changed(world: Workspace, listener: Listener) -> None:

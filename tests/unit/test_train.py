@@ -14,7 +14,7 @@ from core import certify, train
 from core.jobs import checkpoint_names
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import CheckpointSaved, Event
-from core.jobs.reporter import describe, memory_text
+from core.jobs.reporter import StopRequested, describe, memory_text
 from core.library import certificate
 from core.model.loading import load, load_checkpoint, load_extension
 from core.training import checkpoint
@@ -135,6 +135,11 @@ def test_a_stop_saves_the_step_it_came_at(world: Workspace) -> None:
     listener = started(world, stop_after=3)
     assert checkpoint_steps(listener.directory) == [3]
     assert [(event.step, event.best) for event in listener.of("checkpoint")] == [(3, False)]
+
+
+def test_a_stop_counts_the_steps_of_the_schedule(world: Workspace) -> None:
+    with pytest.raises(StopRequested, match="Stopped after step 1 of 2, which is saved"):
+        train.run(train_options(steps=800, max_epochs=0.5), world, Listener(world.runs / "one", stop_after=1))
 
 
 def test_a_time_limit_is_said_and_the_run_is_whole(world: Workspace) -> None:

@@ -44,6 +44,26 @@ def test_of_many_the_newest_are_named_first_and_the_others_counted(tmp_path: Pat
     assert f"(there: {newest} and 3 more)" in caught.value.message
 
 
+def test_a_short_id_is_enough_where_it_is_that_of_one_job(tmp_path: Path):
+    workspace = Workspace.open(tmp_path)
+    first, other, comparison = ("train-20261126-181503-de16", "train-20261126-190000-fdad",
+                                "compare-20261126-183000-fdad")
+    for name in (first, other, comparison, "mine-de16"):
+        (workspace.runs / name).mkdir()
+    assert workspace.run("de16") == workspace.runs / first
+    assert workspace.run(first).name == first
+    for written in ("@29", "+romanised", ""):
+        assert workspace.whole_reference(f"run:de16{written}") == f"run:{first}{written}"
+    for plain in ("run:mine-de16", "run:de16x", "base:de16", "run:0000", "run:", ""):
+        assert workspace.whole_reference(plain) == plain
+    assert workspace.whole_reference("run:fdad") == f"run:{other}"  # a comparison is no model
+    with pytest.raises(UserError, match=f"'fdad' is that of {comparison}, {other}") as caught:
+        workspace.run("fdad")
+    assert "whole id" in caught.value.hint
+    (workspace.runs / "de16").mkdir()
+    assert workspace.run("de16").name == "de16"
+
+
 def test_folders_being_written_are_not_listed(tmp_path: Path):
     workspace = Workspace.open(tmp_path / "new" / "workspace")
     for name in ("b", "a", ".a-1234"):
