@@ -160,7 +160,7 @@ class Workspace:
 
         With `verb` only its jobs count. `UserError` if there are several.
         """
-        if not _SHORT_ID.fullmatch(job_id) or (self.runs / job_id).is_dir():
+        if not job_id or not _SHORT_ID.fullmatch(job_id) or (self.runs / job_id).is_dir():  # an empty list gives None
             return job_id
         generated = filter(None, map(_GENERATED_ID.fullmatch, self.list_runs()))
         found = [one[0] for one in generated if one[2] == job_id and verb in ("", one[1])]
@@ -170,7 +170,7 @@ class Workspace:
 
     def whole_reference(self, reference: str) -> str:
         """`run:ID`, `run:ID@STEP` and the like with the whole id of a training for a short one; others as they are."""
-        return _SHORT_REFERENCE.sub(lambda short: f"run:{self.whole_id(short[1], 'train')}", reference)
+        return reference and _SHORT_REFERENCE.sub(lambda short: f"run:{self.whole_id(short[1], 'train')}", reference)
 
     def export(self, name: str) -> Path:
         """Folder of the export `name`, which must be there."""
