@@ -161,7 +161,7 @@ def upload(page: Page, workspace: Workspace) -> None:
     place.set_input_files(folder / "silent.wav")
     expect(page.locator("#listen-upload-notice")).to_contain_text("is silent")
     assert not workspace.voices.exists()
-    page.get_by_role("button", name="Clear").click()
+    expect(page.get_by_role("button", name="Clear")).to_have_count(0)  # the player is empty again
     place.set_input_files(folder / "mine.wav")
     expect(page.locator("#listen-upload-notice")).to_contain_text("Its 2 channels are mixed into one")
     expect(page.locator("#listen-voice input")).to_have_value("mine (recording)")
