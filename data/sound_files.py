@@ -20,7 +20,6 @@ from config.errors import UserError
 from data.measures import Measures, Samples, gain_to, integrated_loudness
 
 VOICE_RATE = 16000  # Hz: of the copy of a recording in which voices are detected, and of its noise
-NOT_AUDIO = "could not be read as audio"
 _BLOCK_S = 20.0
 _CUT_AS = {"PCM_S8": "int16", "PCM_U8": "int16", "PCM_16": "int16", "PCM_24": "int32", "PCM_32": "int32"}
 
@@ -86,7 +85,7 @@ def _require_finite(samples: np.ndarray, name: str | Path, start: int, rate: int
 def _unreadable(path: str | Path, error: Exception) -> UserError:
     reason = getattr(error, "error_string", "") or str(error)  # of libsndfile, without the file's name again
     return UserError(
-        f"{path} {NOT_AUDIO}: {reason.rstrip('.')}.",
+        f"{path} could not be read as audio: {reason.rstrip('.')}.",
         "Give a WAV, FLAC, OGG, Opus or MP3 file; convert others with ffmpeg.",
     )
 

@@ -54,7 +54,7 @@ def _lay_out_rules(page: Page, chosen: gr.components.Component) -> None:
     with gr.Accordion("All rules", open=False, elem_classes="fold"):
         text = gr.Textbox(text_rules.read(page.workspace, "am"), label="Rules (YAML)", lines=16, max_lines=28,
                           elem_id="rules-text", elem_classes="code")
-    save_as = gr.Textbox(text_rules.free_name(page.workspace, "am"), label="Save as", max_lines=1,
+    save_as = gr.Textbox(text_rules.copy_name(page.workspace, "am"), label="Save as", max_lines=1,
                          elem_id="rules-save-as")
     save = gr.Button("Save rules", variant="primary", size="md", elem_id="rules-save")
     notice = gr.HTML(elem_classes="notices", elem_id="rules-notice")
@@ -94,7 +94,7 @@ def _lay_out_texts(page: Page) -> None:
 def _open(page: Page, name: str) -> Sequence[object]:
     text = text_rules.read(page.workspace, name)
     rules = text_rules.checked(text)
-    save_as = name if not text_rules.ships(name) else text_rules.free_name(page.workspace, name)
+    save_as = name if not text_rules.ships(name) else text_rules.copy_name(page.workspace, name)
     return [NOTHING, text, save_as, rules.latin.words, gr.update(choices=list(rules.folds), value=list(rules.fold))]
 
 
@@ -107,7 +107,7 @@ def _add(text: str, table: str, written: str, spoken: str) -> Sequence[object]:
 def _save(page: Page, name: str, text: str, opened: str) -> Sequence[object]:
     if name.strip() != opened and (page.workspace.rules / f"{name.strip()}.yaml").is_file():
         raise UserError(f"Other rules named {name.strip()!r} exist.",
-                        f"Open them to change them, or save as {text_rules.free_name(page.workspace, name.strip())!r}.")
+                        f"Open them to change them, or save as {text_rules.copy_name(page.workspace, name.strip())!r}.")
     saved = text_rules.save(page.workspace, name.strip(), text)
     what = "exists already" if saved.state == "already there" else "saved"
     message = job_views.notice(f"{saved.name} {what} and selected for the next tokenizer.", "good")

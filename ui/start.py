@@ -18,7 +18,15 @@ from gradio.components import Component
 from config.errors import UserError
 from config.languages import NAMES, code_of
 from config.loading import parse_options
-from config.schema import AS_IS, CompareOptions, PrepareOptions, TokenizerOptions, TrainOptions
+from config.schema import (
+    AS_IS,
+    CompareOptions,
+    ExtendOptions,
+    Options,
+    PrepareOptions,
+    TokenizerOptions,
+    TrainOptions,
+)
 from core.dataset import languages
 from core.jobs import checkpoint_names, control
 from core.jobs.gpus import Gpu
@@ -686,13 +694,16 @@ def _free_name(workspace: Workspace, options: job_chains.ChainOptions, states: S
 
 
 def _taken(workspace: Workspace, options: job_chains.ChainOptions, states: Sequence[JobState]) -> bool:
-    """Whether a tokenizer or an extension of this name exists that no known job made with these options."""
-    folders = {"tokenizer": workspace.tokenizers, "extend": workspace.extensions}
-    wanted = [(verb, settings) for verb, settings in job_chains.chain_steps(options)
-              if verb in folders and (folders[verb] / options.extended).exists()]
-    return any(not any(state.verb == verb and state.status == "finished"
-                       and {**type(settings)().model_dump(), **state.job.settings} == settings.model_dump()
-                       for state in states) for verb, settings in wanted)
+    """Whether another tokenizer or extension than the chain would make has this name."""
+    name = options.extended
+
+    def is_other(step: Options) -> bool:
+        if isinstance(step, TokenizerOptions):
+            return requirements.is_other_tokenizer(workspace, name, step.model_dump(), states)
+        return isinstance(step, ExtendOptions) and requirements.is_other_extension(
+            workspace, name, step.tokenizer, step.initialisation, str(step.seed))
+
+    return any(is_other(step) for _, step in job_chains.chain_steps(options))
 
 
 def comparison_options(workspace: Workspace, options: job_chains.ChainOptions, run: str) -> CompareOptions:

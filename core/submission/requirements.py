@@ -332,9 +332,13 @@ def is_other_tokenizer(workspace: Workspace, name: str, wanted: Mapping[str, obj
 
 
 def _check_new_tokenizer(workspace: Workspace, options: TokenizerOptions) -> None:
-    """The name must be free, or that of a tokenizer with the same options; no living job may be about to take it."""
+    """The name must be free, or that of a tokenizer with the same options; no living job may be about to take it.
+
+    Of a tokenizer that no known job made, such as an unpacked one, the job finds out whether it is the same.
+    """
     name, wanted, states = options.tokenizer, options.model_dump(), JobBoard(workspace).states()
-    if is_other_tokenizer(workspace, name, wanted, states):
+    made_here = any(state.status == "finished" and _makes(state, "tokenizer", name) for state in states)
+    if made_here and is_other_tokenizer(workspace, name, wanted, states):
         raise UserError(f"There already is a tokenizer named {name!r}, which was not made with these options.",
                         "Choose another tokenizer name.")
     _check_not_being_made(states, "tokenizer", name, {**wanted, "part": "all"})

@@ -19,7 +19,7 @@ from config import foreign
 from config.errors import UserError
 from config.languages import code_of
 from config.text_rules import TextRules, parse_rules
-from core.workspace import Workspace, resolve_inside
+from core.workspace import Workspace, free_name, resolve_inside
 from data.durable_files import write_text
 from data.languages import verbalizer as shipped
 from data.languages.span_map import TextChange
@@ -178,7 +178,7 @@ def save(workspace: Workspace, name: str, text: str) -> SavedRules:
     """Check `text` and save it as `name`; where something was made with these rules, refuse and name a free one."""
     if shipped.has_rules(name):
         raise UserError(f"The rules {name!r} ship with the app and are not changed.",
-                        f"Save yours under another name, such as {free_name(workspace, name)!r}.")
+                        f"Save yours under another name, such as {copy_name(workspace, name)!r}.")
     path = _path(workspace, name)
     if len(text.encode("utf-8", "replace")) > LARGEST_FILE:
         raise UserError(f"The rules are larger than {LARGEST_FILE // 1024} KiB.",
@@ -191,7 +191,7 @@ def save(workspace: Workspace, name: str, text: str) -> SavedRules:
         raise UserError(
             f"{users[0].upper()}{users[1:]} {'was' if len(made) == 1 else 'were'} made with the rules {name!r}: "
             "another text under that name would not be what they read by.",
-            f"Save the edit under another name, such as {free_name(workspace, name)!r}, and make a tokenizer with it.",
+            f"Save the edit under another name, such as {copy_name(workspace, name)!r}, and make a tokenizer with it.",
         )
     line = f"name: {name}"
     text = _NAME_LINE.sub(line, text, count=1) if _NAME_LINE.search(text) else f"{line}\n{text}"
@@ -205,14 +205,14 @@ def save(workspace: Workspace, name: str, text: str) -> SavedRules:
 def save_copy(workspace: Workspace, name: str, text: str) -> SavedRules:
     """Like `save`; where that name may not be written, under a free one."""
     taken = shipped.has_rules(name) or any(use.rules == name for use in find_uses(workspace))
-    return save(workspace, free_name(workspace, name) if taken else name, text)
+    return save(workspace, copy_name(workspace, name) if taken else name, text)
 
 
-def free_name(workspace: Workspace, name: str) -> str:
+def copy_name(workspace: Workspace, name: str) -> str:
     """Such as `am-2`, which nothing has yet."""
     stem = re.sub(r"-\d+$", "", name)
-    taken = {use.rules for use in find_uses(workspace)} | set(_own(workspace)) | set(shipped.rule_names())
-    return next(made for number in range(2, 10_000) if (made := f"{stem}-{number}") not in taken)
+    taken = {stem, *(use.rules for use in find_uses(workspace)), *_own(workspace), *shipped.rule_names()}
+    return free_name(stem, taken.__contains__)
 
 
 def find_uses(workspace: Workspace) -> tuple[RulesUse, ...]:
