@@ -188,9 +188,19 @@ def _anti_aliased_snake(signal, alpha, beta, made, length, channels, tap_0, tap_
     # The filter keeps half of a signal with zeros between its values, so that twice its result is the doubled rate.
     rate = 4 * tl.exp(tl.load(alpha + channel, mask=known, other=0))
     height = -0.5 / (tl.exp(tl.load(beta + channel, mask=known, other=0)) + 1e-9)
-    zero = tl.zeros((BLOCK, BLOCK_CHANNELS), tl.float32)
-    even_1, even_2, even_3, even_4, even_5 = zero, zero, zero, zero, zero
-    odd_0, odd_1, odd_2, odd_3, odd_4, odd_5 = zero, zero, zero, zero, zero, zero
+    # Each by a call of its own: Triton's compiler takes a variable to be unchanged by a loop if it is given the value
+    # that it has already, and so loses what moves between variables that begin as one value.
+    even_1 = tl.zeros((BLOCK, BLOCK_CHANNELS), tl.float32)
+    even_2 = tl.zeros((BLOCK, BLOCK_CHANNELS), tl.float32)
+    even_3 = tl.zeros((BLOCK, BLOCK_CHANNELS), tl.float32)
+    even_4 = tl.zeros((BLOCK, BLOCK_CHANNELS), tl.float32)
+    even_5 = tl.zeros((BLOCK, BLOCK_CHANNELS), tl.float32)
+    odd_0 = tl.zeros((BLOCK, BLOCK_CHANNELS), tl.float32)
+    odd_1 = tl.zeros((BLOCK, BLOCK_CHANNELS), tl.float32)
+    odd_2 = tl.zeros((BLOCK, BLOCK_CHANNELS), tl.float32)
+    odd_3 = tl.zeros((BLOCK, BLOCK_CHANNELS), tl.float32)
+    odd_4 = tl.zeros((BLOCK, BLOCK_CHANNELS), tl.float32)
+    odd_5 = tl.zeros((BLOCK, BLOCK_CHANNELS), tl.float32)
     for step in range(OUTPUTS + 6):
         time = first + (step - 3)
         at = tl.minimum(tl.maximum(time, 0), length - 1)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -161,3 +164,54 @@ def test_what_cannot_be_computed_is_refused(kernels: ModuleType) -> None:
         assert not kernels.supports(half, 32, [nn.Linear(128, 128)])
         assert not kernels.supports(half, 32, [nn.Linear(100, 128).half()])
     assert not kernels.supports(half, 32, layers)  # with gradients
+
+
+def lost_by_loops(source: str) -> list[str]:
+    """Assignments in loops of kernels by which Triton's compiler would not carry a value to the next turn.
+
+    It carries a variable if one turn gives it another value than it has before the loop. Of two variables that begin as
+    one value, one that is given the other's has that value still after one turn, and so keeps it in all of them.
+    """
+    lost = []
+    for kernel in ast.walk(ast.parse(source)):
+        if not isinstance(kernel, ast.FunctionDef):
+            continue
+        begun: dict[str, str] = {}  # the name of the value that a variable has, which is its own unless it was copied
+        for node in ordered(kernel):
+            if isinstance(node, (ast.For, ast.While)) and "static_range" not in ast.unparse(node).split(":")[0]:
+                lost += [f"{target} = {value}" for part in ordered(node) for target, value in assigned(part)
+                         if isinstance(value, str) and begun.get(target, target) == begun.get(value, value) != target]
+            for target, value in assigned(node):
+                begun[target] = begun.get(value, value) if isinstance(value, str) else target
+    return lost
+
+
+def ordered(node: ast.AST) -> Iterator[ast.AST]:
+    """What is in the node, in the order of the source."""
+    for child in ast.iter_child_nodes(node):
+        yield child
+        yield from ordered(child)
+
+
+def assigned(node: ast.AST) -> Iterator[tuple[str, str | None]]:
+    """Names that are assigned to, and the name of what each is given, None if that is computed."""
+    if not isinstance(node, ast.Assign):
+        return
+    (target,), value = node.targets, node.value
+    pairs = [(target, value)]
+    if isinstance(target, ast.Tuple):
+        pairs = list(zip(target.elts, value.elts if isinstance(value, ast.Tuple) else [value] * len(target.elts),
+                         strict=True))
+    for one, given in pairs:
+        if isinstance(one, ast.Name):
+            yield one.id, given.id if isinstance(given, ast.Name) else None
+
+
+def test_no_loop_loses_what_moves_from_one_variable_to_another() -> None:
+    """The interpreter runs such loops right: BigVGAN's activation, whose window moved so, was noise on a GPU."""
+    begin = ("zero = zeros()\n  first, last = zero, zero", "first = zeros()\n  last = zeros()")
+    loops = [f"def kernel():\n  {how}\n  for step in range(4):\n    first = last\n    last = last + step"
+             for how in begin]
+    assert [lost_by_loops(loop) for loop in loops] == [["first = last"], []]
+    for path in sorted((Path(__file__).parents[2] / "models").glob("triton_*.py")):
+        assert lost_by_loops(path.read_text()) == [], path.name
