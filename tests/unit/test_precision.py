@@ -72,11 +72,13 @@ def test_a_cast_spares_what_is_trained_and_what_is_no_number_or_not_saved() -> N
 
 
 def test_a_missing_card_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match="no CUDA device"):
-        compute.setup_device("cuda")
+    with monkeypatch.context() as without_card:
+        without_card.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(UserError, match="no CUDA device"):
+            compute.setup_device("cuda")
     with emulated_cuda():
         assert compute.setup_device("auto") == torch.device("cuda")
         assert not torch.are_deterministic_algorithms_enabled()  # they slow every write to the cache of keys
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert compute.setup_device("auto") == torch.device("cpu")
     assert torch.are_deterministic_algorithms_enabled()
