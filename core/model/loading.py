@@ -52,9 +52,9 @@ from models.base import Family, Generated, LanguageModel, PreparedVoice, Samplin
 from models.registry import family as family_named
 
 _CACHE_SHARE = 0.5  # of the free memory, for the caches of texts that are generated together
-# Bytes of a batch's caches on a GPU, which other jobs may share; those of smaller batches, which are kept, take less
-# than as much again.
-_MAX_GPU_CACHE = 3 * 2**30
+# Bytes of a batch's caches on a GPU, which other jobs may share. A certificate wants 8 GiB at most: with 6, eight of
+# its texts of 90 ids are generated together (5.6 GiB in float32).
+_MAX_GPU_CACHE = 6 * 2**30
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,8 @@ class TTSModel:
                  voices: Sequence[Voice | PreparedVoice], sampling: Sampling) -> list[Generated]:
         """`LanguageModel.generate`, each text with the adapters of its language, in batches that fit into memory.
 
-        On a GPU a batch is padded to a power of two with copies of its last text, because each size needs a CUDA graph.
+        On a GPU a batch is padded to a power of two with copies of its last text, because each size needs a CUDA graph;
+        the last batch to the size of those before it, whose graph and caches are there.
         Texts that need different adapters do not share a batch; nor, where adapters are merged into the weights, do
         those that need some and none.
         """
@@ -160,7 +161,7 @@ class TTSModel:
         freed = False  # whether one text ran out of memory, and gets another try
         while rest := len(texts) - len(found):
             count = min(most, rest)
-            size = self._batch_size(count)
+            size = most if found and self.device.type == "cuda" else self._batch_size(count)
             chosen = [len(found) + min(index, count - 1) for index in range(size)]
             out_of_memory = False
             try:

@@ -165,7 +165,7 @@ def test_the_caches_of_a_batch_are_bounded(world: World, voice: Voice, monkeypat
         for _ in range(2):
             assert speak(tts, voice, languages=languages) == wanted
             made.append(state.captures)
-        assert sizes == [2, 2, 1] * 2
+        assert sizes == [2, 2, 2] * 2
         assert made[0] == made[1]
 
 
@@ -318,7 +318,7 @@ def test_the_copies_that_fill_a_batch_fit_into_memory_too(world: World, voice: V
             return generate(texts, *others)  # type: ignore[arg-type]
 
         monkeypatch.setattr(tts.lm, "generate", counted)
-        for fitting, batches in ((5, [4, 1]), (7, [4, 1]), (8, [8]), (0, [8]), (3, [2, 2, 1]), (1, [1] * 5)):
+        for fitting, batches in ((5, [4, 4]), (7, [4, 4]), (8, [8]), (0, [8]), (3, [2, 2, 2]), (1, [1] * 5)):
             if fitting == 3:  # else the buffers of eight texts are there
                 tts.lm.free_buffers()
             monkeypatch.setattr(compute, "free_bytes", lambda device, fitting=fitting: 2 * fitting * needed)
