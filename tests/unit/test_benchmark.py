@@ -445,7 +445,7 @@ def test_a_package_that_fails_or_ends_is_an_error(tmp_path: Path, bench: Bench) 
      "cpu", 4.0,
      "met"),
     (BenchmarkRow("p", "w", "ms", ONE_SECOND, bound=Bound(0.9)), "cuda: NVIDIA H100", None, "missed"),
-    (BenchmarkRow("p", "w", "ms", ONE_SECOND, bound=Bound(1.0)), "cuda: NVIDIA H100", None, "met"),
+    (BenchmarkRow("p", "w", "ms", ONE_SECOND, bound=Bound(1.0)), "cuda: NVIDIA H200", None, "met"),
     (BenchmarkRow("p", "w", "codes/s", ONE_SECOND, bound=Bound(2.0), more_is_better=True), "cuda: NVIDIA H100", None,
      "missed"),
     (BenchmarkRow("p", "w", "ms", ONE_SECOND, bound=Bound(1.0)), "cuda: NVIDIA L4", None, "not measured"),

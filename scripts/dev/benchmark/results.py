@@ -17,10 +17,10 @@ PUBLISHED = "published package"
 
 @dataclass(frozen=True)
 class Bound:
-    """An absolute target on one kind of device."""
+    """An absolute target on a GPU of one of these kinds."""
 
     value: float
-    device: str = "H100"
+    devices: tuple[str, ...] = ("H100", "H200")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class BenchmarkRow:
             return "not measured" if self.ratio is None else _word(self.ratio >= self.times)
         if self.bound is None:
             return ""
-        if self.bound.device not in device:
+        if not any(kind in device for kind in self.bound.devices):
             return "not measured"
         better = self.ours.median >= self.bound.value if self.more_is_better else self.ours.median <= self.bound.value
         return _word(better)
@@ -132,7 +132,7 @@ def _target(row: BenchmarkRow) -> str:
     targets = [] if row.times is None else [f"{row.times:g} times"]
     if row.bound is not None:
         limit = "at least" if row.more_is_better else "at most"
-        targets.append(f"{row.bound.device}: {limit} {_number(row.bound.value)} {row.unit}")
+        targets.append(f"{' or '.join(row.bound.devices)}: {limit} {_number(row.bound.value)} {row.unit}")
     return ", ".join(targets)
 
 
