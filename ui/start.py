@@ -328,8 +328,9 @@ def own_recordings(workspace: Workspace, model: str, source: str, name: str, lan
                                      "any_script": bool(any_script)})
     requirements.check_new_dataset(workspace, options)
     base: tuple[str, ...] = ()
-    with suppress(UserError):  # a model that is not here yet
-        base = model_info.base_languages(workspace, model_info.base_of(workspace, model))
+    with suppress(UserError):  # a model that is not here yet is downloaded first
+        base = (model_info.base_languages(workspace, model_info.base_of(workspace, model))
+                if ":" in model or model in workspace.list_models() else find_entry(model).codes)
     languages.check_new(options.dataset, options.language, base,
                         model_info.spoken_languages(workspace, model) if ":" in model else ())
     source_preview.preview(options.source, options.language)

@@ -90,6 +90,12 @@ class CatalogEntry:
     preset: str = "demo"  # the file in `config/presets` that suits it
     own_voice: tuple[str, str] | None = None  # a file of the model, and the name of the voice in it
     codes_per_second: float = 25.0
+    built_in_codes: tuple[str, ...] = ()  # of the languages of a model that ships with the app
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Codes of the languages of the default variant, which is what a download without a choice brings."""
+        return self.variants[0].codes if self.variants else self.built_in_codes
 
     @property
     def licences(self) -> tuple[Licence, ...]:
@@ -217,6 +223,7 @@ CATALOG: tuple[CatalogEntry, ...] = (
         "English, French", "Apache-2.0", "24 MB", "Ships with the app; needs no network.",
         sampling={"temperature": 0.2, "top_k": 0, "top_p": 1.0, "min_p": 0.05, "repetition_penalty": 1.0,
                   "guidance": 0.5},
+        built_in_codes=("en", "fr"),
     ),
     CatalogEntry(
         "chatterbox", "Chatterbox Multilingual",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from core.jobs.events import Step
 from core.jobs.job import create_job
 from core.jobs.state import JobState
 from core.library import model_info, records
+from core.library.catalog import find_entry
 from core.submission import job_chains
 from core.workspace import Workspace
 from tests import chatterbox_world
@@ -190,8 +192,21 @@ def test_the_button_names_the_language_of_the_chosen_code() -> None:
     assert start.start_button(View("start", values, ()))["value"] == "Train Hausa"  # type: ignore[index]
 
 
+@pytest.mark.parametrize(("model", "language"), [("tiny", "fr"), ("chatterbox", "sw"), ("indextts2", "zh")])
+def test_a_language_of_a_model_that_is_not_downloaded_yet_is_not_a_new_one(
+        workspace: Workspace, recordings: Path, model: str, language: str) -> None:
+    with pytest.raises(UserError, match=f"\\({language}\\), which the base model already speaks"):
+        start.own_recordings(workspace, model, str(recordings), "mine", language, any_script=True)
+
+
+def test_the_catalog_knows_the_languages_of_the_built_in_model() -> None:
+    pack = Path(__file__).parents[2] / "models" / "tiny" / "pack"
+    assert list(find_entry("tiny").codes) == json.loads((pack / "front_end.json").read_text())["base_languages"]
+
+
 def test_a_language_of_the_base_model_is_not_a_new_one(
         workspace: Workspace, recordings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Workspace, "list_models", lambda _workspace: ("tiny",))
     monkeypatch.setattr(model_info, "base_of", lambda _workspace, model: model)
     monkeypatch.setattr(model_info, "base_languages", lambda _workspace, _model: ("en", "el"))
     with pytest.raises(UserError, match="is in English \\(en\\), which the base model already speaks"):
