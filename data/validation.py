@@ -138,7 +138,10 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
                     valid.add(checked)
             progress(found)
     if not valid:
-        raise UserError(_nothing_left(found, errors), "Fix the dataset; each reason names the file or line.")
+        long = any(finding.kind == "too long" for finding in errors)
+        raise UserError(_nothing_left(found, errors), (
+            "Cut long recordings by their texts first: Long recordings on the Data tab, or python -m scripts.align."
+            if long else "Fix the dataset; each reason names the file or line."))
     return valid, _report(found, valid, reading, errors, warnings, limits)
 
 

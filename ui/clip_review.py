@@ -248,7 +248,7 @@ def measurements(one: IndexedClip) -> str:
     parts = [f"{one.measures.duration_s:.1f} s"]
     parts += [f"{one.measures.level_lufs:.0f} LUFS"] if one.measures.level_lufs is not None else []
     parts += [f"{one.measures.snr_db:.0f} dB SNR"] if one.measures.snr_db is not None else []
-    parts += [f"{one.rate:.1f} characters per second"] if one.rate is not None else []
+    parts += [f"{one.rate:.1f} letters a second"] if one.rate is not None else []
     return " · ".join(parts)
 
 

@@ -69,15 +69,28 @@ def comparison(state: JobState, originals: Mapping[str, float], blind: bool = Fa
                voted: frozenset[int] = frozenset()) -> Html:
     """All clips of a job, both sides beside each other; those to come are shown as such.
 
-    In a `blind` comparison only the sides of the clips in `voted` are named.
+    In a `blind` comparison only the sides of the clips in `voted` are named. It ends with the clip to vote on: a vote
+    counts for that one, and the buttons are below it.
     """
     made = clips(state)
     count = max(len(texts_of(state)), len(made))
     romanised = next((index for index, sides in made.items() if _base_reads_otherwise(sides)), None)
-    pairs = [_pair(state, index, made.get(index, {}), originals, blind and index not in voted, index == romanised)
-             for index in range(min(count, _SHOWN))]
+    shown = range(min(count, _SHOWN))
     more = f"{_SHOWN} of {count} clips are shown; all are in the ZIP file." if count > _SHOWN else ""
+    if blind and (asked := _asked(state, count, voted)) is not None:
+        shown = range(asked + 1)[-_SHOWN:]
+        more = f"Clip {asked + 1} of {count}. The next one appears after your vote." if asked + 1 < count else ""
+    pairs = [_pair(state, index, made.get(index, {}), originals, blind and index not in voted, index == romanised)
+             for index in shown]
     return join((paragraph(more, class_="small") if more else NOTHING, *pairs))
+
+
+def _asked(state: JobState, count: int, voted: frozenset[int]) -> int | None:
+    """The clip to vote on; while the job runs, else the next one that is to come."""
+    asked = open_question(state, voted)
+    if asked is None and state.alive:
+        asked = next((index for index in range(count) if index not in voted), None)
+    return asked
 
 
 def download_view(state: JobState, blind: bool) -> Html:
@@ -193,14 +206,14 @@ def _score(clip: AudioGenerated, original: float | None) -> Html:
     return join((div("score", error_badge(clip.error), beside), transcript if clip.transcript else NOTHING))
 
 
-def votes_view(all_votes: Sequence[Vote]) -> Html:
-    """Preferences of the blind votes, by language."""
-    if not all_votes:
+def votes_view(all_votes: Sequence[Vote], base: str, finetuned: str) -> Html:
+    """Preferences of the blind votes on these two models, by language."""
+    counted = count_votes([vote for vote in all_votes if vote.finetuned == finetuned and vote.base in ("", base)])
+    if not counted:
         return NOTHING
-    counted = count_votes(all_votes)
     rows = [(job_views.language_name(code), *(str(counted[code, choice]) for choice in ("finetuned", "base", "same")))
             for code in sorted({code for code, _ in counted})]
-    return div("card", element("h4", "Blind votes"),
+    return div("card", element("h4", f"Blind votes: {base} and {finetuned}"),
                table(("Language", "After is better", "Before is better", "No difference"), rows))
 
 
@@ -215,6 +228,7 @@ class Vote:
     choice: Choice
     finetuned: str  # reference of the model on the finetuned side
     time: float = 0.0
+    base: str = ""  # of the other side; empty in older votes
 
 
 def blind_order(job: str, index: int) -> tuple[Choice, Choice]:

@@ -330,7 +330,7 @@ def _vote(page: Page, letter: str, pair: str) -> Sequence[object]:
     sides = dict(zip("AB", comparison_views.blind_order(state.id, index), strict=True))
     comparison_views.save_vote(_votes_file(page), comparison_views.Vote(
         state.id, index, clip.language, clip.text, sides.get(letter, "same"),
-        str(state.job.settings.get("finetuned", ""))))
+        str(state.job.settings.get("finetuned", "")), base=str(state.job.settings.get("base", ""))))
     return [job_views.notice("Vote saved in votes.jsonl in the workspace.")]
 
 
@@ -339,4 +339,5 @@ def _tally(page: Page, view: View) -> Html:
     if state is None:
         return NOTHING
     votes = comparison_views.read_votes(_votes_file(page))
-    return comparison_views.votes_view(votes) if _voted(page, state) else element("span")
+    models = (str(state.job.settings.get(side, "")) for side in comparison_views.SIDES)
+    return comparison_views.votes_view(votes, *models) if _voted(page, state) else element("span")

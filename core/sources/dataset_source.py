@@ -308,7 +308,9 @@ def download_url(url: str, folder: Path, reporter: Reporter,
     home.mkdir(parents=True, exist_ok=True)
     with locked(home / "lock", 0.5, f"{web.shown} is being downloaded by another job.",
                 "Watch that one, or stop it first."):
-        found = call_with_retries(lambda: web.describe(retry.stall_s), reporter, retry, web.shown)
+        found = call_with_retries(lambda: web.describe(retry.stall_s), reporter, retry, web.shown,
+                                  "Check the network and the address, then continue; or download it in a browser and "
+                                  "give the file.")
         path = home / found.name
         if found.size is None:  # in one connection, as far as the disk allows
             room = min(_UNSIZED_BYTES, shutil.disk_usage(home).free - SPARE_BYTES)

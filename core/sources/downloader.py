@@ -109,19 +109,19 @@ class DownloadProgress:
 def list_repository(hub: Hub, repository: str, revision: str, reporter: Reporter,
                     retry: RetryPolicy) -> RepositoryFiles:
     """`hub.list` with retries."""
-    return call_with_retries(lambda: hub.list(repository, revision, retry.stall_s), reporter, retry, repository)
+    return call_with_retries(lambda: hub.list(repository, revision, retry.stall_s), reporter, retry, repository,
+                             f"Check the network and HF_ENDPOINT, then continue; or give {hub.without_hub}.")
 
 
-def call_with_retries(work: Callable[[], Answer], reporter: Reporter, retry: RetryPolicy, what: str) -> Answer:
+def call_with_retries(work: Callable[[], Answer], reporter: Reporter, retry: RetryPolicy, what: str,
+                      hint: str) -> Answer:
     """The result of `work`, which is called again when it is interrupted; a stop ends it also while it hangs."""
     for failures in range(1, retry.listing_attempts + 1):
         try:
             return _in_thread(work, reporter, retry.stall_s)
         except Interrupted as fault:
             if failures == retry.listing_attempts:
-                raise unreachable(what, fault, "Check the network and HF_ENDPOINT, then continue; or give a folder "
-                                               "with the files (--folder PATH; on the page: Folder on the Model "
-                                               "tab).") from None
+                raise unreachable(what, fault, hint) from None
             until = time.monotonic() + retry.wait_s(failures, fault.wait_s)
             while time.monotonic() < until:
                 check_stop(reporter, _STOPPED)

@@ -118,7 +118,7 @@ class Hub:
         return (parts.hostname or "") + (f":{parts.port}" if parts.port else "")
 
     @property
-    def _without_hub(self) -> str:
+    def without_hub(self) -> str:
         own = {"model": "--folder PATH; on the page: Folder on the Model tab",
                "dataset": "--source PATH; on the page: Source on the Data tab"}
         return f"a folder with the files ({self.local_option or own[self.kind]})"
@@ -179,7 +179,7 @@ class Hub:
                 response.read()
             elif response.headers.get("Content-Encoding", "identity").lower() not in ("", "identity"):
                 raise UserError(f"{self.host} sends {file.name} compressed, which was not asked for.",
-                                f"Use another HF_ENDPOINT, or give {self._without_hub}.")
+                                f"Use another HF_ENDPOINT, or give {self.without_hub}.")
             try:
                 hf_raise_for_status(response)
             except NOT_AN_ANSWER:  # the library expects names and values in what explains an error
@@ -197,7 +197,7 @@ class Hub:
         except errors.OfflineModeIsEnabled:
             raise UserError(
                 f"{repository} cannot be downloaded: HF_HUB_OFFLINE is set.",
-                f"Unset it, then continue; or give {self._without_hub}.",
+                f"Unset it, then continue; or give {self.without_hub}.",
             ) from None
         except errors.HFValidationError:
             raise UserError(f"{repository!r} is not the name of a repository.", "Write OWNER/NAME.") from None
@@ -206,7 +206,7 @@ class Hub:
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol, httpx2.TooManyRedirects):
             raise UserError(
                 f"{self.host} leads nowhere for {repository}.",
-                f"Check HF_ENDPOINT, or give {self._without_hub}.",
+                f"Check HF_ENDPOINT, or give {self.without_hub}.",
             ) from None
         except httpx2.TimeoutException:
             raise Interrupted(f"{self.host} did not answer in time") from None
@@ -238,7 +238,7 @@ class Hub:
             return NoRevision(f"{repository} has no revision {revision!r}.", "Leave --revision out to get the newest.")
         if isinstance(error, errors.EntryNotFoundError):
             return UserError(f"{repository} has no file {name!r} at {revision[:12]}.",
-                             f"Look at what is there: {page}; or give {self._without_hub}.")
+                             f"Look at what is there: {page}; or give {self.without_hub}.")
         if status in (401, 403, 404):
             return UserError(
                 f"{repository} is private, or there is no such repository ({self.host} answered {status}).",
@@ -246,7 +246,7 @@ class Hub:
                 if self.token else f"If it is private, {make_token}. Otherwise check the name at {page}.",
             )
         return UserError(f"{self.host} refused to give {repository} (status {status}).",
-                         f"Continue later, or give {self._without_hub}.")
+                         f"Continue later, or give {self.without_hub}.")
 
 
 def bound_answers() -> None:

@@ -141,8 +141,10 @@ def _unread(source: str) -> str:
     if tables or archives:
         packed = pluralize(len(archives), "archive") if archives else pluralize(len(tables), "table")
         return f"{path.name} has recordings in {packed}: it is unpacked and recognised when the preparation starts."
-    if len(path.parts) < 3:
+    if path == Path(path.anchor):
         raise UserError(f"{path} is no folder of recordings.", WANTED)
+    if len(path.parts) < 3 and path.is_dir():  # to walk /home or /usr takes long
+        return f"{path} is recognised when the preparation starts."
     return ""
 
 

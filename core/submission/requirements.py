@@ -104,6 +104,8 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
         case CompareOptions():
             if not options.finetuned:
                 raise UserError("There is no finetuned model to compare with.", "Choose run:ID or export:NAME.")
+            if any(not text.strip() for _, text in options.texts):
+                raise UserError("One of the texts to compare is empty.", "Write at least one word, or leave it out.")
             own = options.voice.startswith(SPEAKER)  # of the data of the finetuned model; the base borrows it
             _check_speaks(workspace, options.base, (), "" if own else options.voice)
             _check_speaks(workspace, options.finetuned, (language for language, _ in options.texts), options.voice)

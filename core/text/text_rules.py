@@ -125,13 +125,16 @@ def for_dataset(workspace: Workspace, name: str, language: str) -> TextRules | N
 
 def for_languages(workspace: Workspace, names: str, languages: Sequence[str]) -> dict[str, TextRules | None]:
     """The rules of each language, of `names` with commas between them; None for a language without."""
-    if len(languages) == 1:
+    if len(languages) == 1 and "," not in names:
         return {languages[0]: for_dataset(workspace, names, languages[0])}
     found: dict[str, TextRules | None] = dict.fromkeys(languages)
     for name in filter(None, names.split(",")):
         own = _language_of(workspace, name) or name
         fitting = [code for code in languages if code.partition("-")[0] == own.partition("-")[0]]
         for code in fitting or languages[:1]:  # of which it says why they do not fit
+            if (other := found[code]) is not None:
+                raise UserError(f"The rules {other.name!r} and {name!r} are both chosen, and the texts in {code!r} go "
+                                "through one of them.", "Choose one for each language of the dataset.")
             found[code] = for_dataset(workspace, name, code)
     return found
 

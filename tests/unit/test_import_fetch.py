@@ -101,6 +101,13 @@ def test_an_archive_by_its_url_is_gone_on_with_and_cleared_away(tmp_path: Path, 
         assert list((workspace.cache / "downloads").iterdir()) == []
 
 
+def test_an_address_that_cannot_be_reached_is_not_taken_for_the_hub(workspace: Workspace) -> None:
+    with pytest.raises(UserError, match="could not be downloaded") as caught:
+        download_url("http://127.0.0.1:1/readings.zip", workspace.cache / "downloads", Recorder(), QUICK)
+    assert "HF_ENDPOINT" not in caught.value.hint
+    assert "--folder" not in caught.value.hint
+
+
 def test_another_content_begins_anew_and_no_size_is_streamed(tmp_path: Path) -> None:
     with web() as server:
         server.content, server.headers = b"first" * 100, {"ETag": '"one"'}

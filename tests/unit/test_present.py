@@ -350,7 +350,36 @@ def test_votes_are_kept_and_a_broken_line_counts_for_nobody(tmp_path: Path) -> N
     kept = comparison_views.read_votes(path)
     assert [vote.choice for vote in kept] == ["finetuned", "same"]
     assert comparison_views.count_votes(kept)["am", "finetuned"] == 1
-    assert "Amharic" in comparison_views.votes_view(kept)
+    assert "Amharic" in comparison_views.votes_view(kept, "base:tiny", "run:one")
+
+
+def test_votes_on_other_models_are_not_counted_together() -> None:
+    votes = [comparison_views.Vote("a", 0, "am", "ሰላም", "finetuned", "run:one", base="base:tiny"),
+             comparison_views.Vote("b", 0, "am", "ሰላም", "base", "run:two", base="base:tiny"),
+             comparison_views.Vote("c", 0, "am", "ሰላም", "base", "run:one", base="run:two")]
+    shown = comparison_views.votes_view(votes, "base:tiny", "run:one")
+    assert "base:tiny and run:one" in shown
+    assert re.findall("<td[^>]*>([0-9]+)</td>", shown) == ["1", "0", "0"]
+    assert comparison_views.votes_view(votes[1:], "base:tiny", "run:one") == ""
+
+
+def test_a_blind_comparison_ends_with_the_clip_to_vote_on() -> None:
+    settings = {"base": "base:tiny", "finetuned": "run:one", "texts": [["am", str(index)] for index in range(30)]}
+    audio = tuple(AudioGenerated(side, index, f"audio/{index}-{side}.ogg", str(index), "am", 1.0, 0.5)
+                  for index in range(30) for side in ("base", "finetuned"))
+    state = JobState(job("compare", **settings), "finished", audio=audio)
+    for votes, last in ((0, 0), (2, 2), (28, 28), (30, 23)):
+        voted = frozenset(range(votes))
+        shown = [int(one) for one in re.findall('data-index="([0-9]+)"', comparison_views.comparison(
+            state, {}, True, voted))]
+        assert shown[-1] == last
+        assert comparison_views.open_question(state, voted) in (last, None)
+        assert len(shown) <= 24
+    assert "Clip 3 of 30" in comparison_views.comparison(state, {}, True, frozenset((0, 1)))
+    assert "Clip" not in comparison_views.comparison(state, {}, True, frozenset(range(29)))
+    running = replace(state, status="running", audio=audio[:3])
+    assert re.findall('data-index="([0-9]+)"', comparison_views.comparison(running, {}, True, frozenset((0,)))) == \
+        ["0", "1"]
 
 
 @pytest.mark.parametrize("asked", [

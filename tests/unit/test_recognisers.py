@@ -191,6 +191,13 @@ def test_another_revision_is_another_recogniser(tmp_path: Path, workspace: Works
     assert len(served.asked) == asked
 
 
+def test_a_hint_names_it_too_where_the_hub_cannot_be_reached(workspace: Workspace) -> None:
+    with pytest.raises(UserError, match="a/b could not be downloaded") as caught:
+        recognisers.ensure_recogniser("a/b", "main", (), workspace, Recorder(), Hub("http://127.0.0.1:1"), QUICK)
+    assert "--recogniser FOLDER; on the page: Recogniser" in caught.value.hint
+    assert "--folder" not in caught.value.hint
+
+
 @pytest.mark.parametrize("name", ["no/such", "some/gated"])
 def test_a_hint_names_what_the_verb_has(workspace: Workspace, served: LoopbackHub, name: str,
                                         monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,7 @@ def check(workspace: Workspace, options: Options) -> tuple[str, ...]:
     (SynthesizeOptions(voice_model="run:nosuch", text="hello"), "There is no run named 'nosuch'"),
     (SynthesizeOptions(voice_model="nosuch", text="hello"), "'nosuch' is no reference to a model"),
     (CompareOptions(finetuned="export:nosuch"), "There is no export named 'nosuch'"),
+    (CompareOptions(finetuned="export:nosuch", texts=(("am", "ሰላም"), ("am", " "))), "One of the texts to compare is"),
     (ExportOptions(run="run:nosuch"), "There is no run named 'nosuch'"),
     (PushOptions(export="nosuch"), "There is no export named 'nosuch'"),
     (EvaluateOptions(), "There is nothing to evaluate"),

@@ -85,6 +85,11 @@ def test_a_row_escapes_what_it_shows() -> None:
     assert "media/datasets/d/audio/c.wav" in said
 
 
+def test_a_row_names_the_rate_as_the_findings_do() -> None:
+    shown = clip_review.measurements(IndexedClip(0, clip(1), "ሰላም ለሁሉም", GOOD, ()))
+    assert shown.endswith(f"· {7 / 2.8:.1f} letters a second")  # neither the space nor the silent ends
+
+
 def test_a_waveform_is_drawn_from_the_peaks_and_its_silence_marked() -> None:
     outline = bytes([0] * 60 + [255] * 60).hex()
     measures = Measures(**{**vars(GOOD), "outline": outline, "silence_start_s": 1.5, "silence_end_s": 0.0})

@@ -201,6 +201,16 @@ def test_an_edit_in_the_file_itself_is_seen(made: Workspace) -> None:
     assert (entry.name, entry.used_by, entry.edited) == ("mine", (), ("tokenizer new",))
 
 
+@pytest.mark.parametrize(("names", "languages"), [("am,ti", ("am",)), ("am,own", ("am",)), ("am,ti,own", ("am", "ti"))])
+def test_two_rules_for_one_language_are_refused_by_their_names(workspace: Workspace, names: str,
+                                                               languages: tuple[str, ...]) -> None:
+    text_rules.save(workspace, "own", text_rules.read(workspace, "am"))
+    with pytest.raises(UserError, match="The rules 'am' and '(ti|own)' are both chosen, and the texts in 'am'"):
+        text_rules.for_languages(workspace, names, languages)
+    both = text_rules.for_languages(workspace, "ti,own", ("am", "ti"))
+    assert {code: rules and rules.name for code, rules in both.items()} == {"am": "own", "ti": "ti"}
+
+
 def test_shipped_rules_are_not_overwritten(workspace: Workspace) -> None:
     for name in ("am", "sv"):
         with pytest.raises(UserError, match="ship with the app"):

@@ -47,6 +47,15 @@ def zipped(**files: bytes) -> bytes:
     return buffer.getvalue()
 
 
+def test_a_folder_at_the_top_of_the_disk_may_hold_recordings() -> None:
+    top = Path(*Path(__file__).resolve().parts[:2])  # as /data of a container
+    assert source_preview.preview(str(top), "am") == (f"{top} is recognised when the preparation starts.",)
+    assert source_preview.script_question(str(top), "am") == ""
+    for source, message in (("/", "/ is no folder of recordings"), ("/not-there", "There is no dataset at /not-there")):
+        with pytest.raises(UserError, match=message):
+            source_preview.preview(source, "am")
+
+
 def test_files_that_were_uploaded_together_are_one_source(tmp_path: Path, workspace: Workspace) -> None:
     sound = write_clip(tmp_path / "a.wav").read_bytes()
     kept = source_preview.store_upload(workspace, upload(tmp_path / "up", film__wav=sound, film__srt=SRT.encode()))

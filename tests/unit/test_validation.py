@@ -88,6 +88,14 @@ def test_dataset_without_usable_audio_is_refused_with_reasons(tmp_path: Path) ->
     assert caught.value.hint
 
 
+def test_a_long_recording_with_its_text_is_sent_to_the_alignment(tmp_path: Path) -> None:
+    write_clip(tmp_path / "talk.wav", duration_s=90.0)
+    (tmp_path / "talk.txt").write_text("ሰላም ለሁሉም\n" * 20)
+    with pytest.raises(UserError, match=r"talk lasts 90\.0 s, 30 s or less are wanted") as caught:
+        validate(import_source(tmp_path), "ethiopic")
+    assert "Long recordings on the Data tab, or python -m scripts.align" in caught.value.hint
+
+
 def test_texts_that_are_missing_are_not_blamed_on_the_audio(tmp_path: Path) -> None:
     write_clip(tmp_path / "a.wav")
     with pytest.raises(UserError, match=r"has no text for any of its recordings \(1\)"):
