@@ -425,6 +425,8 @@ def _failed(certificate: Certificate, overridden: Sequence[str]) -> list[str]:
 
 
 def _errors(certificate: Certificate) -> str:
+    if not certificate.complete:
+        return "Not proven yet: it was exported before its certificate was complete."
     if not certificate.errors:
         actual = next((f" ({check.actual})" for check in certificate.checks
                        if check.name == "character_error_rates" and check.actual), "")

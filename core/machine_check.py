@@ -32,7 +32,7 @@ from core.jobs.locks import FileLock, is_held
 from core.library import catalog
 from core.library.records import read_model_record
 from core.machine import MachineCheck
-from core.sources.hub import Hub
+from core.sources.hub import NOT_AN_ANSWER, Hub, bound_answers
 from core.workspace import Workspace
 from data.durable_files import ExpectedFile, find_faults, read_sums
 
@@ -64,7 +64,10 @@ def check_machine(workspace: Path, requirements: Path = ROOT / "requirements.txt
     yield from check_models(workspace)
     yield check_audio()
     yield check_ffmpeg(shutil.which("ffmpeg"))
-    yield check_token(Hub.from_environment(), hub_models)
+    try:
+        yield check_token(Hub.from_environment(), hub_models)
+    except UserError as error:
+        yield MachineCheck("Hub token", "warn", error.message, error.hint)
     if port:
         yield check_port(port)
 
@@ -278,17 +281,18 @@ def check_token(hub: Hub, models: Sequence[str] = ()) -> MachineCheck:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
-    make = f"make one at {hub.endpoint}/settings/tokens, then: export HF_TOKEN=hf_..."
+    make = f"make one at {hub.address}/settings/tokens, then: export HF_TOKEN=hf_..."
     if hub.token is None and not models:
         return MachineCheck("Hub token", "ok", "HF_TOKEN is not set: public repositories only")
     api = HfApi(endpoint=hub.endpoint, token=hub.token or False)
     try:
-        owner = api.whoami()["name"] if hub.token else "nobody (HF_TOKEN is not set)"
+        bound_answers()
+        owner = str(api.whoami()["name"]) if hub.token else "nobody (HF_TOKEN is not set)"
         for model in models:
             api.auth_check(model)
     except GatedRepoError:
         return MachineCheck("Hub token", "warn", f"{model} is gated, and {owner} has no access",
-                            f"Accept its terms at {hub.endpoint}/{model}; without a token, {make}")
+                            f"Accept its terms at {hub.address}/{model}; without a token, {make}")
     except RepositoryNotFoundError:
         return MachineCheck("Hub token", "warn", f"{model} does not exist, or {owner} may not see it",
                             f"Check the name; without a token, {make}")
@@ -298,8 +302,13 @@ def check_token(hub: Hub, models: Sequence[str] = ()) -> MachineCheck:
             return MachineCheck("Hub token", "warn", f"the hub does not accept the token in HF_TOKEN ({status})",
                                 f"{make[0].upper()}{make[1:]}")
         return MachineCheck("Hub token", "warn", f"could not be checked: the hub answered {status}", _LATER)
-    except (OSError, httpx2.HTTPError) as error:
+    except (OSError, httpx2.HTTPError, httpx2.InvalidURL) as error:
         return MachineCheck("Hub token", "warn", f"could not be checked: {error}", _LATER)
+    except NOT_AN_ANSWER:
+        return MachineCheck("Hub token", "warn",
+                            f"could not be checked: {hub.host} sent something that is no answer of a hub",
+                            "Check HF_ENDPOINT, and whether this network asks for a login in the browser first; then "
+                            "run it again: make doctor")
     return MachineCheck("Hub token", "ok", " ".join((f"accepted, of {owner};" if hub.token else "no token;",
                                                      f"{', '.join(models) or 'no repository'} asked for")))
 

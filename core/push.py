@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -27,14 +26,13 @@ from core.library.catalog import find_entry
 from core.library.certificate import CERTIFICATE
 from core.library.records import EXPORT_AGAIN_HINT, EXPORT_CARD, EXPORT_RECORD, EXPORT_SUMS
 from core.sources.downloader import DownloadProgress
-from core.sources.hub import NOT_AN_ANSWER, Hub, bound_answers
+from core.sources.hub import NOT_AN_ANSWER, Hub, bound_answers, check_repository_name
 from core.workspace import Workspace
 from data.durable_files import check_no_link_out
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
 
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _STALL_S = 300.0  # without a byte taken or an answer
 _POLL_S = 0.1
 _STOPPED = "Stopped; it was not committed, so the repository shows nothing of it."
@@ -48,8 +46,7 @@ def run(options: PushOptions, workspace: Workspace, reporter: Reporter) -> Resul
 
 def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hub) -> Result:
     """`run` with the hub that is given. Its token must be that of `HF_TOKEN`."""
-    if not _REPOSITORY.fullmatch(options.repository):
-        raise UserError(f"{options.repository!r} is not the name of a repository.", "Write OWNER/NAME.")
+    check_repository_name(options.repository)
     if not os.environ.get("HF_TOKEN") or not hub.token:
         raise UserError("HF_TOKEN is not set: the hub must know who pushes.", _token_hint(hub))
     folder = workspace.export(options.export)
@@ -69,7 +66,7 @@ def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hu
         _watch(upload, DownloadProgress(reporter, total, stopped=_STOPPED))
     for warning in upload.warnings:
         reporter.emit(WarningRaised(warning))
-    return {"export": options.export, "url": f"{hub.endpoint}/{options.repository}", "commit": upload.commit,
+    return {"export": options.export, "url": f"{hub.address}/{options.repository}", "commit": upload.commit,
             "files": len(names), "bytes": total, "public": upload.public}
 
 
@@ -84,7 +81,8 @@ def check_certificate(folder: Path) -> None:
         )
     if not proof.complete:
         raise UserError(f"The error rates of {folder.name} are {certificate.NOT_PROVEN_YET}: it was exported before "
-                        "its certificate was complete. It is not pushed.", EXPORT_AGAIN_HINT)
+                        "its certificate was complete. It is not pushed.",
+                        "Compute the certificate of its run, then export it again: python -m scripts.export.")
     if not any(check.result == "passed" for check in proof.checks):
         raise UserError(f"The certificate of {folder.name} has no check that passed.", EXPORT_AGAIN_HINT)
     mine = (record.run, record.step, record.origin.base_hash, record.origin.fingerprint)
@@ -220,5 +218,5 @@ def _explained(hub: Hub, repository: str) -> Iterator[None]:
 
 
 def _token_hint(hub: Hub) -> str:
-    return (f"Make a token that may write to that repository at https://{hub.host}/settings/tokens, set HF_TOKEN to it "
+    return (f"Make a token that may write to that repository at {hub.address}/settings/tokens, set HF_TOKEN to it "
             "in the environment, and start Lisan again. Lisan stores it nowhere.")

@@ -35,6 +35,7 @@ _RESUME = "What was downloaded is kept: continue the job when the network is bac
 _TOKENS = "make a token at {hub}/settings/tokens, set HF_TOKEN to it in the environment, and start Lisan again"
 
 
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,18}")
 NOT_AN_ANSWER = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, UnicodeError,
                json.JSONDecodeError, ValueError)
@@ -52,6 +53,12 @@ class Interrupted(Exception):
 
 class NoRevision(UserError):
     """The repository has no such branch, tag or commit (any more)."""
+
+
+def check_repository_name(name: str) -> None:
+    """Raise `UserError` where `name` is not OWNER/NAME."""
+    if not _REPOSITORY.fullmatch(name):
+        raise UserError(f"{name!r} is not the name of a repository.", "Write OWNER/NAME.")
 
 
 @dataclass(frozen=True)
@@ -101,21 +108,36 @@ class Hub:
     @classmethod
     def from_environment(cls, kind: Literal["model", "dataset"] = "model") -> Hub:
         """The hub of `HF_ENDPOINT` (huggingface.co), with the token of `HF_TOKEN` or of `hf auth login`."""
-        from huggingface_hub import constants, get_token
-
-        endpoint = os.environ.get("HF_ENDPOINT", "").strip().rstrip("/") or constants.ENDPOINT
-        parts = urlsplit(endpoint)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        endpoint = os.environ.get("HF_ENDPOINT", "").strip().rstrip("/")
+        try:  # before the import, which fails at an address that cannot be read
+            parts = urlsplit(endpoint)
+            is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_address = False
+        if endpoint and not is_address:
             raise UserError(
                 "HF_ENDPOINT is not the address of a hub.", "Unset it, or give one such as https://huggingface.co.",
             )
-        return cls(endpoint, get_token(), kind)
+        from huggingface_hub import constants, get_token
+
+        token = get_token()
+        if token and not (token.isascii() and token.isprintable()):
+            raise UserError("The token in HF_TOKEN has a character that no token has.",
+                            "Copy it again from the settings of the hub, set HF_TOKEN to it in the environment, and "
+                            "start Lisan again.")
+        return cls(endpoint or constants.ENDPOINT, token, kind)
 
     @property
     def host(self) -> str:
         """The name of the hub, without a password that its address may hold."""
         parts = urlsplit(self.endpoint)
         return (parts.hostname or "") + (f":{parts.port}" if parts.port else "")
+
+    @property
+    def address(self) -> str:
+        """The endpoint for people to read, without a password that it may hold."""
+        parts = urlsplit(self.endpoint)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     @property
     def without_hub(self) -> str:

@@ -24,6 +24,7 @@ from config.schema import (
     ListeningTestOptions,
     Options,
     PrepareOptions,
+    PushOptions,
     ReviseOptions,
     SynthesizeOptions,
     TokenizerOptions,
@@ -41,6 +42,7 @@ from core.library.reference_voices import SPEAKER
 from core.library.segments import PREFIX
 from core.sources import recognisers
 from core.sources.downloader import public_name
+from core.sources.hub import check_repository_name
 from core.text import text_rules
 from core.workspace import Workspace
 from data import augmentation, manifest
@@ -132,6 +134,8 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
         if not found:
             raise fault
         makers.append(found[-1])
+    if isinstance(options, PushOptions):
+        check_repository_name(options.repository)
     return tuple(dict.fromkeys(makers))
 
 

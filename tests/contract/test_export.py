@@ -232,7 +232,9 @@ def test_an_export_before_the_certificate_says_so_and_is_not_pushed(world: Works
     folder = world.exports / "early"
     proof = certificate.read(folder / "certificate.json")
     assert (proof.complete, proof.errors, proof.failed()) == (False, (), ())
-    assert "**Not proven yet**" in (folder / "README.md").read_text(encoding="utf-8")
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "**Not proven yet**" in card
+    assert "## Intelligibility\n\nNot proven yet: it was exported before its certificate was complete." in card
     assert "Not proven yet: error rates. The other" in str(certificate_view(proof))
     with pytest.raises(UserError, match="error rates of early are not proven yet"):
         push.check_certificate(folder)

@@ -1,6 +1,7 @@
 """Pushing an export to a loopback hub: what arrives, who may see it, and what is refused."""
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -85,6 +86,14 @@ def test_the_export_arrives_as_one_commit_in_a_private_repository(served, worksp
     assert (result["url"], result["commit"], result["public"]) == (f"{served.url}/{NAME}", repository.main, False)
     progress = [event for event in recorder.events if isinstance(event, Progress)]
     assert (progress[-1].done, progress[-1].total) == (result["bytes"], result["bytes"])
+
+
+def test_a_password_in_the_address_of_the_hub_is_not_in_the_result(served, workspace, export):
+    with_password = served.url.replace("//", "//me:s3cret@")
+    served.tokens = {f"Basic {b64encode(b'me:s3cret').decode()}": "write"}  # sent in place of the token
+    result = push.push(PushOptions(export="mine", repository=NAME), workspace, Recorder(workspace.runs),
+                       Hub(with_password, TOKEN))
+    assert result["url"] == f"{served.url}/{NAME}"
 
 
 def test_what_the_hub_has_is_not_sent_again(served, workspace, export):

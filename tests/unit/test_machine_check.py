@@ -179,6 +179,54 @@ def test_the_token_is_shown_to_the_hub() -> None:
     assert (check.result, "could not be checked" in check.found) == ("warn", True)
 
 
+@pytest.mark.parametrize("body", [b"<html>sign in first</html>", b"[]", b"{}"])
+def test_an_answer_of_something_else_than_a_hub_is_told(body: bytes) -> None:
+    class LoginPage(FakeHub):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    server = HTTPServer(("127.0.0.1", 0), LoginPage)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        check = machine_check.check_token(Hub(f"http://127.0.0.1:{server.server_address[1]}", "hf_good"))
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert (check.result, "no answer of a hub" in check.found, "login" in check.hint) == ("warn", True, True), check
+
+
+def test_a_password_in_the_address_of_the_hub_is_not_printed() -> None:
+    server = HTTPServer(("127.0.0.1", 0), FakeHub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    place = f"127.0.0.1:{server.server_address[1]}"
+    try:
+        for token, models in (("hf_bad", ()), ("hf_good", ("me/gated",))):
+            check = machine_check.check_token(Hub(f"http://me:s3cret@{place}", token), models)
+            assert (check.result, f"http://{place}" in check.hint, "s3cret" in str(check)) == ("warn", True, False)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(("name", "value", "found"), [
+    ("HF_ENDPOINT", "huggingface.co", "not the address of a hub"), ("HF_ENDPOINT", "http://[::1", "not the address"),
+    ("HF_ENDPOINT", "http://hub:port", "not the address"), ("HF_TOKEN", "hf_\N{BULLET}", "a character that no"),
+])
+def test_a_wrong_variable_of_the_hub_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str,
+                                                  value: str, found: str) -> None:
+    monkeypatch.setenv(name, value)
+    for check in ("check_torch", "check_pack"):
+        passed = machine_check.MachineCheck(check, "ok", "")
+        monkeypatch.setattr(machine_check, check, lambda *_given, passed=passed: passed)
+    checks = {one.name: one for one in machine_check.check_machine(tmp_path / "workspace", port=free_port())}
+    assert checks["Hub token"].result == "warn"
+    assert found in checks["Hub token"].found
+    assert "Port" in checks
+
+
 def test_a_machine_without_gpu_is_fine() -> None:
     assert machine_check.check_hardware(CPU, has_device_file=False).result == "ok"
 

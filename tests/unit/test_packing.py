@@ -118,6 +118,13 @@ def test_a_name_clash_is_told_and_nothing_is_written(packed: Path, elsewhere: Wo
     assert stored(elsewhere) == before
 
 
+@pytest.mark.parametrize("item", ["dataset:demo-am", "base:tiny", "demo-am"])
+def test_another_item_is_refused_with_what_can_be_packed(item: str, workspace: Workspace, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"'{item}' is neither an export nor a run") as caught:
+        pack.run(PackOptions(item=item), workspace, Listener(tmp_path))
+    assert caught.value.hint == "Give export:NAME or run:ID."
+
+
 def test_a_run_that_changes_is_not_packed(trained: Workspace, tmp_path: Path) -> None:
     workspace = Workspace.open(shutil.copytree(trained.path, tmp_path / "w"))
     job = load_job(workspace, RUN)

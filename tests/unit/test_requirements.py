@@ -85,6 +85,14 @@ def test_what_is_not_there_is_refused_at_once(workspace: Workspace, options: Opt
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("name", ["", "amharic", "https://huggingface.co/me/x"])
+def test_a_push_to_no_repository_is_refused_at_once(workspace: Workspace, name: str) -> None:
+    (workspace.exports / "mine").mkdir()
+    with pytest.raises(UserError, match=f"'{name}' is not the name of a repository"):
+        check(workspace, PushOptions(export="mine", repository=name))
+    assert check(workspace, PushOptions(export="mine", repository="me/amharic")) == ()
+
+
 def test_what_a_living_job_makes_is_waited_for(workspace: Workspace) -> None:
     (workspace.models / "tiny").mkdir()
     (workspace.datasets / "amharic-demo").mkdir()
