@@ -246,5 +246,6 @@ def _existing(folder: Path, name: str, what: str, hint: str) -> Path:
     path = resolve_inside(folder, name)
     if path.is_dir():
         return path
-    raise UserError(f"There is no {what} named {name!r} in {folder} (there: {join_names(_newest(folder))}).",
+    there = "There are no" if what.endswith("s") else "There is no"
+    raise UserError(f"{there} {what} named {name!r} in {folder} (there: {join_names(_newest(folder))}).",
                     restore_hint(folder, name) or hint)

@@ -119,7 +119,8 @@ def _describe(source: str, language: str) -> tuple[str, ...]:
                 for entry in first if isinstance(entry, SkippedRow) or not entry.text.strip()]
     more = "first " if len(first) == _FIRST else ""
     usable = len(first) - len(left_out)
-    lines = [*found.notes, f"Of its {more}{len(first)} entries {usable} have a recording and a text."]
+    entries = f"{more}{len(first)} entr{'y' if len(first) == 1 else 'ies'}"
+    lines = [*found.notes, f"Of its {entries} {usable} ha{'s' if usable == 1 else 've'} a recording and a text."]
     lines += [f"Skipped: {entry.where}: {entry.reason}." for entry in left_out[:_NAMED]]
     if len(left_out) > _NAMED:
         lines.append(f"{len(left_out) - _NAMED} more are skipped; the report will name them all.")

@@ -104,7 +104,7 @@ def test_what_an_upload_lacks_is_added_to_it(two: Two, shared_page: Visit, tmp_p
     expect(page.locator(found)).to_contain_text("noise.wav is a recording without a text")
     expect(page.locator(found)).to_contain_text("stays in the list: add what is missing to it")
     page.locator(f"#{name}-upload input[type=file]").set_input_files(tmp_path / "noise.txt")
-    expect(page.locator(found)).to_contain_text("Of its 1 entries 1 have a recording and a text.")
+    expect(page.locator(found)).to_contain_text("Of its 1 entry 1 has a recording and a text.")
     expect(page.locator(f"#{name}-upload .file-preview")).to_have_count(0)
 
 

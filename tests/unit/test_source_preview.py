@@ -62,7 +62,7 @@ def test_files_that_were_uploaded_together_are_one_source(tmp_path: Path, worksp
     assert kept.is_relative_to(workspace.cache / "uploads")
     lines = source_preview.preview(str(kept), "am")
     assert lines[0].startswith("Recognised as subtitles (SRT)")
-    assert lines[1] == "Of its 1 entries 1 have a recording and a text."
+    assert lines[1] == "Of its 1 entry 1 has a recording and a text."
     with pytest.raises(UserError) as caught:
         source_preview.preview(str(source_preview.store_upload(workspace,
                                                     upload(tmp_path / "odd", notes__txt=b"nothing of use here"))), "am")
@@ -103,7 +103,7 @@ def test_an_upload_that_lacks_its_text_stays_until_it_is_complete(tmp_path: Path
     assert Path(str(source)).read_bytes() == sound  # Long recordings takes it as it is
     listed += upload(tmp_path / "more", noise__txt="ሰላም".encode())
     notice, source, update = dataset.save_upload(page, [str(path) for path in listed], "am")
-    assert "Of its 1 entries 1 have a recording and a text." in str(notice)
+    assert "Of its 1 entry 1 has a recording and a text." in str(notice)
     assert update is None
     assert sorted(path.name for path in Path(str(source)).iterdir()) == ["noise.txt", "noise.wav"]
     assert not any(path.exists() for path in listed)  # the workspace has them now
@@ -123,7 +123,7 @@ def test_an_empty_text_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("ሰላም")
     (tmp_path / "b.txt").write_text(" \n")
     said = source_preview.preview(str(tmp_path), "am")
-    assert "Of its 2 entries 1 have a recording and a text." in said
+    assert "Of its 2 entries 1 has a recording and a text." in said
     assert said[-1] == "Skipped: b.wav: there is nothing in b.txt beside it."
     table = tmp_path / "table"
     table.mkdir()
@@ -131,7 +131,7 @@ def test_an_empty_text_is_no_text(tmp_path: Path) -> None:
     write_clip(table / "b.wav")
     (table / "metadata.csv").write_text("audio,text\na.wav,ሰላም\nb.wav,\n")
     said = source_preview.preview(str(table), "am")
-    assert "Of its 2 entries 1 have a recording and a text." in said
+    assert "Of its 2 entries 1 has a recording and a text." in said
     assert "empty" in said[-1]
 
 
@@ -140,7 +140,7 @@ def test_what_is_left_out_is_said_before_the_job(tmp_path: Path) -> None:
     for index in range(5):
         write_clip(folder / f"lonely{index}.wav")
     lines = source_preview.preview(str(folder), "am")
-    assert "Of its 6 entries 1 have a recording and a text." in lines
+    assert "Of its 6 entries 1 has a recording and a text." in lines
     assert lines[-2:] == ("Skipped: lonely2.wav: there is no lonely2.txt beside it.",
                           "2 more are skipped; the report will name them all.")
     with pytest.raises(UserError, match="There is no dataset at"):
