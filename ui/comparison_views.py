@@ -77,20 +77,20 @@ def comparison(state: JobState, originals: Mapping[str, float], blind: bool = Fa
     romanised = next((index for index, sides in made.items() if _base_reads_otherwise(sides)), None)
     shown = range(min(count, _SHOWN))
     more = f"{_SHOWN} of {count} clips are shown; all are in the ZIP file." if count > _SHOWN else ""
-    if blind and (asked := _asked(state, count, voted)) is not None:
-        shown = range(asked + 1)[-_SHOWN:]
-        more = f"Clip {asked + 1} of {count}. The next one appears after your vote." if asked + 1 < count else ""
+    if blind and (current := _clip_to_vote_on(state, count, voted)) is not None:
+        shown = range(current + 1)[-_SHOWN:]
+        more = f"Clip {current + 1} of {count}. The next one appears after your vote." if current + 1 < count else ""
     pairs = [_pair(state, index, made.get(index, {}), originals, blind and index not in voted, index == romanised)
              for index in shown]
     return join((paragraph(more, class_="small") if more else NOTHING, *pairs))
 
 
-def _asked(state: JobState, count: int, voted: frozenset[int]) -> int | None:
+def _clip_to_vote_on(state: JobState, count: int, voted: frozenset[int]) -> int | None:
     """The clip to vote on; while the job runs, else the next one that is to come."""
-    asked = open_question(state, voted)
-    if asked is None and state.alive:
-        asked = next((index for index in range(count) if index not in voted), None)
-    return asked
+    current = open_question(state, voted)
+    if current is None and state.alive:
+        current = next((index for index in range(count) if index not in voted), None)
+    return current
 
 
 def download_view(state: JobState, blind: bool) -> Html:
