@@ -138,8 +138,8 @@ class Workspace:
 
     def segment_folder(self, name: str) -> Path:
         """Folder of the segments `name`, which must be there."""
-        return _existing(self.segments, name, "segments", "Cut recordings first: Data tab, or python -m "
-                                                          "scripts.segment.")
+        return _existing(self.segments, name, "set of segments",
+                         "Cut recordings first: Data tab, or python -m scripts.segment.")
 
     def tokenizer(self, name: str) -> Path:
         """Folder of the merged tokenizer `name`, which must be there."""
@@ -246,6 +246,5 @@ def _existing(folder: Path, name: str, what: str, hint: str) -> Path:
     path = resolve_inside(folder, name)
     if path.is_dir():
         return path
-    there = "There are no" if what.endswith("s") else "There is no"
-    raise UserError(f"{there} {what} named {name!r} in {folder} (there: {join_names(_newest(folder))}).",
+    raise UserError(f"There is no {what} named {name!r} in {folder} (there: {join_names(_newest(folder))}).",
                     restore_hint(folder, name) or hint)

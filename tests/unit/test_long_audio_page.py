@@ -95,7 +95,7 @@ def test_jobs_may_be_asked_for_one_after_another(workspace: Workspace, tmp_path:
     with pytest.raises(UserError, match="There is no text"):
         requirements.check_requirements(workspace, "align",
                                         AlignOptions(source=str(tmp_path), text=str(tmp_path / "none.txt"), **names))
-    with pytest.raises(UserError, match="no segments named 'talks'"):
+    with pytest.raises(UserError, match="There is no set of segments named 'talks'"):
         requirements.check_requirements(workspace, "transcribe", TranscribeOptions(segments="talks"))
     write_segments(workspace)
     assert requirements.check_requirements(workspace, "transcribe", TranscribeOptions(segments="talks")) == ()
