@@ -205,7 +205,7 @@ def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, reco
     recording = ""
     if record.dataset in workspace.list_datasets():
         recording = evaluation.training_recording(manifest.load(workspace.dataset(record.dataset)))
-    evaluator = SpeechEvaluator.of(base, recogniser, recording)
+    evaluator = SpeechEvaluator.of(base, recogniser, recording, watermark=False)
     found: dict[str, tuple[TTSModel, list[HeldOutSentence]]] = {}
     missing: dict[str, list[str]] = {}
     untrained: TTSModel | None = None
@@ -624,8 +624,8 @@ class CertificateProgress:
                                 None if seconds_left is None else round(seconds_left, 1)))
 
 
-_VERSION = 5  # increased when this module computes something else: then older certificates are not used again
-_SCORES_VERSION = 4  # the same of the scores of sentences
+_VERSION = 6  # increased when this module computes something else: then older certificates are not used again
+_SCORES_VERSION = 5  # the same of the scores of sentences
 _FOLDER = "certificates"  # in the workspace's cache
 
 

@@ -31,7 +31,16 @@ from core.workspace import Workspace
 from data import manifest
 from data.acoustics import audio
 from data.durable_files import check_no_link_out
-from models.base import FinishReason, Generated, PreparedVoice, RecognitionScore, Sampling, Vocoder, Voice
+from models.base import (
+    FinishReason,
+    Generated,
+    PreparedVoice,
+    RecognitionScore,
+    Sampling,
+    Vocoder,
+    VocoderOptions,
+    Voice,
+)
 
 _BATCH = 16  # texts generated together
 _MAX_RECORDINGS = 40  # scored for the CER of the original recordings
@@ -90,21 +99,23 @@ class CorpusScore:
 
 @dataclass
 class SpeechEvaluator:
-    """Vocoder, voices and recogniser of a base model, loaded once."""
+    """Vocoder, voices and recogniser of a base model, loaded once; no `watermark` where the speech is not kept."""
 
     vocoder: Vocoder
     voices: dict[str, Voice]
     recogniser: Recogniser | None
+    watermark: bool = True
 
     @classmethod
-    def of(cls, model: TTSModel, recogniser: Recogniser | None = None, recording: str = "") -> SpeechEvaluator:
+    def of(cls, model: TTSModel, recogniser: Recogniser | None = None, recording: str = "",
+           watermark: bool = True) -> SpeechEvaluator:
         """The evaluator of the base model of `model`; `recording` is its voice where it comes without one."""
         family, folder = model.family, model.base_folder
         voices = family.load_voices(folder)
         if not voices and recording:
             waveform, sample_rate = audio.read(Path(recording))
             voices = {RECORDED_VOICE: family.voice_from_recording(folder, model.device, waveform, sample_rate)}
-        return cls(family.load_vocoder(folder, model.device), voices, recogniser)
+        return cls(family.load_vocoder(folder, model.device), voices, recogniser, watermark)
 
     def can_score(self, language: str) -> bool:
         """Whether an error can be measured for `language`."""
@@ -136,7 +147,7 @@ class SpeechEvaluator:
         """The speech of the codes, and its score."""
         reference = model.front_end.verbalize(item.text, item.language)  # recognisers write words, not digits
         waveform = self.vocoder.decode(generated.codes, self.voices[item.voice],
-                                       hidden_states=generated.hidden_states)
+                                       VocoderOptions(watermark=self.watermark), generated.hidden_states)
         rate = self.vocoder.sample_rate
         score = score_waveform(self.recogniser, waveform, rate, reference, item.language)
         return EvaluatedSentence(reference, item.language, item.voice, waveform, rate, score,

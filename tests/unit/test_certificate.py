@@ -28,11 +28,14 @@ from core.library import certificate, records
 from core.library.catalog import resolve
 from core.library.certificate import Certificate, CertificateCheck
 from core.library.records import CheckpointRecord, ExportRecord, read_record
+from core.model.loading import load_base
 from core.proof import certification
 from core.speech.evaluation import SpeechEvaluator
 from core.submission.job_chains import use_named_checkpoint
 from core.workspace import Workspace
 from data.front_end import FrontEnd
+from models.base import Sampling
+from models.tiny.family import TinyVocoder
 from tests import chatterbox_world
 from tests.worlds import Listener, extend_world, extended_world, train_options
 from ui import records as records_of_page
@@ -484,6 +487,25 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def test_the_speech_of_a_certificate_has_no_watermark(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not kept, and the watermark takes longer than the waveform; samples of a training are kept and have it."""
+    marked, decode = list[bool](), TinyVocoder.decode
+
+    def noted(self, codes, voice, options=None, hidden_states=None):
+        marked.append(options.watermark)
+        return decode(self, codes, voice, options, hidden_states)
+
+    monkeypatch.setattr(TinyVocoder, "decode", noted)
+    forget_scores(world)
+    made = certification.certify_folder(world, folder_of(world.runs / "gated", 8), CPU, sentences=1)
+    assert made.errors
+    assert marked
+    assert not any(marked)
+    evaluator = SpeechEvaluator.of(base := load_base(world, "tiny", CPU))
+    evaluator.speak(base, [("en", "the cat")], Sampling())
+    assert marked[-1]
 
 
 def test_a_certificate_that_is_killed_speaks_no_sentence_twice(world: Workspace, tmp_path: Path, one_thread: None,
