@@ -15,7 +15,7 @@ from core.training import trainer as trainer_module
 from core.training.trainer import Trainer, make_optimizer
 from models.base import LossOptions, Sampling
 from tests.contract.conftest import World
-from tests.worlds import ENGLISH, train_options
+from tests.worlds import DEVICE, ENGLISH, train_options
 
 pytestmark = pytest.mark.covering
 
@@ -194,6 +194,7 @@ def test_folded_weights_speak_like_the_adapters(world: World, kind: str) -> None
     torch.testing.assert_close(plain.lm.probe(sample).speech_logits, wanted, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.skipif(DEVICE.type != "cpu", reason="weights are packed on a CPU alone")
 @pytest.mark.parametrize(("kind", "form"), [("lora", "int8"), ("dora", "int8"), ("adalora", "bfloat16")])
 def test_every_kind_speaks_with_packed_weights(world: World, kind: str, form: str, tmp_path: Path) -> None:
     trainer = trained(world, adapter=kind)

@@ -43,11 +43,12 @@ def test_what_the_base_speaks_is_kept_and_what_it_cannot_end_is_left_out(
     asked: list[int] = []
 
     def generate(self: object, ids: list[np.ndarray], voices: object, sampling: object) -> list[Generated]:
-        made = []
+        made: dict[int, Generated] = {}
         for one in ids:
-            asked.append(len(one))
-            made.append(Generated(np.arange(5) + len(asked), "limit" if len(asked) == 3 else "stop"))
-        return made
+            if id(one) not in made:  # on a GPU copies of the last text fill a batch
+                asked.append(len(one))
+                made[id(one)] = Generated(np.arange(5) + len(asked), "limit" if len(asked) == 3 else "stop")
+        return [made[id(one)] for one in ids]
 
     monkeypatch.setattr(type(tts.lm), "generate", generate)
     monkeypatch.setattr(type(tts.family), "load_replay_clips", lambda self, folder: [])
