@@ -271,9 +271,9 @@ class JobStateReducer:
             return steps[-1].seconds_left  # also while samples are synthesized between steps
         if progress.per_second is not None:
             return progress.seconds_left
-        if not units_per_s or progress.total is None:
-            return None
-        return max(0.0, progress.total - progress.done) / units_per_s
+        if not units_per_s or progress.total is None or progress.done >= progress.total:
+            return None  # what comes after all is counted has not been timed
+        return (progress.total - progress.done) / units_per_s
 
 
 def queue_position(job: Job) -> float:

@@ -145,8 +145,11 @@ def test_rate_and_time_left_are_measured(workspace: Workspace):
     job.journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
     state = JobReader(job).state(worker_alive=True)
     assert (state.units_per_s, state.eta_s) == (5.0, 17.0)
-    journal = Journal(job.journal)
-    journal.append(Progress(1, 10, "sentences"))
+    last = {"event": "progress", "time": 104.0, "done": 100, "total": 100, "unit": "clips"}
+    with open(job.journal, "a", encoding="utf-8") as journal:
+        print(json.dumps(last), file=journal)
+    assert JobReader(job).state(worker_alive=True).eta_s is None  # what follows the last clip has not been timed
+    Journal(job.journal).append(Progress(1, 10, "sentences"))
     assert JobReader(job).state(worker_alive=True).eta_s is None  # another count: nothing measured yet
 
 
