@@ -293,8 +293,8 @@ def build_push(page: Page) -> None:
     """Lay out export, repository and button."""
     fields = PushOptions.model_fields
     gr.HTML(paragraph(
-        "Uploads an export without failed checks to a repository on huggingface.co, as one commit. The token is read "
-        "from the environment variable HF_TOKEN and is not stored.",
+        "Uploads an export without failed checks to a repository on huggingface.co, or on the hub of HF_ENDPOINT, as "
+        "one commit. The token is read from the environment variable HF_TOKEN and is not stored.",
         class_="small"))
     with gr.Row(elem_classes="grid"):
         export = gr.Dropdown([], label="Export", elem_id="push-export", min_width=200)
