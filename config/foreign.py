@@ -6,6 +6,7 @@ a parser written in C ends the process. Whoever reads JSON or YAML of a workspac
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -26,6 +27,7 @@ RECORD_BYTES = 64 << 20  # tokenizers of large vocabularies are JSON of 20 MB
 YAML_BYTES = 1 << 20
 DEEPEST = 64  # levels; our own records have at most 6
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold one, no text in UTF-8 does
+_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _MOST_ALIASES = 20  # of YAML: ten that name one another ten times each are ten billion values
 _DIGITS = re.compile(r"\d{20}")  # four times as fast as the next, and seldom found
 _LONG_NUMBER = re.compile(r"(?<![\d.eE+-])-?\d{20}")
@@ -115,6 +117,27 @@ def read_bytes(path: Path, most: int = RECORD_BYTES) -> bytes:
             raise DamagedFile(f"{path} has {size} bytes; at most {most} are read.",
                               "It was not written by Lisan. Move it away.")
         return file.read(most + 1)
+
+
+def read_text(path: Path) -> str:
+    """A person's text file of at most 64 MiB, in UTF-8 or UTF-16; `UserError` for anything else."""
+    hint = "Give a text file in UTF-8 or UTF-16."
+    with reading(path, hint):
+        if not path.is_file() and path.exists():
+            raise UserError(f"{path} is no file of text.", hint)
+        content = read_bytes(path)
+        return content.decode(encoding_of(content[:1 << 16]))
+
+
+def encoding_of(head: bytes) -> str:
+    """UTF-16 by its byte order mark or by the zero bytes of its spaces and line ends; otherwise UTF-8."""
+    for mark, name in _MARKS:
+        if head.startswith(mark):
+            return name
+    zeros = [head[parity::2].count(0) for parity in (0, 1)]
+    if sum(zeros) > len(head) // 100 and min(zeros) * 10 < max(zeros):
+        return "utf-16-be" if zeros[0] > zeros[1] else "utf-16-le"
+    return "utf-8-sig"
 
 
 def open_plain(path: Path) -> IO[bytes]:

@@ -354,7 +354,7 @@ def _folder_clips(folder: Path, sentences: Sequence[_Sentence]) -> Iterator[tupl
     texts = {}
     for path in sorted(folder.rglob("*")):
         if path.suffix.lower() in _SOUNDS and path.with_suffix(".txt").is_file():
-            texts[" ".join(path.with_suffix(".txt").read_text(encoding="utf-8-sig").split())] = path
+            texts[" ".join(foreign.read_text(path.with_suffix(".txt")).split())] = path
     for one in sentences:
         if found := texts.get(" ".join(one.text.split())):
             yield one, found

@@ -112,10 +112,7 @@ def read_texts(options: SynthesizeOptions) -> list[str]:
     if not options.file:
         return [options.text]
     path = Path(options.file)
-    try:
-        text = foreign.read_bytes(path).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} could not be read as text: {error}.", "Give a text file in UTF-8.") from error
+    text = foreign.read_text(path)
     texts = [line.strip() for line in text.splitlines() if line.strip()] if options.lines else [text.strip()]
     if not any(texts):
         raise UserError(f"{path} has no text.", "Write a line for each clip.")

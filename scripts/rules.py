@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from config import foreign
 from config.errors import UserError
 from core.text import text_rules
 from core.workspace import Workspace
@@ -62,7 +63,7 @@ def _show(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
 def _save(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
     if not given.file:
         raise UserError("There are no rules to save.", "Give them: --file FILE, or --file - for standard input.")
-    text = sys.stdin.read() if given.file == "-" else _read(given.file, "a YAML file")
+    text = sys.stdin.read() if given.file == "-" else foreign.read_text(Path(given.file))
     saved = (text_rules.save_copy if given.fork else text_rules.save)(workspace, given.name, text)
     print(f"{saved.name}: {saved.state} ({saved.hash[:12]}), {saved.path}")
     return {"name": saved.name, "state": saved.state, "hash": saved.hash, "path": str(saved.path)}
@@ -94,19 +95,12 @@ def _cost(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
 def _texts(workspace: Workspace, given: argparse.Namespace, most: int | None) -> list[str]:
     texts = list(given.text)
     if given.texts:
-        texts += _read(given.texts, "a text file").splitlines()
+        texts += foreign.read_text(Path(given.texts)).splitlines()
     if given.dataset:
         texts += text_rules.dataset_texts(workspace, given.dataset, most)
     if not any(text.strip() for text in texts):
         raise UserError("There is no text.", "Give --text, --texts FILE or --dataset NAME.")
     return [text for text in texts if text.strip()][:most]
-
-
-def _read(path: str, what: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} could not be read: {error}.", f"Give {what} in UTF-8.") from error
 
 
 _PARTS = {"list": _list, "show": _show, "save": _save, "try": _try, "cost": _cost}

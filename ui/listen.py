@@ -9,6 +9,7 @@ from pathlib import Path
 
 import gradio as gr
 
+from config import foreign
 from config.errors import UserError
 from config.schema import CertifyOptions, CompareOptions, SynthesizeOptions
 from core.jobs import control
@@ -264,11 +265,7 @@ def _uploaded(path: str | None) -> Sequence[object]:
     """Note the path of an uploaded text file, and say how many clips it gives."""
     if not path:
         return [NOTHING, ""]
-    try:
-        texts = [line for line in Path(path).read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{Path(path).name} could not be read as text: {error}.", "Give a text file in UTF-8.") \
-            from error
+    texts = [line for line in foreign.read_text(Path(path)).splitlines() if line.strip()]
     if not texts:
         raise UserError(f"{Path(path).name} has no text.", "Write a line for each clip.")
     return [job_views.notice(f"{pluralize(len(texts), 'line')}. The first: {shortened(texts[0], 60)}"), path]

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeGuard, TypeVar
 import torch
 from rapidfuzz.distance import Levenshtein
 
+from config import foreign
 from config.errors import UserError
 from config.languages import language_name
 from core.jobs.events import Progress
@@ -272,12 +273,8 @@ def recordings_cer(workspace: Workspace, model: TTSModel, recogniser: Recogniser
 
 def read_sentences(path: Path) -> list[tuple[str, str]]:
     """Language and text of each line of a file: code, tab, sentence."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"The sentences in {path} could not be read: {error}.", "Give a text file in UTF-8.") from error
     pairs = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(foreign.read_text(path).splitlines(), 1):
         language, _, text = (part.strip() for part in line.partition("\t"))
         if line.strip() and not (language and text):
             raise UserError(f"Line {number} of {path} is not a language code, a tab and a sentence: {line[:60]!r}.",

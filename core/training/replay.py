@@ -213,13 +213,8 @@ def sentences(options: TrainOptions, tts: TTSModel) -> list[tuple[str, str]]:
         pairs = list(probe_sentences(tts.base_folder)[1])
     else:
         path = Path(options.replay_texts).expanduser()
-        try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"The sentences in {path} could not be read: {error}.",
-                            "Give a text file in UTF-8.") from error
         pairs = []
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(foreign.read_text(path).splitlines(), 1):
             language, tab, text = line.partition("\t")
             if line.strip() and (not tab or language not in tts.front_end.base_languages or not text.strip()):
                 raise UserError(f"Line {number} of {path} is not a base language, a tab and a sentence: {line[:60]!r}.",

@@ -15,21 +15,10 @@ from pathlib import Path
 from typing import IO, cast
 
 from config.errors import UserError
+from config.foreign import encoding_of
 
 LONGEST_LINE = 1 << 20  # characters
 HEAD = 1 << 16  # bytes for recognising a format
-_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
-
-
-def encoding_of(head: bytes) -> str:
-    """UTF-16 by its byte order mark or by the zero bytes of its spaces and line ends; otherwise UTF-8."""
-    for mark, name in _MARKS:
-        if head.startswith(mark):
-            return name
-    zeros = [head[parity::2].count(0) for parity in (0, 1)]
-    if sum(zeros) > len(head) // 100 and min(zeros) * 10 < max(zeros):
-        return "utf-16-be" if zeros[0] > zeros[1] else "utf-16-le"
-    return "utf-8-sig"
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -190,7 +190,7 @@ def test_models_are_words_of_one_flag() -> None:
 @pytest.mark.parametrize(("changes", "message"), [
     ({"models": ()}, "nothing to evaluate"), ({"models": ("recordings",)}, "No model is named"),
     ({"models": ("base:tiny",), "languages": ("am",)}, "no sentences in Amharic"),
-    ({"models": ("base:tiny",), "sentences": "missing.txt"}, "could not be read"),
+    ({"models": ("base:tiny",), "sentences": "missing.txt"}, "cannot be read"),
     ({"models": ("base:tiny", "folder:/missing")}, "There is no folder"),
     ({"models": ("base:tiny",), "recogniser": "built-in"}, "none of the models has a new language"),
 ])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from config.errors import UserError
+from config.foreign import encoding_of, read_text
 from data.importers import annotation_files, corpora, subtitles, tables
 from data.importers.rows import ParsedItem, ParsedUtterance, SkippedRow
-from data.importers.text_files import encoding_of, head, lines
+from data.importers.text_files import head, lines
 
 PROPERTY = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LETTERS = st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp"))
@@ -317,6 +319,23 @@ def test_broken_files_are_told_and_never_crash(
 def test_lines_are_those_that_were_written(tmp_path: Path, text: str, encoding: str) -> None:
     path = written(tmp_path, "t", text, encoding)
     assert "".join(line for _, line in lines(path)) == text.removeprefix("\ufeff" if encoding == "utf-8" else "")
+
+
+@PROPERTY
+@given(text=st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=200), encoding=ENCODINGS)
+def test_a_text_is_that_which_was_written(tmp_path: Path, text: str, encoding: str) -> None:
+    assert read_text(written(tmp_path, "t", text, encoding)) == text.removeprefix(
+        "\ufeff" if encoding == "utf-8" else "")
+
+
+def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes("dix huîtres".encode("latin-1"))
+    os.mkfifo(tmp_path / "pipe")
+    for name, reason in {"latin": "can't decode byte 0xee in position 6", "pipe": "no file of text",
+                         ".": "no file of text", "none": "No such file"}.items():
+        with pytest.raises(UserError, match=reason) as caught:
+            read_text(tmp_path / name)
+        assert "UTF-8 or UTF-16" in caught.value.hint
 
 
 def test_utf_16_is_told_without_its_mark() -> None:
