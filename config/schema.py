@@ -626,7 +626,7 @@ class UnpackOptions(Options):
     """Import an archive of an export or a run; the hash of every file is checked before anything takes its name."""
 
     archive: AbsolutePath = Field("", title="Archive", description="The TAR file, as packed by Lisan.", json_schema_extra={"positional": True})
-    save_as: NameOrNothing = Field("", title="Name in the workspace", description="Another name for the export or the run; empty is its own.")
+    save_as: NameOrNothing = Field("", title="Name in the workspace", description="Another name for the export; empty is its own. A run keeps its id.")
 
 
 class PushOptions(Options):

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from config.errors import UserError
 from config.schema import DoctorOptions
 from core.jobs.events import Plan, Progress, Result
-from core.jobs.reporter import Reporter, check_stop, stage
+from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.library import diagnosis
 from core.library.catalog import family_of
 from core.library.diagnosis import (
@@ -85,6 +85,11 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
         if tokenizer is None or not options.language:
             raise UserError("To restore, the tokenizer and the language of the new rows must be known.",
                             "Give --tokenizer FILE and --language CODE.")
+        if (new := tokenizer.rows - tokenizer.base_size) > 0 and not tokenizer.added:
+            raise UserError(f"The tokenizer {tokenizer.path} has no piece for the {pluralize(new, 'new row')} of the "
+                            "checkpoint: no text of the new language could be spoken.",
+                            "Give the tokenizer it was trained with; an export of Lisan has it as "
+                            "front_end/language-CODE.json.")
 
     with stage(reporter, "compare"):
         findings = compare(case, reporter, frozenset(ids.values()) if tokenizer else None)
@@ -556,7 +561,8 @@ def tokenizer_sentence(fit: TokenizerFit) -> str:
     counts = f"The tokenizer has {fit.size} ids and the checkpoint {fit.rows} rows"
     if fit.beyond:
         return f"{counts}: {fit.beyond} pieces have no row, and a text with one of them fails. They do not fit."
-    facts = [counts + (f" ({fit.spare} rows have no piece, which is no fault)" if fit.spare else "")]
+    facts = [counts + (f" ({fit.spare} rows have no piece{', which is no fault' * bool(fit.added)})"
+                       if fit.spare else "")]
     if fit.lost_count:
         facts.append(f"{fit.lost_count} pieces of the base are gone ({', '.join(fit.lost[:3])})")
     if fit.moved_count:

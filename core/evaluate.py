@@ -534,7 +534,7 @@ class _Measurer:
                 centre = np.mean([vectors[column] / np.linalg.norm(vectors[column]) for vectors in others], axis=0)
                 values[name] = (measures.cosine(np.array(own[key]), centre), 1.0)
         values["naturalness"] = (own["naturalness"], 1.0)
-        spoken = float(len(reference or [sign for sign in text if sign.isalnum()]))
+        spoken = float(len(text.replace(" ", "")))  # as `clip_findings.speaking_rate`, whatever a recogniser writes
         if own["speech_s"] > 0:
             values["rate"] = (spoken / own["speech_s"], 1.0)
         if own["f0_range"] is not None:

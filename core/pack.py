@@ -68,9 +68,7 @@ class Manifest:
 
 def run(options: PackOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Write the archive into the job's folder; returns its name, size and what it names as missing."""
-    if options.item.partition(":")[0] not in ("run", "export"):
-        raise UserError(f"{options.item!r} is neither an export nor a run.", "Give export:NAME or run:ID.")
-    found = catalog.resolve(workspace, options.item)
+    found = catalog.resolve(workspace, catalog.require_run_or_export(options.item))
     main, states = Item(found.kind, found.name), []
     if main.kind == "run":
         states = [JobReader(load_job(workspace, main.name)).state()]

@@ -182,7 +182,7 @@ def _is_there(workspace: Workspace, item: Item, name: str, manifest: Manifest) -
             and hash_file(target / inside) == one.sha256 for inside, one in expected.items()):
         return True
     what = "Give the export another name (--save-as)" if item.kind == "export" else "Delete that one first (Storage)"
-    raise UserError(f"There is a {item.kind} named {name!r} already"
+    raise UserError(f"{item.kind.capitalize()} {name!r} is here already"
                     + (", with other content." if item != manifest.items[0] else "."),
                     f"{what}, then import again; nothing is written over.")
 

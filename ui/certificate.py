@@ -202,7 +202,8 @@ def _new_language_line(proof: Certificate) -> tuple[str, bool]:
             before = f", {error.before:.1%} before" if error.before is not None else ""
             facts.append(f"{name}: CER {error.after:.1%} in {pluralize(error.sentences, 'sentence')}{before}")
     said = "; ".join(facts) or "No new language was measured"
-    return f"{said}. Trained for {pluralize(proof.step, 'step')}.", measured
+    trained = f" Trained for {pluralize(proof.step, 'step')}." if proof.step else ""  # elsewhere, if it was restored
+    return f"{said}.{trained}", measured
 
 
 def _check(check: CertificateCheck) -> Html:

@@ -361,6 +361,13 @@ def find_training(workspace: Workspace, name: str) -> Job:
                     restore_hint(workspace.runs, name) or "Choose one of these, or train first.")
 
 
+def require_run_or_export(reference: str) -> str:
+    """`reference` where it names a run or an export; nothing else is packed."""
+    if reference.partition(":")[0] not in ("run", "export"):
+        raise UserError(f"{reference!r} is neither an export nor a run.", "Give export:NAME or run:ID.")
+    return reference
+
+
 def require_run(reference: str) -> str:
     """`reference` where it names a run; bases and exports cannot be exported."""
     if not reference.startswith("run:"):

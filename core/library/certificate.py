@@ -23,6 +23,9 @@ ERROR_RATES = "character_error_rates"
 """The check that names the error rate of each language, or why it was not measured."""
 BASE_LANGUAGES = "base_languages"
 """The check that every base language is among the samples of the others, or which ones are not, and why."""
+CHECKS = ("prefix_rows", "frozen_tensors", "changed_tensors", "frozen_in_training", "base_logits", BASE_LANGUAGES,
+          "base_tokens", "front_end", ERROR_RATES)
+"""What `core.proof.certification` computes; `changed_tensors` in scope `full` alone."""
 _RATE = "error rate of "
 CheckOutcome = Literal["passed", "failed", "measured", "not proven"]
 

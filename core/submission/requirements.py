@@ -23,6 +23,7 @@ from config.schema import (
     ExtendOptions,
     ListeningTestOptions,
     Options,
+    PackOptions,
     PrepareOptions,
     PushOptions,
     ReviseOptions,
@@ -36,7 +37,7 @@ from core.jobs.job import with_whole_ids
 from core.jobs.reporter import pluralize
 from core.jobs.state import JobBoard, JobState
 from core.jobs.verbs import VERBS
-from core.library import catalog, evaluation_report, listening, model_info, records, segments
+from core.library import catalog, certificate, evaluation_report, listening, model_info, records, segments
 from core.library.records import ExtensionRecord
 from core.library.reference_voices import SPEAKER
 from core.library.segments import PREFIX
@@ -93,8 +94,13 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
         case ExportOptions():
             catalog.require_run(options.run)
             _check_new_export(workspace, options.export)
+            if unknown := [name for name in options.override if name not in certificate.CHECKS]:
+                raise UserError(f"There is no check named {', '.join(unknown)}.",
+                                f"The checks are: {', '.join(certificate.CHECKS)}.")
         case DoctorOptions() if options.restore:
             _check_new_export(workspace, options.restore)
+        case PackOptions():
+            catalog.require_run_or_export(options.item)
         case SynthesizeOptions():
             if not options.text.strip() and not options.file:
                 raise UserError("There is no text to synthesize.", "Give one: --text TEXT, or --file FILE.")

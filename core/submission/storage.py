@@ -404,7 +404,8 @@ def restore(workspace: Workspace, reference: str) -> Item:
         entry = find_deleted(workspace, reference)
         target = entry.item.path(workspace)
         if os.path.lexists(target):
-            raise UserError(f"There is a {entry.item.kind} named {entry.item.name!r} again; nothing is written over.",
+            raise UserError(f"{entry.item.kind.capitalize()} {entry.item.name!r} is there again; nothing is written "
+                            "over.",
                             f"Delete that one first ({entry.item.reference}), then restore {entry.reference}.")
         _move(entry.path(workspace), target)
         return entry.item

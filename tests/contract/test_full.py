@@ -15,6 +15,7 @@ from core.jobs.checkpoint_names import folder_of
 from core.jobs.events import Evaluated, Journal
 from core.jobs.job import create_job
 from core.jobs.reporter import StopRequested, pluralize
+from core.library import certificate
 from core.model.loading import load, load_checkpoint
 from core.model.precision import Precision
 from core.model.prefix import base_tensors
@@ -207,6 +208,7 @@ def test_a_run_in_full_is_kept_resumed_and_certified(world: World) -> None:
     made = certification.certify_folder(world.workspace, folder_of(whole.directory, 5), DEVICE, sentences=1)
     assert made.failed() == ()
     assert made.check("changed_tensors").result == "measured"
+    assert {check.name for check in made.checks} <= set(certificate.CHECKS)
     begun: list[Evaluated] = whole.of("evaluated")
     if world.case.name == "tiny":
         assert begun[0].step == 0

@@ -501,6 +501,7 @@ def test_the_speech_of_a_certificate_has_no_watermark(world: Workspace, monkeypa
     forget_scores(world)
     made = certification.certify_folder(world, folder_of(world.runs / "gated", 8), CPU, sentences=1)
     assert made.errors
+    assert {check.name for check in made.checks} <= set(certificate.CHECKS)
     assert marked
     assert not any(marked)
     evaluator = SpeechEvaluator.of(base := load_base(world, "tiny", CPU))

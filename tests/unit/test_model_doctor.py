@@ -528,6 +528,24 @@ def test_what_restoring_needs_is_asked_for_before_anything_is_compared(
     assert listener.of("progress") == []
 
 
+def test_a_tokenizer_without_a_piece_for_the_new_rows_restores_nothing(
+    world: Workspace, healthy: Tensors, tmp_path: Path,
+) -> None:
+    """Such as the base's own: no text of the new language could be spoken."""
+    path = damaged.save(tmp_path / "it.safetensors", damaged.decayed(healthy))
+    options = DoctorOptions(part="model", base="tiny", checkpoint=str(path), measure=False, restore="mended",
+                            language="am", tokenizer=str(world.models / "tiny" / "tokenizer.json"))
+    listener = Listener(tmp_path / "job")
+    with pytest.raises(UserError, match=r"no piece for the \d+ new rows") as caught:
+        examine.run(options, world, listener)
+    assert "language-CODE.json" in caught.value.hint
+    assert listener.of("progress") == []
+    examine.run(options.model_copy(update={"restore": ""}), world, listener)
+    [plan] = listener.of("plan")
+    assert not any("no fault" in line for line in plan.lines)
+    assert any("rows have no piece" in line for line in plan.lines)
+
+
 def test_how_to_restore_is_said_where_it_was_not_asked_for(world: Workspace, healthy: Tensors, tmp_path: Path) -> None:
     path = damaged.save(tmp_path / "it.safetensors", damaged.decayed(healthy))
     listener = Listener(tmp_path / "job")

@@ -105,13 +105,13 @@ def test_a_name_clash_is_told_and_nothing_is_written(packed: Path, elsewhere: Wo
     (elsewhere.datasets / "demo-am").mkdir()
     (elsewhere.datasets / "demo-am" / "mine").write_text("mine")
     before = stored(elsewhere)
-    with pytest.raises(UserError, match="a dataset named 'demo-am' already, with other content"):
+    with pytest.raises(UserError, match="Dataset 'demo-am' is here already, with other content"):
         imported(packed, elsewhere)
     assert stored(elsewhere) == before
     storage.delete(elsewhere, storage.parse("dataset:demo-am"))
     imported(packed, elsewhere)
     before = stored(elsewhere)
-    with pytest.raises(UserError, match=f"a run named '{RUN}' already"):
+    with pytest.raises(UserError, match=f"Run '{RUN}' is here already"):
         imported(packed, elsewhere)
     with pytest.raises(UserError, match="keeps its id"):
         imported(packed, elsewhere, save_as="other")

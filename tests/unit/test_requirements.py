@@ -50,7 +50,7 @@ from ui.page import Page
 
 VERBS = {PrepareOptions: "prepare", TokenizerOptions: "tokenizer", ExtendOptions: "extend", TrainOptions: "train",
          SynthesizeOptions: "synthesize", CompareOptions: "compare", ExportOptions: "export", PushOptions: "push",
-         EvaluateOptions: "evaluate"}
+         EvaluateOptions: "evaluate", PackOptions: "pack"}
 
 
 def check(workspace: Workspace, options: Options) -> tuple[str, ...]:
@@ -71,6 +71,8 @@ def check(workspace: Workspace, options: Options) -> tuple[str, ...]:
     (CompareOptions(finetuned="export:nosuch"), "There is no export named 'nosuch'"),
     (CompareOptions(finetuned="export:nosuch", texts=(("am", "ሰላም"), ("am", " "))), "One of the texts to compare is"),
     (ExportOptions(run="run:nosuch"), "There is no run named 'nosuch'"),
+    (ExportOptions(run="run:nosuch", override=("no_check",)), "There is no check named no_check"),
+    (PackOptions(item="base:tiny"), "'base:tiny' is neither an export nor a run"),
     (PushOptions(export="nosuch"), "There is no export named 'nosuch'"),
     (EvaluateOptions(), "There is nothing to evaluate"),
     (EvaluateOptions(models=("base:tiny", "base:nosuch+romanised")), "There is no base model named 'nosuch'"),

@@ -82,7 +82,7 @@ def test_nothing_is_written_over_and_every_deleted_one_of_a_name_is_kept(workspa
     fill(workspace, "export:voice", data=b"old")
     old = storage.delete(workspace, Item("export", "voice"))
     there = fill(workspace, "export:voice", data=b"new")
-    with pytest.raises(UserError, match="'voice' again"):
+    with pytest.raises(UserError, match="Export 'voice' is there again"):
         storage.restore(workspace, "export:voice")
     assert (there / "data").read_bytes() == b"new"
     storage.delete(workspace, Item("export", "voice"))
