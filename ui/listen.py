@@ -325,10 +325,13 @@ def _vote(page: Page, letter: str, pair: str) -> Sequence[object]:
         raise UserError("All clips of this comparison have a vote.", "Synthesize another text.")
     clip = comparison_views.clips(state)[index]["base"]
     sides = dict(zip("AB", comparison_views.blind_order(state.id, index), strict=True))
+    models = {side: str(state.job.settings.get(side, "")) for side in comparison_views.SIDES}
     comparison_views.save_vote(_votes_file(page), comparison_views.Vote(
-        state.id, index, clip.language, clip.text, sides.get(letter, "same"),
-        str(state.job.settings.get("finetuned", "")), base=str(state.job.settings.get("base", ""))))
-    return [job_views.notice("Vote saved in votes.jsonl in the workspace.")]
+        state.id, index, clip.language, clip.text, sides.get(letter, "same"), models["finetuned"],
+        base=models["base"]))
+    given = f"You chose {letter}" if letter in sides else "You heard no difference"
+    were = ", ".join(f"{name} was {models[side]}" for name, side in sides.items())
+    return [job_views.notice(f"{given}; {were}. Saved in votes.jsonl in the workspace.")]
 
 
 def _tally(page: Page, view: View) -> Html:

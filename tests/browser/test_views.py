@@ -356,6 +356,9 @@ def test_a_blind_vote_is_kept_and_then_the_names_come_out(scene: Scene, open_pag
     expect(page.locator("#tally")).to_contain_text("Blind votes")
     expect(page.locator("#clips")).to_contain_text("CER 91%")
     assert len((scene.workspace.path / "votes.jsonl").read_text().splitlines()) == 1
+    [vote] = comparison_views.read_votes(scene.workspace.path / "votes.jsonl")
+    chosen, other = (vote.base, vote.finetuned)[::1 if vote.choice == "base" else -1]
+    expect(page.locator(".notices")).to_contain_text([f"You chose A; A was {chosen}, B was {other}. Saved"])
 
 
 def test_what_was_asked_for_blind_stays_so_after_a_reload(scene: Scene, open_page: Visit) -> None:
