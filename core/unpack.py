@@ -100,7 +100,8 @@ def run(options: UnpackOptions, workspace: Workspace, reporter: Reporter) -> Res
 
 
 def _refusal(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path.name} is no archive of Lisan, or damaged: {error}.", _HINT)
+    reason = f"it is no uncompressed TAR ({error})" if isinstance(error, tarfile.TarError) else error
+    return UserError(f"{path.name} is no archive of Lisan, or damaged: {reason}.", _HINT)
 
 
 def _read_manifest(archive: IO[bytes]) -> Manifest:

@@ -147,7 +147,8 @@ def vocabulary(content: bytes, name: str) -> dict[str, int]:
             raise ValueError(f"a {model['type']} model where BPE is wanted")
         return {**model["vocab"], **{token["content"]: int(token["id"]) for token in parts["added_tokens"]}}
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{name} is not a whole BPE tokenizer file: {error!r}.", "Fetch or make it again.") from error
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise UserError(f"{name} is not a whole BPE tokenizer file: {reason}.", "Fetch or make it again.") from error
 
 
 def highest_id(ids: Mapping[str, int]) -> int:

@@ -164,7 +164,8 @@ _HINTS = {
              "validation be apart by source alone.",
     _LANGUAGE: "Prepare a dataset of the language that the extension brings.",
     _ALONE: "Add more recordings of the same speaker, or name the speakers in the source: clips without one share one.",
-    _FEATURES: "Prepare the dataset again, under the same name: what is cached is kept.",
+    _FEATURES: "Prepare the dataset again, under the same name: what is cached is kept. One that came in an archive is "
+               "its own source: --source as-is.",
     _CHARACTERS: "Make a new tokenizer from this dataset, extend the model with it, and train that extension.",
     _LENGTH: "Cut the recordings into shorter ones, with their texts, and prepare them under another name.",
 }
