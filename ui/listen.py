@@ -12,8 +12,6 @@ import gradio as gr
 from config import foreign
 from config.errors import UserError
 from config.schema import CertifyOptions, CompareOptions, SynthesizeOptions
-from core.jobs import control
-from core.jobs.job import load_job
 from core.jobs.reporter import pluralize
 from core.jobs.state import JobState
 from core.jobs.verbs import SYNTHESIS_VERBS
@@ -116,12 +114,12 @@ def build(page: Page) -> None:
     page.on(start_file.click, lambda *values: _start_file(page, settings.names, *values),
             [path, lines, settings.base, finetuned, language, settings.voice, *settings.widgets],
             [file_notice, requested, page.pair])
-    page.on(stop.click, page.stop, [page.pair], [stop_notice])
+    page.on(stop.click, lambda pair: page.stop(_shown(page, pair).id), [page.pair], [stop_notice])
     for button, letter in ((first, "A"), (same, ""), (second, "B")):
         page.on(button.click, partial(_vote, page, letter), [page.pair], [notice])
 
-    def show_sides(pair: str) -> Sequence[object]:
-        comparison_views.set_blind(_votes_file(page), pair, on=False)
+    def show_sides(pair: str | None) -> Sequence[object]:
+        comparison_views.set_blind(_votes_file(page), _shown(page, pair).id, on=False)
         return [NOTHING, False]
 
     page.on(reveal.click, show_sides, [page.pair], [notice, blind])
@@ -134,6 +132,14 @@ def selected_comparison(view: View) -> JobState | None:
     """
     state = view.selected_job("pair", *SYNTHESIS_VERBS)
     return view.newest(*SYNTHESIS_VERBS) if state is not None and state.status == "skipped" else state
+
+
+def _shown(page: Page, pair: str | None) -> JobState:
+    """The comparison that the page shows; the browser draws the clips before the dropdown of pairs has its value."""
+    state = selected_comparison(View("listen", {"pair": pair or ""}, tuple(page.live.board.states())))
+    if state is None:
+        raise UserError("The comparison was deleted.", "Choose another one, or synthesize a text.")
+    return state
 
 
 def pair_choices(view: View) -> object:
@@ -318,8 +324,8 @@ def _blind_comparison(page: Page, view: View) -> JobState | None:
     return state if state is not None and _is_blind(page, view, state) else None
 
 
-def _vote(page: Page, letter: str, pair: str) -> Sequence[object]:
-    state = control.read_state(load_job(page.workspace, pair))
+def _vote(page: Page, letter: str, pair: str | None) -> Sequence[object]:
+    state = _shown(page, pair)
     index = comparison_views.open_question(state, _voted(page, state))
     if index is None:
         raise UserError("All clips of this comparison have a vote.", "Synthesize another text.")

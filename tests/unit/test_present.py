@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from config.errors import UserError
 from core.dataset.clip_index import Histogram
 from core.jobs.events import AudioGenerated, Evaluated, Finished, Progress, SampleGenerated, Stage, Step
 from core.jobs.job import Job
@@ -339,6 +342,20 @@ def test_the_order_of_a_blind_pair_is_the_same_after_a_reload_and_not_always_the
     assert comparison_views.blind_order("a", 0) == comparison_views.blind_order("a", 0)
     assert {comparison_views.blind_order("a", index) for index in range(20)} == {("base", "finetuned"),
                                                                                  ("finetuned", "base")}
+
+
+def test_a_vote_before_the_dropdown_has_its_value_is_for_the_comparison_that_is_shown(tmp_path: Path) -> None:
+    state = comparison()
+    states = [state]
+    page: Any = SimpleNamespace(workspace=SimpleNamespace(path=tmp_path),
+                                live=SimpleNamespace(board=SimpleNamespace(states=lambda: states)))
+    [notice] = listen._vote(page, "A", None)
+    [vote] = comparison_views.read_votes(tmp_path / "votes.jsonl")
+    assert (vote.job, vote.finetuned) == (state.id, "run:one")
+    assert "You chose A; A was " in str(notice)
+    states.clear()
+    with pytest.raises(UserError, match="was deleted"):
+        listen._vote(page, "A", None)
 
 
 def test_votes_are_kept_and_a_broken_line_counts_for_nobody(tmp_path: Path) -> None:
