@@ -119,12 +119,12 @@ def read_bytes(path: Path, most: int = RECORD_BYTES) -> bytes:
         return file.read(most + 1)
 
 
-def read_text(path: Path) -> str:
-    """A person's text file of at most 64 MiB, in UTF-8 or UTF-16; `UserError` for anything else."""
+def read_text(path: Path, name: str = "") -> str:
+    """A person's text file of at most 64 MiB, in UTF-8 or UTF-16; `UserError`, by `name`, for anything else."""
     hint = "Give a text file in UTF-8 or UTF-16."
-    with reading(path, hint):
+    with reading(name or path, hint):
         if not path.is_file() and path.exists():
-            raise UserError(f"{path} is no file of text.", hint)
+            raise UserError(f"{name or path} is no file of text.", hint)
         content = read_bytes(path)
         return content.decode(encoding_of(content[:1 << 16]))
 

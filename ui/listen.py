@@ -271,7 +271,7 @@ def _uploaded(path: str | None) -> Sequence[object]:
     """Note the path of an uploaded text file, and say how many clips it gives."""
     if not path:
         return [NOTHING, ""]
-    texts = [line for line in foreign.read_text(Path(path)).splitlines() if line.strip()]
+    texts = [line for line in foreign.read_text(Path(path), Path(path).name).splitlines() if line.strip()]
     if not texts:
         raise UserError(f"{Path(path).name} has no text.", "Write a line for each clip.")
     return [job_views.notice(f"{pluralize(len(texts), 'line')}. The first: {shortened(texts[0], 60)}"), path]

@@ -65,7 +65,7 @@ METRICS: Mapping[str, Metric] = {
     "mcd": Metric("Mel-cepstral distance (dB)", "lower", "to the recording, 13 coefficients, dynamic time warping"),
     "f0_range": Metric("F0 range (semitones)", "", "between the 5th and 95th percentile of the pitch"),
     "f0_range_ratio": Metric("F0 range to recording", "near 1", "F0 range over that of the recording"),
-    "rate": Metric("Speaking rate (letters/s)", "", "letters of the text per second between the silent ends"),
+    "rate": Metric("Speaking rate (letters/s)", "", "letters and signs of the text per second between the silent ends"),
     "rate_ratio": Metric("Rate to recording", "near 1", "speaking rate over that of the recording"),
     "missing_stop": Metric("Missing stop", "lower", "the codes reached the length limit or ran in a circle", True),
     "repetition": Metric("Repetition", "lower", "four or more letters that follow themselves, against the text", True),

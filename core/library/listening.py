@@ -261,10 +261,8 @@ def add_answers(workspace: Workspace, content: bytes, where: object, folder: Pat
     """
     if len(content) > FILE_BYTES:
         raise UserError(f"{where} has {len(content)} bytes; answers have at most {FILE_BYTES}.", _FROM_TEST)
-    try:
-        given = foreign.parse_json(content, where)
-    except foreign.DamagedFile as error:
-        raise UserError(error.message, _FROM_TEST) from error
+    with foreign.reading(where, _FROM_TEST):
+        given = foreign.loads(content)
     if not isinstance(given, dict) or given.get("format") != FORMAT or not isinstance(given.get("sessions"), list):
         raise UserError(f"{where} holds no answers of a listening test.", _FROM_TEST)
     if folder is None:
