@@ -120,7 +120,10 @@ def read_bytes(path: Path, most: int = RECORD_BYTES) -> bytes:
 
 
 def read_text(path: Path, name: str = "") -> str:
-    """A person's text file of at most 64 MiB, in UTF-8 or UTF-16; `UserError`, by `name`, for anything else."""
+    """A person's text file of at most 64 MiB, in UTF-8 or UTF-16.
+
+    `UserError` for anything else; it calls the file `name`, or by its path.
+    """
     hint = "Give a text file in UTF-8 or UTF-16."
     with reading(name or path, hint):
         if not path.is_file() and path.exists():

@@ -199,7 +199,7 @@ def test_how_a_step_is_cut_changes_memory_and_not_the_gradient(world: World) -> 
     ("rows", torch.float32), ("gated", torch.float32), ("gated", torch.bfloat16)], ids=str)
 def test_recomputed_activations_change_nothing_to_the_bit(world: World, scope: str, dtype: torch.dtype) -> None:
     options = {"scope": scope, "adapter_dropout": 0.3, "steps": 4}
-    # Of torch's attention on a GPU only plain products have a backward that always adds in the same order.
+    # On a GPU torch warns that the backward of its faster attention adds in any order, even as `deterministic` asks.
     attention = sdpa_kernel(SDPBackend.MATH) if DEVICE.type == "cuda" else nullcontext()
     with compute.deterministic(), attention:
         plain = world.trainer(dtype, activation_checkpointing="off", **options)
