@@ -16,19 +16,22 @@ from typing import Any
 import torch
 
 from config.errors import UserError
-from core import machine
+from core import machine, wait_policy
 
 
 def setup_device(choice: str) -> torch.device:
-    """The device for `auto`, `cpu` or `cuda`; sets one thread per physical core.
+    """The device for `auto`, `cpu` or `cuda`; sets one thread per physical core, and how threads wait.
 
-    OMP_NUM_THREADS overrides the number of threads. Algorithms are deterministic on a CPU, for which bit-identical
-    results are claimed: on a GPU they slow the write of every key and value, and fill every new tensor.
+    OMP_NUM_THREADS overrides the number of threads, and `wait_policy.VARIABLES` how they wait. Algorithms are
+    deterministic on a CPU, for which bit-identical results are claimed: on a GPU they slow the write of every key and
+    value, and fill every new tensor.
     """
     if choice == "cuda" and not torch.cuda.is_available():
         raise UserError("There is no CUDA device that torch can use.", "Choose the device `auto` or `cpu`.")
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(physical_cores())
+    if torch.get_num_threads() > 1:
+        wait_policy.start()
     device = torch.device("cuda" if choice != "cpu" and torch.cuda.is_available() else "cpu")
     torch.use_deterministic_algorithms(device.type == "cpu", warn_only=True)
     return device
