@@ -25,7 +25,7 @@ import torch
 from config import schema
 from config.errors import UserError
 from config.schema import TrainOptions
-from core import compute
+from core import compute, wait_policy
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Event, Result, Step, WarningRaised, read_events
 from core.jobs.process_watchdog import exit_with_parent
@@ -49,13 +49,15 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
     """Train to the last step or the time limit. A separate job computes the certificate (`core.certify`)."""
     schema.check_sharding(options, schema.get_world_size(options.processes))
     device = compute.setup_device(options.device)
+    blocking_s = wait_policy.blocking_s()
     with trackers.open_trackers(reporter, options.tracker, options.model_dump(mode="json")) as reporter:
         with distributed.launch(options.processes, device, ["-m", "core.train", str(workspace.path)]) as group:
             values = {**options.model_dump(mode="json"), "device": device.type}  # of rank 0, also where it was `auto`
             group.broadcast((reporter.directory.name, values))  # to `run_other_rank`
             training_run, _ = prepare_run(options, workspace, reporter, group)
             train_loop(training_run)
-        return run_result(training_run.trainer, reporter)
+        return {**run_result(training_run.trainer, reporter),
+                "beside_programs_s": round(wait_policy.blocking_s() - blocking_s, 1)}
 
 
 def run_other_rank(workspace: Workspace) -> None:
@@ -244,7 +246,7 @@ def _step_event(trainer: Trainer, losses: StepLosses) -> Step:
 
 
 def _write_environment(run_dir: Path, device: torch.device, precision: str) -> None:
-    """Write `environment.json`: versions, platform and precision, on which the results of this run depend."""
+    """Write `environment.json`: what the results of this run depend on, and the wait policy, on which its speed does."""
     try:
         command = ["git", "-C", str(Path(__file__).resolve().parent.parent), "rev-parse", "HEAD"]
         commit = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
@@ -253,7 +255,8 @@ def _write_environment(run_dir: Path, device: torch.device, precision: str) -> N
     environment = {
         "python": platform.python_version(), "packages": {name: version(name) for name in _PACKAGES},
         "platform": platform.platform(), "conditions": compute.numeric_environment(device), "precision": precision,
-        "commit": commit,
+        "commit": commit, "threads": torch.get_num_threads(),
+        "wait_policy": wait_policy.description(torch.get_num_threads()),
     }
     (run_dir / "environment.json").write_text(json.dumps(environment, indent=1) + "\n", encoding="utf-8")
 

@@ -56,7 +56,8 @@ _RESULT_TITLES: Mapping[str, str] = {
     "old_rows_equal": "Base rows unchanged", "from_spelling": "Rows initialised from spelling",
     "from_mean": "Rows initialised from the mean",
     "best_step": "Best step", "best_value": "Best value", "chosen_by": "Best checkpoint by",
-    "train_seconds": "Training time", "seconds": "Time", "seconds_a_step": "Time of a step",
+    "train_seconds": "Training time", "beside_programs_s": "Time beside other programs", "seconds": "Time",
+    "seconds_a_step": "Time of a step",
     "duration_s": "Duration",
     "real_time_factor": "Real-time factor", "megabytes": "Size", "bytes": "Size", "bytes_fetched": "Downloaded",
     "minutes": "Duration", "minutes_recorded": "Recorded", "level_db": "Level", "error": "CER",
@@ -68,7 +69,8 @@ _RESULT_TITLES: Mapping[str, str] = {
 }
 _WHEN = {"recordings": "original recordings"}
 _SHARES = ("unknown_rate_before", "unknown_rate", "features_alike")
-_DURATIONS = {"minutes": 60.0, "minutes_recorded": 60.0, "duration_s": 1.0, "seconds": 1.0, "train_seconds": 1.0}
+_DURATIONS = {"minutes": 60.0, "minutes_recorded": 60.0, "duration_s": 1.0, "seconds": 1.0, "train_seconds": 1.0,
+              "beside_programs_s": 1.0}
 """By name the seconds of one."""
 _UNITS = {"seconds_a_step": "s", "level_db": "dB", "spoken_s": "s"}
 

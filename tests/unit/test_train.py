@@ -10,7 +10,7 @@ import torch
 
 from config.errors import UserError
 from config.schema import CertifyOptions
-from core import certify, train
+from core import certify, train, wait_policy
 from core.jobs import checkpoint_names
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import CheckpointSaved, Event
@@ -129,6 +129,8 @@ def test_a_run_ends_with_a_certificate_of_its_best_checkpoint(world: Workspace) 
     assert {error.language: error.new for error in made.errors} == {"en": False, "fr": False, "am": True}
     environment = json.loads((listener.directory / "environment.json").read_text())
     assert environment["packages"]["torch"] == torch.__version__.partition("+")[0]
+    assert environment["threads"] == torch.get_num_threads()
+    assert environment["wait_policy"] == wait_policy.description(torch.get_num_threads())
 
 
 def test_a_stop_saves_the_step_it_came_at(world: Workspace) -> None:
@@ -148,7 +150,9 @@ def test_a_time_limit_is_said_and_the_run_is_whole(world: Workspace) -> None:
     assert any("time limit" in event.message for event in listener.of("warning"))
     assert checkpoint_steps(listener.directory) == [1]
     again = Listener(listener.directory)
-    assert train.run(train_options(max_minutes=1e-6), world, again)["certificate"] == "not proven yet"
+    result = train.run(train_options(max_minutes=1e-6), world, again)
+    assert result["certificate"] == "not proven yet"
+    assert result["beside_programs_s"] >= 0
     assert [stage.name for stage in again.of("stage") if stage.seconds is None] == ["load"]  # no probe of memory
 
 

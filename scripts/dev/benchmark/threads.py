@@ -60,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         trainings = [stack.enter_context(Training(setting, given.workspace))
                      for setting in given.setting or SETTINGS]
+        for training in trainings:
+            training.read()  # when everything is loaded
         missing = [(training, busy) for busy in (0, given.busy) for training in trainings]
         for _ in range(given.rounds):
             windows = [(training, busy, measure(training, busy, given.seconds, 60 * given.wait))
@@ -109,7 +111,6 @@ class Training:
             [sys.executable, "-m", "scripts.dev.benchmark.threads", _TRAIN, str(workspace)],
             env={**inherited, **variables}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             start_new_session=True)
-        self.read()
 
     def __enter__(self) -> Training:
         return self
@@ -163,10 +164,12 @@ def wait_for_quiet_cores(training: int, wait_s: float) -> None:
 
 def take_steps(workspace: Path) -> None:
     """Load the demo's training; for each line with a number of seconds take steps for so long, and print how many."""
+    team = wait_policy.IdleTeam()  # beside other programs the threads of some settings would load for minutes
     options = demo_options("train", TrainOptions).model_copy(update={"max_minutes": 0.0, "device": "cpu"})
     with tempfile.TemporaryDirectory() as folder:
         reporter = train.SilentReporter(Path(folder))
         trainer = train.prepare_run(options, Workspace.open(workspace), reporter)[0].trainer
+        team.close()
         print(json.dumps({"threads": torch.get_num_threads()}), flush=True)
         for line in sys.stdin:
             blocking_s, deadline, steps = wait_policy.blocking_s(), time.monotonic() + float(line), 0
