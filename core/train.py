@@ -246,7 +246,7 @@ def _step_event(trainer: Trainer, losses: StepLosses) -> Step:
 
 
 def _write_environment(run_dir: Path, device: torch.device, precision: str) -> None:
-    """Write `environment.json`: what the results of this run depend on, and the wait policy, on which its speed does."""
+    """Write `environment.json`: what the results of this run depend on, and how its threads wait, for its speed."""
     try:
         command = ["git", "-C", str(Path(__file__).resolve().parent.parent), "rev-parse", "HEAD"]
         commit = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()

@@ -144,7 +144,7 @@ def test_an_idle_team_ends_the_spinning_of_other_teams_until_it_is_closed_and_ch
     assert blocking_s < 0.5 * again_s
 
 
-@pytest.mark.parametrize("name, value", [("OMP_WAIT_POLICY", "PASSIVE"), ("GOMP_SPINCOUNT", "20000")])
+@pytest.mark.parametrize(("name", "value"), [("OMP_WAIT_POLICY", "PASSIVE"), ("GOMP_SPINCOUNT", "20000")])
 def test_a_wait_policy_of_the_environment_is_left_alone_and_recorded(
         name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
