@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,20 +164,31 @@ def wait_for_quiet_cores(training: int, wait_s: float) -> None:
 
 
 def take_steps(workspace: Path) -> None:
-    """Load the demo's training; for each line with a number of seconds take steps for so long, and print how many."""
-    team = wait_policy.IdleTeam()  # beside other programs the threads of some settings would load for minutes
+    """Load the demo's training; for each line with a number of seconds take steps for so long, and print how many.
+
+    Outside of the windows the threads block, or some settings would load, and end their last step, for minutes.
+    """
+    team = wait_policy.IdleTeam()
     options = demo_options("train", TrainOptions).model_copy(update={"max_minutes": 0.0, "device": "cpu"})
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as after_window:
         reporter = train.SilentReporter(Path(folder))
         trainer = train.prepare_run(options, Workspace.open(workspace), reporter)[0].trainer
-        team.close()
         print(json.dumps({"threads": torch.get_num_threads()}), flush=True)
+
         for line in sys.stdin:
+            team.close()
             blocking_s, deadline, steps = wait_policy.blocking_s(), time.monotonic() + float(line), 0
+            next_team = after_window.submit(_open_team_at, deadline)
             while time.monotonic() < deadline:
                 trainer.train_step()
                 steps += time.monotonic() <= deadline
+            team = next_team.result()
             print(json.dumps({"steps": steps, "blocking_s": wait_policy.blocking_s() - blocking_s}), flush=True)
+
+
+def _open_team_at(deadline: float) -> wait_policy.IdleTeam:
+    time.sleep(max(0.0, deadline - time.monotonic()))
+    return wait_policy.IdleTeam()
 
 
 if __name__ == "__main__":
