@@ -15,6 +15,7 @@ from core import compute, wait_policy
 from core.wait_policy import Watcher
 
 ROOT = Path(__file__).resolve().parents[2]
+ADAPTIVE = pytest.mark.skipif(not wait_policy.is_adaptive({}), reason="needs Linux and GNU's OpenMP runtime")
 CPU_TIME_OF_WAITING = """
 import time
 import torch
@@ -125,14 +126,15 @@ def test_delays_of_new_and_ended_threads_count_for_the_time_since_the_last_updat
     assert machine.teams == 1
 
 
+@ADAPTIVE
 def test_the_kernel_counts_how_long_each_thread_waits_for_a_core() -> None:
     delays_s = wait_policy.thread_delays_s()
     assert str(threading.get_native_id()) in delays_s
     assert all(delay_s >= 0 for delay_s in delays_s.values())
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2 or not wait_policy.is_adaptive({}),
-                    reason="needs two cores and GNU's OpenMP runtime")
+@ADAPTIVE
+@pytest.mark.skipif(compute.describe().cores < 2, reason="needs two cores")
 def test_an_idle_team_ends_the_spinning_of_other_teams_until_it_is_closed_and_changes_no_bit() -> None:
     """The processor time of waiting threads, which other programs do not change; measured: 8 ms a wait, and 0.3 ms."""
     environment = {name: value for name, value in os.environ.items() if name not in wait_policy.VARIABLES}
@@ -152,7 +154,7 @@ def test_a_wait_policy_of_the_environment_is_left_alone_and_recorded(
     assert wait_policy.description(2) == f"{name}={value}"
 
 
-@pytest.mark.skipif(not wait_policy.is_adaptive({}), reason="needs GNU's OpenMP runtime")
+@ADAPTIVE
 def test_a_process_that_computes_on_several_threads_has_one_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
     threads, started = torch.get_num_threads(), list[Watcher]()
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
