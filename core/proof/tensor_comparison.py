@@ -1,9 +1,9 @@
 """Compare the weights of a checkpoint from elsewhere with the base's: which tensor is which, and how each differs.
 
-A tensor is equal, rounded, shrunk, of low rank, trained, permuted, replaced, noise or broken. Values are compared in float32
-after both were read, so a file saved in another type is not taken for a trained one. A difference of low rank is what a
-merged LoRA leaves (Hu et al. 2021); a uniform shrinking is what decoupled weight decay leaves where no gradient came
-(Loshchilov and Hutter 2019). New rows that began as zeros, as the mean row, or as the mean row and almost nothing (the
+A tensor is equal, rounded, shrunk, of low rank, trained, permuted, replaced, noise or broken. Values are compared in
+float32 after both were read, so a file saved in another type is not taken for a trained one. A difference of low rank
+is what a merged LoRA leaves (Hu et al. 2021); a uniform shrinking is what decoupled weight decay leaves where no
+gradient came (Loshchilov and Hutter 2019). New rows that began as zeros, as the mean row, or as the mean row and almost nothing (the
 mean resizing of transformers adds a normal of 1e-9 of the old rows' covariance) and were never trained are alike: a
 model cannot tell the new letters from each other.
 
@@ -150,9 +150,9 @@ def _moved(old: torch.Tensor, new: torch.Tensor, moved: torch.Tensor, among: tor
         if int(strangers.sum()) >= _ALL * len(old) and _is_noise(old, new):
             return change("noise", f"noise: none of its {len(old)} rows resembles a row of the base")
         if _is_shaken(moved, strangers, own):
-            return change("replaced", f"{count} of {len(old)} rows moved, by {float(moves[moved].median()):.0%} of their "
-                                      f"length at the median; {int(strangers.sum())} of them no longer resemble the "
-                                      "base's")
+            return change("replaced", f"{count} of {len(old)} rows moved, by {float(moves[moved].median()):.0%} of "
+                                      f"their length at the median; {int(strangers.sum())} of them no longer resemble "
+                                      "the base's")
         return change("replaced", f"{int(strangers.sum())} of {len(old)} rows hold something else altogether "
                                   f"(rows {format_spans(strangers)})")
     if (factor := _factor(old[moved], new[moved], kind)) is not None:
