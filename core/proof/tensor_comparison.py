@@ -3,9 +3,9 @@
 A tensor is equal, rounded, shrunk, of low rank, trained, permuted, replaced, noise or broken. Values are compared in
 float32 after both were read, so a file saved in another type is not taken for a trained one. A difference of low rank
 is what a merged LoRA leaves (Hu et al. 2021); a uniform shrinking is what decoupled weight decay leaves where no
-gradient came (Loshchilov and Hutter 2019). New rows that began as zeros, as the mean row, or as the mean row and almost nothing (the
-mean resizing of transformers adds a normal of 1e-9 of the old rows' covariance) and were never trained are alike: a
-model cannot tell the new letters from each other.
+gradient came (Loshchilov and Hutter 2019). New rows that began as zeros, as the mean row, or as the mean row and almost
+nothing (the mean resizing of transformers adds a normal of 1e-9 of the old rows' covariance) and were never trained are
+alike: a model cannot tell the new letters from each other.
 
 Tensors are matched by name, else by value. Trainers put prefixes before names (`t3.`, `model.`, `module.`,
 `_orig_mod.`), and adapters put `.base_layer` into them. A tensor that was trained a little still has its direction.
