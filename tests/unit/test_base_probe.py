@@ -203,7 +203,8 @@ def test_the_built_in_model_speaks_and_its_damaged_copies_are_broken(tmp_path: P
         assert base_probe.probe_base(workspace, "tiny", Listener(tmp_path / "job")).words.startswith(words)
 
 
-def test_a_probe_without_recordings_judges_the_text(tmp_path: Path) -> None:
+def test_a_probe_without_recordings_judges_the_text() -> None:
     check = base_probe._LanguageModelCheck(None, 8.0, 2.0, 7.8, None, None)
     assert base_probe._language_model_fault(check) == ""
-    assert base_probe._language_model_fault(replace(check, text_loss=7.7)).startswith("noise. It predicts text no better")
+    said = base_probe._language_model_fault(replace(check, text_loss=7.7))
+    assert said.startswith("noise. It predicts text no better")
