@@ -53,7 +53,7 @@ _LANGUAGES = 2
 _RECORDINGS = 5  # of each language that ships with recordings
 # Of the built-in model, whose chance is 8.05 nats a code: healthy 2.82, noise of five widths 8.05 to 5,452, rows in
 # another order 7.40, rows of noise 4.52 and 6.24. The own text helps by 6.99 nats, beside rows of noise by 0.10.
-_CHANCE = 0.97  # share of the loss of equal probabilities from which a loss is that of noise
+_CHANCE = 0.95  # share of the loss of equal probabilities from which a loss is that of noise
 _TEXT_CHANCE = 0.9  # the same of a text loss
 _CONTRAST = 0.02  # nats a code by which the own text must help, at the upper end of its interval
 _CONTRAST_WITHOUT_TEXT = 0.5  # the same where text is predicted no better than chance

@@ -37,7 +37,8 @@ def few_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base_probe, "_RECORDINGS", 2)
 
 
-@pytest.fixture(scope="module", params=WORLDS)
+@pytest.fixture(scope="module", params=["tiny", *(pytest.param(name, marks=pytest.mark.long) for name in
+                                                  ("chatterbox", "indextts2"))])
 def noise(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Workspace, str]:
     """A workspace with a model of random noise, and its name."""
     workspace = Workspace.open(tmp_path_factory.mktemp(request.param))
