@@ -200,6 +200,8 @@ class DownloadOptions(Options):
     save_as: NameOrNothing = Field("", title="Name in the workspace", description="Name of the model in the workspace; empty is family and variant.")
     revision: str = Field("", max_length=200, title="Revision", description="Branch, tag or commit of the repository on the Hub; empty is the tested one, where there is one, else `main`.")
     accept_licence: tuple[str, ...] = Field((), title="Accept licence", description="Names of the licences that you accept; a model whose parts come under several is downloaded only when all are named.")
+    accept_unknown: tuple[str, ...] = Field((), title="Accept unknown files", description="Names of files that you accept although they are not the published ones; the error names them. Certificates then say `unknown base`.")
+    probe: bool = Field(True, title="Probe", description="Check that a new base model predicts speech and speaks three sentences in two of its languages. On the CPU: minutes for a large model.")
 
 
 class DoctorOptions(Options):

@@ -60,6 +60,10 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
     result: Result = {"run": run_dir.name, "step": step,
                       "certificate": (f"failed: {failed}" if failed else "passed")
                       + (f"; not proven: {unproven}" if unproven else "")}
+    if made.base_files == "unknown":
+        result["certificate"] = f"{result['certificate']}; unknown base"
+    if made.base_note:
+        result["base"] = made.base_note
     for error in made.errors:
         for when, value in (("before", error.before), ("after", error.after), ("recordings", error.recordings_cer)):
             result[f"error_{error.language}_{when}"] = None if value is None else round(value, 4)

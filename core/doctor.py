@@ -28,6 +28,7 @@ from core.library.diagnosis import (
     UNUSED,
     Assessment,
     Diagnosis,
+    LanguageDrift,
     Languages,
     Level,
     ProbeDrift,
@@ -290,15 +291,24 @@ def _measure_drift(workspace: Workspace, case: DoctorCase, moved_ids: Mapping[in
                         for row in range(len(values[name]))] if name in tables else slice(None)
                 values[name].copy_(case.other.tensor(there)[rows])
     after = _probe(base, samples, reporter, "by the checkpoint")
-    equal, same, codes, divergence = 0, 0, 0, 0.0
-    for first, second in zip(before, after, strict=True):
-        equal += equal_logits(first, second)
-        same += int((first.speech_logits.argmax(-1) == second.speech_logits.argmax(-1)).sum())
-        codes += len(first.speech_logits)
-        divergence += F.kl_div(second.speech_logits.float().log_softmax(-1),
-                               first.speech_logits.float().log_softmax(-1), log_target=True, reduction="sum").item()
-    languages = tuple(sorted({item.language for item in samples}))
-    return ProbeDrift(len(samples), equal, same / codes, divergence / codes, languages)
+    return compare_probes([item.language for item in samples], before, after)
+
+
+def compare_probes(languages: Sequence[str], before: Sequence[SampleLogits],
+                   after: Sequence[SampleLogits]) -> ProbeDrift:
+    """The drift of samples of these `languages`, over all of them and by language."""
+    same, codes, divergence, samples = Counter[str](), Counter[str](), Counter[str](), Counter(languages)
+    for language, first, second in zip(languages, before, after, strict=True):
+        same[language] += int((first.speech_logits.argmax(-1) == second.speech_logits.argmax(-1)).sum())
+        codes[language] += len(first.speech_logits)
+        nats = F.kl_div(second.speech_logits.float().log_softmax(-1), first.speech_logits.float().log_softmax(-1),
+                        log_target=True, reduction="sum")
+        divergence[language] += nats.item()  # type: ignore[assignment]  # a sum of nats
+    by_language = tuple(LanguageDrift(code, samples[code], same[code] / codes[code], divergence[code] / codes[code])
+                        for code in sorted(samples))
+    equal = sum(equal_logits(first, second) for first, second in zip(before, after, strict=True))
+    return ProbeDrift(len(languages), equal, same.total() / codes.total(), divergence.total() / codes.total(),
+                      tuple(sorted(samples)), by_language)
 
 
 @torch.inference_mode()
@@ -312,11 +322,17 @@ def _probe(model: TTSModel, samples: Sequence[ProbeSample], reporter: Reporter, 
     return made
 
 
-_SEVERITY = {"broken": 0, "misshapen": 1, "missing": 2, "transposed": 3, "replaced": 4, "permuted": 5, "trained": 6,
-             "low rank": 7, "shrunk": 8, "untrained": 9, "extra": 10, "rounded": 11, "new": 12, "equal": 13}
+_SEVERITY = {"broken": 0, "misshapen": 1, "missing": 2, "transposed": 3, "noise": 4, "replaced": 5, "permuted": 6,
+             "trained": 7, "low rank": 8, "shrunk": 9, "untrained": 10, "extra": 11, "rounded": 12, "new": 13,
+             "equal": 14}
 _LOST = ("broken", "misshapen", "missing", "transposed")
+_REPLACED = ("noise", "replaced")
 _MEASURED = ("shrunk", "trained", "low rank")  # of the others, the length of the difference says nothing
 _MOSTLY, _FEW = 0.8, 0.5  # share of codes with the same top-1 prediction
+# A language no longer works below this share of equal top-1 predictions, or from this divergence on, nats a code: noise
+# of 30% of each tensor's length leaves the built-in model 48% and 1.15 nats, 50% leaves 6% and 6.3, 80% 0.1% and 12.5.
+_WORKS_FROM_AGREEMENT, _WORKS_BELOW_DIVERGENCE = 0.1, 3.0
+_DAMAGED_FROM_DIVERGENCE = 1.0
 
 # Problem: its level and its sentence in the headline. `{}` is what the check found.
 _PROBLEMS: dict[str, tuple[Level, str]] = {
@@ -327,7 +343,12 @@ _PROBLEMS: dict[str, tuple[Level, str]] = {
     "kept, tokenizer unfit": (
         "bad", "The base model is unchanged: its languages work exactly as before. But its tokenizer does not fit it."),
     "rounded": ("good", "The base model is unchanged but for rounding: its languages should sound the same."),
-    "changed": ("changed", "The base model was changed: listen to its languages to know whether they still work."),
+    "changed": ("changed", "The base model was changed, and its languages were not measured: listen to them to know "
+                           "whether they still work."),
+    "changed, measured": ("changed", "The base model was changed. {}"),
+    "much changed": ("bad", "The base model was damaged. {}"),
+    "no longer works": ("bad", "Broken: {}"),
+    "noise": ("bad", "Broken: noise. {}"),
     "fewer rows": ("bad", "The base languages cannot work: it has fewer rows than the base, so some of their pieces "
                           "have none."),
     "pieces lost": ("bad", "The base languages cannot work: the tokenizer lacks {} of their pieces."),
@@ -359,6 +380,8 @@ _ADVICE = {
                        "the new language alone (the scope `gated`). {}",
     "other tokenizer": "The values of the base are unchanged, but the tokenizer is not theirs. Give the one that it "
                        "was trained with; if this is the one, train again with a tokenizer that keeps every base id.",
+    "broken": "Take an earlier checkpoint of the same training, or train the new language with Lisan, where the base "
+              "languages cannot change. {}",
     "listen": "{} Listen to the base languages, or train the new language with Lisan, where they cannot change.",
 }
 
@@ -371,9 +394,9 @@ def worst_first(findings: Sequence[TensorFinding]) -> tuple[TensorFinding, ...]:
 def assess(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None, drift: ProbeDrift | None,
            notes: Sequence[str] = (), embedding: str = "") -> Assessment:
     """What the findings mean; `notes` are added to the sentences. `embedding` names the table that speech reads."""
-    languages = base_languages(findings, tokenizer)
+    languages = base_languages(findings, tokenizer, drift)
     restorable, obstacle = can_restore(findings, tokenizer, embedding)
-    problem, found = _base_problem(languages, findings, tokenizer)
+    problem, found = _base_problem(languages, findings, tokenizer, drift)
     level, headline = _PROBLEMS[problem]
     headline = headline.format(found)
     new_problem, new_found = _new_rows_problem(findings, embedding)
@@ -399,7 +422,7 @@ def assess(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None, dr
     elif not any(one.touched for one in findings):  # the languages are lost by the tokenizer alone
         advice = "other tokenizer"
     else:
-        advice = "listen"
+        advice = "broken" if drift is not None and broken_languages(drift) else "listen"
         obstacle = f"The base's rows are not restored. {obstacle}" if obstacle else ""
     sentences = (*_table_sentences(findings), *_part_sentences(findings), *_new_row_sentences(findings),
                  *([tokenizer_sentence(tokenizer)] if tokenizer else []), *([drift_sentence(drift)] if drift else []),
@@ -407,17 +430,26 @@ def assess(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None, dr
     return Assessment(level, headline, languages, sentences, _ADVICE[advice].format(obstacle).strip(), restorable)
 
 
-def base_languages(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None) -> Languages:
-    """Whether the base languages can still work."""
+def base_languages(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None,
+                   drift: ProbeDrift | None = None) -> Languages:
+    """Whether the base languages still work, by their tensors, their tokenizer and the measured drift."""
     old = [one for one in findings if one.part not in (NEW_ROWS, UNUSED)]
     followed = tokenizer is not None and tokenizer.rows_follow
-    lost = any(one.state in (*_LOST, "replaced") or (one.state == "permuted" and not followed) for one in old)
+    lost = any(one.state in (*_LOST, *_REPLACED) or (one.state == "permuted" and not followed) for one in old)
     if lost or (tokenizer is not None and not (tokenizer.base_ids_unchanged or followed)):
         return "lost"
     states = {one.state for one in old if one.state != "permuted"}
     if states <= {"equal", "extra"}:
         return "kept"
-    return "rounded" if states <= {"equal", "rounded", "extra"} else "changed"
+    if states <= {"equal", "rounded", "extra"}:
+        return "rounded"
+    return "lost" if drift is not None and broken_languages(drift) else "changed"
+
+
+def broken_languages(drift: ProbeDrift) -> tuple[str, ...]:
+    """The languages that no longer work by what was measured: few predictions are the base's, or all are far away."""
+    return tuple(one.language for one in drift.by_language
+                 if one.agreement < _WORKS_FROM_AGREEMENT or one.divergence >= _WORKS_BELOW_DIVERGENCE)
 
 
 def can_restore(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None, embedding: str = "") -> tuple[bool,
@@ -456,24 +488,58 @@ def can_restore(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | Non
     return True, ""
 
 
-def _base_problem(languages: Languages, findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None) -> tuple[str,
-                                                                                                                    str]:
+def _base_problem(languages: Languages, findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None,
+                  drift: ProbeDrift | None) -> tuple[str, str]:
     """The entry of `_PROBLEMS` for the base, and what fills it."""
     if languages == "kept" and tokenizer is not None and not tokenizer.fits:
         return "kept, tokenizer unfit", ""
     if languages == "kept" and tokenizer is not None and tokenizer.rows_follow:
         return "kept, vocabulary reordered", ""
+    if languages == "changed" and drift is not None:
+        damaged = drift.agreement < _FEW or drift.divergence >= _DAMAGED_FROM_DIVERGENCE
+        return "much changed" if damaged else "changed, measured", _measured(drift)
     if languages != "lost":
         return languages, ""
     if _fewer_rows(findings):
         return "fewer rows", ""
     base = [one for one in findings if one.part not in (NEW_ROWS, UNUSED)]
-    damaged = sorted({one.part for one in base if one.state in (*_LOST, "replaced", "permuted")})
-    if not damaged:
+    broken = _broken(drift) if drift is not None and broken_languages(drift) else ""
+    if noise := [one.name for one in base if one.state == "noise"]:
+        facts = [f"All rows of {_join(noise)} are noise."]
+        if others := sum(one.state == "replaced" for one in base):
+            facts.append(f"{pluralize(others, 'other tensor')} resemble{'s' * (others == 1)} the base's no more.")
+        if drift is not None:
+            facts.append(broken[:1].upper() + broken[1:] if broken else _measured(drift))
+        return "noise", " ".join(facts)
+    damaged_parts = sorted({one.part for one in base if one.state in (*_LOST, *_REPLACED, "permuted")})
+    if not damaged_parts and broken:
+        return "no longer works", broken
+    if not damaged_parts:
         assert tokenizer is not None
         return ("pieces moved", "") if tokenizer.moved_count else ("pieces lost", str(tokenizer.lost_count))
-    changed = sorted({one.part for one in base if one.state in _MEASURED} - set(damaged))
-    return "damaged", _join(damaged) + (f". Also changed: {_join(changed)}" if changed else "")
+    changed = sorted({one.part for one in base if one.state in _MEASURED} - set(damaged_parts))
+    parts = _join(damaged_parts) + (f". Also changed: {_join(changed)}" if changed else "")
+    if broken:
+        return "no longer works", f"{broken} Damaged: {parts}."
+    return "damaged", parts + (f". {_measured(drift).removesuffix('.')}" if drift is not None else "")
+
+
+def _measured(drift: ProbeDrift) -> str:
+    """How far the predictions for each language are from the base's, as a sentence."""
+    languages = "; ".join(f"{one.language} {one.agreement:.0%}, {one.divergence:.2g} nats"
+                          for one in drift.by_language)
+    return f"Measured, equal top-1 predictions and divergence a code: {languages}."
+
+
+def _broken(drift: ProbeDrift) -> str:
+    """The languages that no longer work, and what was measured of them, as the end of a sentence."""
+    codes = broken_languages(drift)
+    broken = [one for one in drift.by_language if one.language in codes]
+    samples = sum(one.samples for one in broken)
+    agreement, divergence = (sum(value * one.samples for value, one in zip(values, broken, strict=True)) / samples
+                             for values in ([one.agreement for one in broken], [one.divergence for one in broken]))
+    names = f"language {codes[0]} no longer works" if len(codes) == 1 else f"languages {_join(codes)} no longer work"
+    return f"{names} ({agreement:.0%} equal top-1 predictions, {divergence:.3g} nats a code apart)."
 
 
 def _new_rows_problem(findings: Sequence[TensorFinding], embedding: str) -> tuple[str, str]:

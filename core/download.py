@@ -1,8 +1,9 @@
 """Get a base model into the workspace.
 
 A family with variants comes from the hub or from a folder on disk (`core.sources.base_models`), once the licences of
-its parts are accepted by name. A file that was published with an optimizer's state is then written again without it,
-which alone loads torch; the record keeps the size and hash of the published one.
+its parts are accepted by name, and so are files that are not the published ones. A file that was published with an
+optimizer's state is then written again without it, which loads torch; the record keeps the size and hash of the
+published one. At last the model is probed (`core.proof.base_probe`): a file that is whole may still be noise.
 
 The built-in model is copied from its family's pack. One that is there already is checked against the pack's
 `SHA256SUMS.json`, and a damaged file is replaced with a warning.
@@ -10,20 +11,31 @@ The built-in model is copied from its family's pack. One that is there already i
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from config.errors import UserError
 from config.schema import DownloadOptions
 from core.jobs.events import Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, stage
-from core.library.catalog import CatalogEntry, find_entry, model_name, require_licences, variant
-from core.library.records import MODEL_RECORD, read_model_record, write_record
-from core.sources.base_models import DownloadRequest, download_model, import_model
+from core.library.catalog import (
+    RESTORE_HINT,
+    SUMS,
+    CatalogEntry,
+    find_entry,
+    model_name,
+    pack_folder,
+    require_licences,
+    variant,
+)
+from core.library.published import Shapes
+from core.library.records import MODEL_RECORD, BaseProbe, read_model_record, write_record
+from core.sources import unknown_files
+from core.sources.base_models import DownloadRequest, UnknownFilesError, download_model, import_model
 from core.sources.hub import Hub
 from core.workspace import Workspace, resolve_inside
 from data.durable_files import (
@@ -40,9 +52,6 @@ from data.durable_files import (
     write_bytes,
 )
 
-SUMS = "SHA256SUMS.json"
-RESTORE_HINT = "Restore it from the repository (git checkout), or make the model again: python -m scripts.dev.tiny."
-
 
 def run(options: DownloadOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Put the base model into `models/NAME`; one that is there is verified and repaired."""
@@ -54,20 +63,54 @@ def run(options: DownloadOptions, workspace: Workspace, reporter: Reporter) -> R
         before = read_model_record(target) if target.is_dir() else None
         require_licences(wanted, chosen, (*options.accept_licence, *(before.licences if before else ())))
         request = DownloadRequest(wanted, chosen, name, options.revision,
-                                  licences=tuple(licence.name for licence in chosen.licences))
-        result = (import_model(request, Path(options.folder), workspace, reporter) if options.folder else
-                  download_model(request, Hub.from_environment(), workspace, reporter))
+                                  licences=tuple(licence.name for licence in chosen.licences),
+                                  accept_unknown=options.accept_unknown, read_shapes=partial(_read_shapes, wanted.name))
+        try:
+            result = (import_model(request, Path(options.folder), workspace, reporter) if options.folder else
+                      download_model(request, Hub.from_environment(), workspace, reporter))
+        except UnknownFilesError as error:
+            unknown_files.write(reporter.directory, error.files)  # the page offers to accept them
+            raise
         try:
             saved = _strip(target, chosen.stripped, reporter)
         except UserError:
             if options.folder and before is None:  # a wrong file; those that were given stay where they are
                 shutil.rmtree(target)
             raise
-        return {**result, "bytes": int(result["bytes"] or 0) - saved} if saved else result
+        result = {**result, "bytes": int(result["bytes"] or 0) - saved} if saved else result
+        return {**result, **_probe(workspace, target, options.probe, reporter)}
     if options.folder or options.save_as:
         raise UserError(f"{wanted.title} ships with Lisan: it needs no folder, and its name is {wanted.name}.",
                         "Leave --folder and --save-as out.")
     return _copy_pack(wanted, workspace, reporter)
+
+
+def _read_shapes(family_name: str, path: Path) -> Shapes:
+    """The shapes of the tensors in a file of a family."""
+    from models.registry import family  # torch takes seconds to load
+
+    weights = family(family_name).open_weights(path)
+    return {name: weights.shape(name) for name in weights.names}
+
+
+def _probe(workspace: Workspace, target: Path, wanted: bool, reporter: Reporter) -> Result:
+    """Probe a new base model, and record what was measured; one that was probed before keeps its result."""
+    record = read_model_record(target)
+    assert record is not None, "it was written with the model"
+    if record.probe is None or record.probe.outcome == "not probed":
+        if wanted:
+            from core.proof.base_probe import probe_base  # torch takes seconds to load
+
+            with stage(reporter, "probe"):
+                probe = probe_base(workspace, target.name, reporter)
+        else:
+            probe = BaseProbe("not probed", "not probed: turned off (--no-probe)")
+        record = replace(record, probe=probe)
+        write_record(target / MODEL_RECORD, record)
+    assert record.probe is not None
+    if record.probe.outcome == "broken":
+        reporter.emit(WarningRaised(f"{target.name} is {record.probe.words}"))
+    return {"probe": record.probe.words, "probe_outcome": record.probe.outcome}
 
 
 def _strip(target: Path, names: Sequence[str], reporter: Reporter) -> int:
@@ -140,17 +183,6 @@ def _copy_pack(wanted: CatalogEntry, workspace: Workspace, reporter: Reporter) -
             raise UserError(f"{target} could not be written: {error.strerror or error}.", disk_hint) from error
         outcome = f"already there, {len(faults)} damaged files replaced"
     return {"model": wanted.name, "folder": str(target), "files": len(sums), "bytes": total, "outcome": outcome}
-
-
-def pack_folder(name: str) -> Path:
-    """Where the pack that ships with the family `name` lies; the family's code is not imported."""
-    spec = importlib.util.find_spec("models")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    folder = Path(next(iter(spec.submodule_search_locations))) / name / "pack"
-    if not folder.is_dir():
-        raise UserError(f"The files of the built-in model are missing: there is no {folder}.", RESTORE_HINT)
-    return folder
 
 
 def _copy_file(source: Path, target: Path, expected: ExpectedFile, on_block: BlockCallback) -> None:

@@ -369,6 +369,7 @@ def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> st
         f"# {record.name}",
         f"{base.title} fine-tuned for {languages} with Lisan. Run `{record.run}`, step {record.step}.",
         _SCOPES[record.scope] + _not_proven(certificate),
+        *([f"**Base**: {certificate.base_note}."] if certificate.base_note else []),
         *_earlier_languages(record),
         *_failed(certificate, facts.overridden),
         "## Intelligibility", _errors(certificate),

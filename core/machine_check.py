@@ -25,12 +25,11 @@ import soundfile
 
 from config.errors import UserError
 from config.versions import NEWEST_TORCH, OLDEST_PYTHON, OLDEST_TORCH, public_version, torch_fits
-from core import download
 from core.jobs.gpus import find_driver_cuda
 from core.jobs.job import gpu_is_visible
 from core.jobs.locks import FileLock, is_held
-from core.library import catalog
-from core.library.records import read_model_record
+from core.library import catalog, published
+from core.library.records import ModelRecord, read_model_record
 from core.machine import MachineCheck
 from core.sources.hub import NOT_AN_ANSWER, Hub, bound_answers
 from core.workspace import Workspace
@@ -329,7 +328,7 @@ def check_pack(name: str) -> MachineCheck:
     """The hashes of the files of the built-in model as they came with the app."""
     hint = "Restore the files from the repository (git checkout), or make them again: python -m scripts.dev.tiny."
     try:
-        return _check_folder("Built-in model", download.pack_folder(name), hint)
+        return _check_folder("Built-in model", catalog.pack_folder(name), hint)
     except UserError as error:
         return MachineCheck("Built-in model", "fail", error.message, error.hint)
 
@@ -352,12 +351,29 @@ def check_models(path: Path) -> Iterator[MachineCheck]:
             yield MachineCheck(title, "fail", " ".join(faults.values()),
                                f"Get it again: python -m scripts.download {command}")
         else:
-            yield MachineCheck(title, "ok", f"{len(record.files)} files match their hashes")
+            yield _check_base(title, name, folder, record)
+
+
+def _check_base(title: str, name: str, folder: Path, record: ModelRecord) -> MachineCheck:
+    """What is known of a model whose files are those that it came with: whether they are published, and its probe."""
+    facts = [f"{len(record.files)} files match their hashes"]
+    with suppress(UserError):  # of a variant that this version does not know
+        chosen = catalog.variant(catalog.find_entry(record.family), record.variant)
+        if note := published.check_record(chosen, record, folder).note:
+            facts.append(note)
+    facts.append(record.probe.words if record.probe else "not probed")
+    again = (f"Probe it: python -m scripts.download --model {record.family} --variant {record.variant} "
+             f"--save-as {name}")
+    if record.probe is not None and record.probe.outcome == "broken":
+        return MachineCheck(title, "fail", "; ".join(facts), "Train nothing on it. Get the published files.")
+    if record.probe is None or record.probe.outcome == "not probed":
+        return MachineCheck(title, "ok", "; ".join(facts), again)
+    return MachineCheck(title, "ok", "; ".join(facts))
 
 
 def _check_folder(title: str, folder: Path, hint: str) -> MachineCheck:
     try:
-        sums = read_sums(folder / download.SUMS, hint)
+        sums = read_sums(folder / catalog.SUMS, hint)
     except UserError as error:
         return MachineCheck(title, "fail", error.message, hint)
     files = {name: ExpectedFile(sha256=digest) for name, digest in sums.items()}

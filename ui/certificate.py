@@ -182,9 +182,13 @@ def certificate_view(proof: Certificate) -> Html:
             logits, "Frozen tensors are unchanged, but no base-language results could be compared; see below.")
         if logits in told and languages:
             compared = f"{compared} Of others nothing was compared ({languages})."
-        banner = div(f"verdict {tone}", element("strong", headline), paragraph(compared), paragraph(new))
+        if proof.base_files == "unknown":
+            tone, headline = "unsure", f"{headline}, unknown base"
+        banner = div(f"verdict {tone}", element("strong", headline), paragraph(compared), paragraph(new),
+                     paragraph(f"{proof.base_note[0].upper()}{proof.base_note[1:]}.") if proof.base_note else NOTHING)
     about = job_views.facts([("Run", proof.run), ("Step", proof.step), ("Scope", proof.scope),
-                             ("Base model", proof.model), ("Created", job_views.clock(proof.created))])
+                             ("Base model", proof.model), ("Base files", proof.base_files),
+                             ("Created", job_views.clock(proof.created))])
     return join((banner, _errors(proof.errors), element("h3", "Checks"),
                  div("checks", *(_check(check) for check in proof.checks)), about))
 

@@ -14,6 +14,8 @@ from core.jobs.reporter import size_text
 from core.jobs.state import JobState
 from core.library import model_info
 from core.library.catalog import CATALOG, CatalogEntry, ModelVariant, family_of, require_licences, variant
+from core.library.records import read_model_record
+from core.sources import unknown_files
 from core.sources.base_models import licence_lines
 from ui import job_views, verb_form
 from ui.form import parse
@@ -21,7 +23,7 @@ from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span, with_code
 from ui.page import Page
 
-_CHOICES = ("variant", "folder", "save_as", "revision", "accept_licence")
+_CHOICES = ("variant", "folder", "save_as", "revision", "accept_licence", "accept_unknown", "probe")
 
 
 def build(page: Page) -> None:
@@ -45,7 +47,8 @@ def _build_family(page: Page, family: CatalogEntry) -> None:
     notice = gr.HTML(elem_classes="notices")
     progress = gr.HTML(elem_id=f"progress-{family.name}")
     live = page.live
-    live.panel(card, lambda _view: family_card(family, _downloaded(page, family)), "model")
+    live.panel(card, lambda _view: family_card(family, downloaded := _downloaded(page, family),
+                                               _broken(page, downloaded)), "model")
     live.panel(get, lambda view: _download_button(page, family, view), "model")
     for button, test in ((stop, lambda job: job.alive and job.status != "stopping"),
                          (resume, lambda job: job.resumable)):
@@ -79,17 +82,30 @@ def _lay_out_choices(page: Page, family: CatalogEntry) -> list[gr.components.Com
         folder = text("folder")
     with gr.Accordion("Name and revision", open=False, elem_classes="fold"), gr.Row(elem_classes="grid"):
         save_as, revision = text("save_as"), text("revision", str(fields["revision"].default))
+    unknown = gr.CheckboxGroup([], label="Accept as a base model", visible=False,
+                               elem_id=f"{family.name}-accept-unknown",
+                               info="These files are not the published ones; certificates then say “unknown base”.")
+    probe = gr.Checkbox(True, label=fields["probe"].title, info=fields["probe"].description,
+                        elem_id=f"{family.name}-probe")
     command = verb_form.command_fold(family.name)
-    widgets = [which, folder, save_as, revision, accept]
+    widgets = [which, folder, save_as, revision, accept, unknown, probe]
     for name, widget in zip(_CHOICES, widgets, strict=True):
         page.live.watch(f"{family.name}.{name}", widget)
 
     page.live.panel(about, lambda view: variant_view(family, variant(family, view.values[f"{family.name}.variant"])),
                     "model")
+    page.live.panel(unknown, lambda view: _offer_unknown(family, view), "model")
     page.live.panel(command, lambda view: verb_form.command_view(
         page, "download", _options(family, [view.values[f"{family.name}.{name}"] for name in _CHOICES])), "model")
     page.on(which.input, lambda: [gr.skip()], [], [about])
     return widgets
+
+
+def _offer_unknown(family: CatalogEntry, view: View) -> object:
+    """The unknown files that the newest download refused, each to be accepted by name."""
+    state = _newest(view.jobs, family)
+    files = unknown_files.read(state.job.directory) if state is not None and state.status == "failed" else ()
+    return gr.update(choices=[(f"{file.path}: {file.reason}", file.path) for file in files], visible=bool(files))
 
 
 def variant_view(family: CatalogEntry, chosen: ModelVariant) -> Html:
@@ -107,11 +123,19 @@ def _downloaded(page: Page, family: CatalogEntry) -> list[str]:
             if name not in damaged and family_of(page.workspace, name) == family.name]
 
 
-def family_card(family: CatalogEntry, downloaded: Sequence[str]) -> Html:
+def _broken(page: Page, downloaded: Sequence[str]) -> list[str]:
+    """Those of the models that their probe found broken."""
+    records = ((name, read_model_record(page.workspace.model(name))) for name in downloaded)
+    return [name for name, record in records if record and record.probe and record.probe.outcome == "broken"]
+
+
+def family_card(family: CatalogEntry, downloaded: Sequence[str], broken: Sequence[str] = ()) -> Html:
     """One family: description, languages, licence and size, and its models in the workspace."""
     if downloaded:
         own_name = list(downloaded) == [family.name]
         state = span("badge good", "in the workspace" + ("" if own_name else f" as {', '.join(downloaded)}"))
+        if broken:
+            state = span("badge bad", f"broken: {', '.join(broken)}")
     else:
         state = span("badge wait", "not downloaded")
     terms = [] if family.variants else [
@@ -155,7 +179,8 @@ def _progress(view: View, family: CatalogEntry) -> Html:
 def result_view(result: Result) -> Html:
     """The result of a download, as tiles."""
     return job_views.facts([
-        ("Outcome", result.get("outcome")), ("Name", result.get("model")), ("Files", result.get("files")),
+        ("Outcome", result.get("outcome")), ("Probe", result.get("probe") or "not probed"),
+        ("Name", result.get("model")), ("Files", result.get("files")),
         ("Size", size_text(float(result.get("bytes") or 0))),
         ("Downloaded", size_text(float(result.get("bytes_fetched") or 0))),
         ("Commit", str(result.get("revision") or "unknown")[:12]),
@@ -165,6 +190,7 @@ def result_view(result: Result) -> Html:
 def _options(family: CatalogEntry, values: Sequence[object]) -> DownloadOptions:
     """The options of a download; the tick stands for the licences of the variant."""
     given = dict(zip(_CHOICES, values, strict=False))
+    given["accept_unknown"] = tuple(given["accept_unknown"] or ())  # type: ignore[arg-type]  # of a group of boxes
     if given.pop("accept_licence", False):
         given["accept_licence"] = tuple(one.name for one in variant(family, str(given["variant"])).licences)
     return parse(DownloadOptions, {"model": family.name, **given})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -56,6 +57,8 @@ class ModelVariant:
     parts: tuple[RepositoryPart, ...]
     codes: tuple[str, ...]  # of the languages
     stripped: tuple[str, ...] = ()  # files that lose what is never read, an optimizer's state, after the download
+    language_model: str = ""  # its file in the model folder
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of tensors in that file, which tell its sizes
 
     @property
     def repository(self) -> str:
@@ -111,14 +114,25 @@ _MANY = ("ar", "da", "de", "el", "en", "es", "fi", "fr", "he", "hi", "it", "ja",
 _GRAPHEMES, _CANGJIE = ("grapheme_mtl_merged_expanded_v1.json",), ("Cangjie5_TC.json",)
 
 
-def _main_variant(name: str, title: str, codes: tuple[str, ...], *own: tuple[str, ...]) -> ModelVariant:
-    """A checkpoint of the main repository: its own files, and those that all of them share.
+def _t3_shapes(text_rows: int) -> Mapping[str, tuple[int, ...]]:
+    """Shapes of a published T3. The files differ in their text rows alone (`models.chatterbox.t3`)."""
+    return {
+        "text_emb.weight": (text_rows, 1024), "text_head.weight": (text_rows, 1024),
+        "speech_emb.weight": (8194, 1024), "speech_head.weight": (8194, 1024),
+        "text_pos_emb.emb.weight": (2050, 1024), "speech_pos_emb.emb.weight": (4100, 1024),
+        "tfmr.layers.29.mlp.down_proj.weight": (1024, 4096), "cond_enc.spkr_enc.weight": (1024, 256),
+    }
+
+
+def _main_variant(name: str, title: str, codes: tuple[str, ...], text_rows: int, *own: tuple[str, ...]) -> ModelVariant:
+    """A checkpoint of the main repository: its own files, T3 first, and those that all of them share.
 
     The published loader pairs v3 with `s3gen`, not with the `s3gen_v3` that lies beside it
     (resemble-ai/chatterbox, `mtl_tts.py`, commit 5de7a54).
     """
     languages = f"{len(codes)} languages" if len(codes) > 1 else "English"
-    return ModelVariant(name, title, languages, (RepositoryPart(_CHATTERBOX, (*own, _S3GEN, *_SPEAKER)),), codes)
+    return ModelVariant(name, title, languages, (RepositoryPart(_CHATTERBOX, (*own, _S3GEN, *_SPEAKER)),), codes,
+                        language_model=own[0][0], shapes=_t3_shapes(text_rows))
 
 
 def _language_pack(name: str, title: str) -> ModelVariant:
@@ -126,17 +140,17 @@ def _language_pack(name: str, title: str) -> ModelVariant:
     own = RepositoryPart(f"ResembleAI/Chatterbox-Multilingual-{name}", (
         (f"t3_{name.replace('-', '_')}.safetensors",), _GRAPHEMES, ("s3gen_v3.safetensors", "s3gen_v3.pt")))
     return ModelVariant(name, f"{title} pack", title, (own, RepositoryPart(_CHATTERBOX, (*_SPEAKER, _CANGJIE))),
-                        (name[:2],))
+                        (name[:2],), language_model=own.files[0][0], shapes=_t3_shapes(2454))
 
 
 _CHATTERBOX_VARIANTS = (
-    _main_variant("multilingual-v3", "Multilingual v3 (recommended)", _MANY,
+    _main_variant("multilingual-v3", "Multilingual v3 (recommended)", _MANY, 2454,
                   ("t3_mtl23ls_v3.safetensors",), _GRAPHEMES, _CANGJIE),
-    _main_variant("multilingual-v2", "Multilingual v2", _MANY,
+    _main_variant("multilingual-v2", "Multilingual v2", _MANY, 2454,
                   ("t3_mtl23ls_v2.safetensors",), _GRAPHEMES, _CANGJIE),
-    _main_variant("multilingual-v1", "The first multilingual", _MANY,
+    _main_variant("multilingual-v1", "The first multilingual", _MANY, 2352,
                   ("t3_23lang.safetensors",), ("mtl_tokenizer.json",), _CANGJIE),
-    _main_variant("english", "English", ("en",), ("t3_cfg.safetensors",), ("tokenizer.json",)),
+    _main_variant("english", "English", ("en",), 704, ("t3_cfg.safetensors",), ("tokenizer.json",)),
     _language_pack("zh-cmn", "Mandarin Chinese"),
     _language_pack("es-mx-latam", "Latin American Spanish"),
     _language_pack("es-es", "Spanish of Spain"),
@@ -198,7 +212,10 @@ _INDEXTTS2 = ModelVariant(
             {"semantic_codec/model.safetensors": "hf_cache/semantic_codec_model.safetensors"},
             "265c6cef07625665d0c28d2faafb1415562379dc", _NON_COMMERCIAL),
         _CAMPPLUS, _BIGVGAN,
-    ), ("en", "zh"), ("s2mel.pth",))
+    ), ("en", "zh"), ("s2mel.pth",), language_model="gpt.pth", shapes={
+        "text_embedding.weight": (12001, 1280), "text_head.weight": (12001, 1280), "mel_embedding.weight": (8194, 1280),
+        "mel_head.weight": (8194, 1280), "text_pos_embedding.emb.weight": (602, 1280),
+        "mel_pos_embedding.emb.weight": (1818, 1280), "gpt.h.23.mlp.c_fc.weight": (1280, 5120)})
 """The paths are those of the published code (index-tts/index-tts, `indextts/utils/model_download.py`), so that its
 folder can be imported and it loads an export; the licences are those of the model cards at these commits."""
 
@@ -208,12 +225,13 @@ _INDEXTTS25 = ModelVariant(
             "IndexTeam/IndexTTS-2.5",
             _single("gpt.pth", "s2mel.pth", "codec.pth", "wav2vec2bert_stats.pt", "feat1.pt", "feat2.pt",
                     "multilingual_zh_ja_yue_char_del.tiktoken", "config.yaml"),
-            "GPT, S2Mel, semantic codec, emotions and tokenizer", licence=BILIBILI),
+            "GPT, S2Mel, semantic codec, emotions and tokenizer",
+            revision="c39ce5ba981572cb187443877ff559dfb246ce63", licence=BILIBILI),
         _W2V_BERT, _CAMPPLUS, _BIGVGAN,
-    ), ("ar", "en", "es", "ja", "zh"), ("s2mel.pth", "codec.pth"))
+    ), ("ar", "en", "es", "ja", "zh"), ("s2mel.pth", "codec.pth"), language_model="gpt.pth")
 """As the package indextts25-inference 0.2.0 states it (README, `infer_v2_5.py`, `utils/model_download.py`, LICENSE).
-Not checked against the hub: sizes, the commit, and the names that its settings give to the statistics and the
-emotions, which are taken to be those of IndexTTS2."""
+The commit, sizes and hashes are those of public lists (`core.library.published`); the names in its settings were not
+checked, and no list of its shapes was found."""
 
 CATALOG: tuple[CatalogEntry, ...] = (
     CatalogEntry(
@@ -252,6 +270,21 @@ CATALOG: tuple[CatalogEntry, ...] = (
         preset="chatterbox", codes_per_second=50.0,
     ),
 )
+
+
+SUMS = "SHA256SUMS.json"  # of the built-in model's files
+RESTORE_HINT = "Restore it from the repository (git checkout), or make the model again: python -m scripts.dev.tiny."
+
+
+def pack_folder(name: str) -> Path:
+    """Where the pack that ships with the family `name` lies; the family's code is not imported."""
+    spec = importlib.util.find_spec("models")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    folder = Path(next(iter(spec.submodule_search_locations))) / name / "pack"
+    if not folder.is_dir():
+        raise UserError(f"The files of the built-in model are missing: there is no {folder}.", RESTORE_HINT)
+    return folder
 
 
 def find_entry(name: str) -> CatalogEntry:

@@ -28,6 +28,8 @@ CHECKS = ("prefix_rows", "frozen_tensors", "changed_tensors", "frozen_in_trainin
 """What `core.proof.certification` computes; `changed_tensors` in scope `full` alone."""
 _RATE = "error rate of "
 CheckOutcome = Literal["passed", "failed", "measured", "not proven"]
+BaseIdentity = Literal["published", "unlisted", "unknown", "not compared"]
+"""Whether the base's files are the published ones; `unlisted`: no published hash is known of some, and none differs."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Certificate:
     errors: tuple[LanguageCER, ...]
     input_hash: str = ""  # of all inputs, see `core.proof.certification`
     new_languages: tuple[str, ...] = ()  # of the training
+    base_files: BaseIdentity = "not compared"  # beside the published files of the model
+    base_note: str = ""  # which files are unknown or not listed; empty: none
 
     @property
     def complete(self) -> bool:

@@ -12,12 +12,14 @@ from data.durable_files import write_json
 
 DIAGNOSIS = "diagnosis.json"
 OLD_ROWS, NEW_ROWS, UNUSED = "old rows", "new rows", "unused"  # parts of a table with one row a text id, or of none
-State = Literal["equal", "rounded", "shrunk", "low rank", "trained", "permuted", "transposed", "replaced", "broken",
-                "misshapen", "missing", "extra", "untrained", "new"]
-"""How a tensor, or its old or new rows, differs from the base; `untrained` are new rows that are alike."""
+State = Literal["equal", "rounded", "shrunk", "low rank", "trained", "permuted", "transposed", "replaced", "noise",
+                "broken", "misshapen", "missing", "extra", "untrained", "new"]
+"""How a tensor, or its old or new rows, differs from the base; `untrained` are new rows that are alike, `noise` are old
+rows of which none resembles one of the base."""
 Level = Literal["good", "changed", "bad"]
 Languages = Literal["kept", "rounded", "changed", "lost"]
-"""Whether the base languages can still work: unchanged, changed by rounding alone, not known from weights, no."""
+"""Whether the base languages still work: unchanged, changed by rounding alone, changed (the measured drift says by how
+much), no."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,16 @@ class TokenizerFit:
 
 
 @dataclass(frozen=True)
+class LanguageDrift:
+    """The samples of one base language through both models; see `ProbeDrift`."""
+
+    language: str
+    samples: int
+    agreement: float
+    divergence: float
+
+
+@dataclass(frozen=True)
 class ProbeDrift:
     """Teacher-forced base-language samples through both models."""
 
@@ -90,6 +102,7 @@ class ProbeDrift:
     agreement: float  # share of codes whose likeliest is the same
     divergence: float  # mean Kullback-Leibler divergence, nats a code
     languages: tuple[str, ...]
+    by_language: tuple[LanguageDrift, ...] = ()
 
 
 @dataclass(frozen=True)

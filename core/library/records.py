@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import yaml
 
@@ -24,6 +24,35 @@ EXPORT_SUMS, EXPORT_CARD = "SHA256SUMS.json", "README.md"
 TRAINING_OPTIONS = "training.yaml"  # the options of the run that was exported
 Record = TypeVar("Record")
 EXPORT_AGAIN_HINT = "Copy the export again from where it was made, or make it again: python -m scripts.export."
+
+
+ProbeOutcome = Literal["speaks", "broken", "not probed"]
+
+
+@dataclass(frozen=True)
+class BaseProbe:
+    """What was measured of a new base model; losses, chance and entropy in nats a code, chance of equal probabilities.
+
+    None: not measured. Of the synthesized sentences the numbers of those that ended with a stop token, and that have a
+    duration and a level that speech can have.
+    """
+
+    outcome: ProbeOutcome
+    words: str  # the outcome, with what was measured
+    languages: tuple[str, ...] = ()
+    seconds: float = 0.0  # that the probe took
+    device: str = ""
+    speech_loss: float | None = None  # of recordings, with their own texts
+    speech_chance: float | None = None
+    text_loss: float | None = None
+    text_chance: float | None = None
+    text_contrast: float | None = None  # speech loss with another text less that with the own one
+    entropy: float | None = None  # of the predictions at the generated codes
+    sentences: int = 0
+    stops: int = 0
+    durations: int = 0
+    decoded: int = 0  # sentences whose sound was made
+    levels: int = 0
 
 
 @dataclass(frozen=True)
@@ -42,6 +71,8 @@ class ModelRecord:
     companions: dict[str, str] = field(default_factory=dict)  # commit by repository, where files came from others too
     originals: dict[str, ExpectedFile] = field(default_factory=dict)  # as published, of files that were stripped
     licences: tuple[str, ...] = ()  # that were accepted, by name
+    accepted_unknown: tuple[str, ...] = ()  # files that differ from the published ones, and were accepted by name
+    probe: BaseProbe | None = None  # None: the model was not probed
 
 
 @dataclass(frozen=True)

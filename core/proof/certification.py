@@ -28,8 +28,8 @@ from config.languages import language_name
 from core import compute
 from core.jobs.events import Progress
 from core.jobs.reporter import ProgressCallback, no_progress
-from core.library import certificate, records
-from core.library.certificate import Certificate, CertificateCheck, CheckOutcome, LanguageCER
+from core.library import certificate, published, records
+from core.library.certificate import BaseIdentity, Certificate, CertificateCheck, CheckOutcome, LanguageCER
 from core.library.records import MODEL_RECORD, CheckpointRecord, ExtensionRecord
 from core.model.loading import TTSModel, load_checkpoint, load_extension, model_before
 from core.model.prefix import base_tensors, hash_tensors, is_of_earlier_training, rows_name
@@ -70,6 +70,7 @@ class CertificateInputs:
     missing: Mapping[str, list[str]]  # by reason the languages that cannot be scored
     score_cache: ScoreCache
     input_hash: str = ""
+    base_files: tuple[BaseIdentity, str] = ("not compared", "")  # see `Certificate`, with the note
 
     @property
     def size(self) -> int:
@@ -111,7 +112,7 @@ def compute_certificate(inputs: CertificateInputs, progress: ProgressCallback = 
     )
     return Certificate(f"run:{record.run}@{record.step}", record.run, record.step, record.scope, record.origin.model,
                        record.extension, inputs.base.base_hash, actual, time.time(), checks, tuple(errors),
-                       inputs.input_hash, inputs.finetuned.new_languages)
+                       inputs.input_hash, inputs.finetuned.new_languages, *inputs.base_files)
 
 
 def load_certificate_inputs(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
@@ -228,7 +229,8 @@ def _load_inputs(workspace: Workspace, base: TTSModel, finetuned: TTSModel, reco
               record.recogniser_language, hash_file(Path(recording)) if recording else "",
               dataclasses.asdict(finetuned.sampling), compute.numeric_environment(base.device)]
     score_cache = ScoreCache(workspace.cache / _FOLDER, _hash(values))
-    return CertificateInputs(base, finetuned, record, probes, evaluator, found, missing, score_cache)
+    return CertificateInputs(base, finetuned, record, probes, evaluator, found, missing, score_cache,
+                             base_files=published.identify_base(workspace, base.name))
 
 
 def _hash(values: object) -> str:
@@ -624,7 +626,7 @@ class CertificateProgress:
                                 None if seconds_left is None else round(seconds_left, 1)))
 
 
-_VERSION = 6  # increased when this module computes something else: then older certificates are not used again
+_VERSION = 7  # increased when this module computes something else: then older certificates are not used again
 _SCORES_VERSION = 5  # the same of the scores of sentences
 _FOLDER = "certificates"  # in the workspace's cache
 

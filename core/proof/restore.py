@@ -19,7 +19,7 @@ import torch
 
 from config.errors import UserError
 from core.jobs.events import Result
-from core.library import certificate, records
+from core.library import certificate, published, records
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
 from core.library.records import EXPORT_RECORD, ExportRecord, Origin, write_record
 from core.model.loading import TTSModel, assemble_export, write_sums
@@ -81,7 +81,7 @@ def restore_base_rows(workspace: Workspace, base: TTSModel, other: WeightsFile, 
         front_end.save(folder / records.FRONT_END)
         shutil.copy2(request.tokenizer, folder / (_TOKENIZER + request.tokenizer.suffix))
         write_record(folder / EXPORT_RECORD, record)
-        proof = _certify(base, assemble_export(folder, torch.device("cpu")), rows, record)
+        proof = _certify(workspace, base, assemble_export(folder, torch.device("cpu")), rows, record)
         certificate.write(folder / CERTIFICATE, proof)
         note = (f" Its new pieces stand {first - spare} ids further than in the tokenizer as given, behind all rows of "
                 "the base." if moved else "")
@@ -133,7 +133,7 @@ def extend_front_end(base: FrontEnd, request: RestoreRequest, tokenizer: Segment
 
 
 @torch.inference_mode()
-def _certify(base: TTSModel, restored: TTSModel, rows: Mapping[str, torch.Tensor],
+def _certify(workspace: Workspace, base: TTSModel, restored: TTSModel, rows: Mapping[str, torch.Tensor],
              record: ExportRecord) -> Certificate:
     """The certificate of `restored`, as loaded from its files; a failed check raises `UserError`."""
     before, after = base.lm.module.state_dict(), base_tensors(restored.lm.module)
@@ -162,8 +162,10 @@ def _certify(base: TTSModel, restored: TTSModel, rows: Mapping[str, torch.Tensor
                                        f"{good} of {len(samples)} samples ({languages}){probe_note(base)}",
                                        what))
     checks.append(base_languages_check(base, samples))
+    identity, note = published.identify_base(workspace, base.name)
     proof = Certificate(f"export:{record.name}", record.run, record.step, record.scope, record.origin.model, "",
-                        base.base_hash, restored.front_end.fingerprint, time.time(), tuple(checks), ())
+                        base.base_hash, restored.front_end.fingerprint, time.time(), tuple(checks), (),
+                        base_files=identity, base_note=note)
     if failed := proof.failed():
         raise UserError(f"The restored model failed its own checks: {', '.join(failed)}. It was not kept.",
                         "The disk may be failing; try again.")

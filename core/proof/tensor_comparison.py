@@ -1,11 +1,11 @@
 """Compare the weights of a checkpoint from elsewhere with the base's: which tensor is which, and how each differs.
 
-A tensor is equal, rounded, shrunk, of low rank, trained, permuted, replaced or broken. Values are compared in float32
-after both were read, so a file saved in another type is not taken for a trained one. A difference of low rank is what a
-merged LoRA leaves (Hu et al. 2021); a uniform shrinking is what decoupled weight decay leaves where no gradient came
-(Loshchilov and Hutter 2019). New rows that began as zeros, as the mean row, or as the mean row and almost nothing (the
-mean resizing of transformers adds a normal of 1e-9 of the old rows' covariance) and were never trained are alike: a
-model cannot tell the new letters from each other.
+A tensor is equal, rounded, shrunk, of low rank, trained, permuted, replaced, noise or broken. Values are compared in
+float32 after both were read, so a file saved in another type is not taken for a trained one. A difference of low rank
+is what a merged LoRA leaves (Hu et al. 2021); a uniform shrinking is what decoupled weight decay leaves where no
+gradient came (Loshchilov and Hutter 2019). New rows that began as zeros, as the mean row, or as the mean row and almost
+nothing (the mean resizing of transformers adds a normal of 1e-9 of the old rows' covariance) and were never trained are
+alike: a model cannot tell the new letters from each other.
 
 Tensors are matched by name, else by value. Trainers put prefixes before names (`t3.`, `model.`, `module.`,
 `_orig_mod.`), and adapters put `.base_layer` into them. A tensor that was trained a little still has its direction.
@@ -25,6 +25,9 @@ from models.base import WeightsFile
 _ROUNDINGS = (torch.bfloat16, torch.float16)
 _OWN_AT_LEAST = 0.5  # cosine below which a row has nothing to do with the one that was there
 _TWIN_AT_LEAST = 0.9  # cosine from which a row is another's
+_NOISE_AT_MOST = 1.15  # largest singular value over that of white noise; tables of trained models have 1.4 and more
+_ALL = 0.9  # share of the rows; in few dimensions some resemble the base's by accident
+_SHAKEN_AT_MOST = 0.95  # median cosine of the other rows below which all rows moved, and the strangers moved farthest
 _SHRUNK_BY_REST = 0.1  # share of the difference that a common factor may leave unexplained
 _MOST_RANK = 136  # columns of the sketch; a LoRA of rank 128 and some to see that it ends there
 _WHOLE = 256  # sides up to which all singular values are computed
@@ -144,6 +147,12 @@ def _moved(old: torch.Tensor, new: torch.Tensor, moved: torch.Tensor, among: tor
         return change("permuted", permuted[0], rows_behind=permuted[1])
     strangers = moved & (own < _OWN_AT_LEAST)
     if among is not None and strangers.any():
+        if int(strangers.sum()) >= _ALL * len(old) and _is_noise(old, new):
+            return change("noise", f"noise: none of its {len(old)} rows resembles a row of the base")
+        if _is_shaken(moved, strangers, own):
+            return change("replaced", f"{count} of {len(old)} rows moved, by {float(moves[moved].median()):.0%} of "
+                                      f"their length at the median; {int(strangers.sum())} of them no longer resemble "
+                                      "the base's")
         return change("replaced", f"{int(strangers.sum())} of {len(old)} rows hold something else altogether "
                                   f"(rows {format_spans(strangers)})")
     if (factor := _factor(old[moved], new[moved], kind)) is not None:
@@ -176,16 +185,35 @@ def _rows_differ(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 def _permuted(old: torch.Tensor, among: torch.Tensor, moved: torch.Tensor, own: torch.Tensor) -> tuple[str, int] | None:
     """How many base rows stand at another place, in words, and how many of them behind the last of `old`.
 
-    None when they are not the most of those that moved.
+    None when they are less than half of those that moved: a row of noise may lie near one of the base by accident.
     """
     where = find_rows(old, among)
     away = moved & (where >= 0) & (where != torch.arange(len(old))) & (own < _TWIN_AT_LEAST)
-    count, strange = int(away.sum()), int((moved & (own < _OWN_AT_LEAST)).sum())
-    if count < 2 or count * 2 < strange:
+    count, distinct = int(away.sum()), len(set(where[away].tolist()))
+    if count < 2 or count * 2 < int(moved.sum()) or distinct * 2 < count:  # rows that are alike match by accident
         return None
     first = int(away.nonzero()[0])
     words = f"{count} of {len(old)} rows stand at another place (row {first} is now row {int(where[first])})"
     return words, int((away & (where >= len(old))).sum())
+
+
+def _is_noise(old: torch.Tensor, new: torch.Tensor) -> bool:
+    """Whether no row of `new` (N, D) resembles one of `old`, and all have the singular values of white noise.
+
+    Rows of another trained model resemble the base's no more than noise does, but a few directions carry most of them.
+    """
+    if len(new) < 2 or int((find_rows(old, new) >= 0).sum()) > (1 - _ALL) * len(old):
+        return False
+    centred = new - new.mean(0)
+    rows, columns = centred.shape
+    white = float(centred.std()) * (rows**0.5 + columns**0.5)  # Marchenko and Pastur 1967
+    return float(_singular_values(centred)[0]) < _NOISE_AT_MOST * white
+
+
+def _is_shaken(moved: torch.Tensor, strangers: torch.Tensor, own: torch.Tensor) -> bool:
+    """Whether `strangers` are only those rows of a table that moved farthest, because all of it moved far."""
+    others = moved & ~strangers
+    return int(others.sum()) > int(strangers.sum()) and float(own[others].median()) < _SHAKEN_AT_MOST
 
 
 def _factor(old: torch.Tensor, new: torch.Tensor, kind: torch.dtype) -> float | None:

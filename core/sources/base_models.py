@@ -8,14 +8,15 @@ disk allows it, else copied, and never moved or changed. Each file is checked by
 one is known: from the hub, from the `model.json` of a Lisan model, from the cache of `huggingface_hub` (links to blobs
 that are named by their hash), or from the metadata that it writes beside a `--local-dir` download.
 
-A model that is there already is verified, and its damaged files are replaced.
+Files that are not the published ones (`core.library.published`) are accepted only by name. A model that is there
+already is verified, and its damaged files are replaced.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +25,9 @@ from config import foreign
 from config.errors import UserError
 from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import Reporter, size_text, stage
+from core.library import published
 from core.library.catalog import CatalogEntry, ModelVariant, RepositoryPart
+from core.library.published import FileCheck, Shapes, UnknownFile
 from core.library.records import MODEL_RECORD, ModelRecord, read_model_record, write_record
 from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, list_repository
 from core.sources.hub import Hub, NoRevision, RemoteFile, RepositoryFiles
@@ -55,10 +58,26 @@ class DownloadRequest:
     revision: str = ""  # branch, tag or commit of its own repository; empty is the one that was tested
     home: Path | None = None  # the folder to store it in; None is `models`
     licences: tuple[str, ...] = ()  # that were accepted, by name
+    accept_unknown: tuple[str, ...] = ()  # files that are accepted although they are not the published ones
+    read_shapes: Callable[[Path], Shapes] | None = None  # of the tensors in a file; None: shapes are not compared
 
     @property
     def wanted_revision(self) -> str:
         return self.revision or self.variant.parts[0].revision
+
+
+class UnknownFilesError(UserError):
+    """Some files are not the published ones, and were not accepted by name."""
+
+    def __init__(self, title: str, files: Sequence[UnknownFile]) -> None:
+        facts = "; ".join(f"{file.path} ({file.reason})" for file in files)
+        options = " ".join(f"--accept-unknown {file.path}" for file in files)
+        super().__init__(
+            f"{'A file is' if len(files) == 1 else f'{len(files)} files are'} not what was published as {title}: "
+            f"{facts}.",
+            "Get what was published, or another --variant; or accept by name what you know to be a base model "
+            f"({options}; on the page: tick the box that names it). Certificates then say “unknown base”.")
+        self.files = tuple(files)
 
 
 def download_model(request: DownloadRequest, hub: Hub, workspace: Workspace, reporter: Reporter,
@@ -113,6 +132,8 @@ class _HubDownload:
         request, variant = self.request, self.request.variant
         with stage(self.reporter, "look up"):
             files, commits = self._look_up()
+            _require_known(request, published.check_files(
+                variant, {path: file.expected for path, file in files.items()}))
             here = self._write_plan(commits, files)
         total = sum(file.expected.size for file in files.values())
         check_disk(self.target.parent, total - here, f"{request.family.title} ({variant.title})")
@@ -122,16 +143,19 @@ class _HubDownload:
         self.reporter.emit(Plan((line, *licence_lines(variant)),
                                 {"files": len(files), "bytes": total, "bytes_here": here}))
         fetched = self._download(files)
+        check = published.check_files(variant, fetched, lambda path: self.partial / path, request.read_shapes)
+        _require_known(request, check)
         companions = {name: commit for name, commit in commits.items() if name != variant.repository}
         record = ModelRecord(request.family.name, variant.name, variant.repository, commits[variant.repository],
-                             request.wanted_revision, fetched, companions, licences=request.licences)
+                             request.wanted_revision, fetched, companions, licences=request.licences,
+                             accepted_unknown=tuple(file.path for file in check.unknown))
         write_record(self.partial / MODEL_RECORD, record)
         for name in record.files:
             fsync_path(self.partial / name)
         self.partial.rename(self.target)
         for name in (PLAN, LOCK):
             (self.target / name).unlink(missing_ok=True)
-        return _result(record, self.target, "fetched, verified", total - here)
+        return _result(record, self.target, f"fetched, {check.note if check.unknown else 'verified'}", total - here)
 
     def repair(self) -> Result:
         """Check each file of the model, and fetch the damaged ones at the commit that the model came from."""
@@ -306,6 +330,7 @@ class _LocalFile:
     path: Path  # of the file itself, behind any link
     expected: ExpectedFile
     commit: str = ""
+    given: Path | None = None  # the link, whose name ends as that of the file should; None: `path`
 
 
 def import_model(request: DownloadRequest, folder: Path, workspace: Workspace, reporter: Reporter) -> Result:
@@ -326,6 +351,9 @@ def import_model(request: DownloadRequest, folder: Path, workspace: Workspace, r
         reporter.emit(Plan((f"{len(files)} files of {folder}, {size_text(total)}, will be {how}.",
                             *licence_lines(request.variant)), {"files": len(files), "bytes": total}))
         checked = _check_files(files, reporter)
+        paths = {file.name: file.given or file.path for file in files}
+        check = published.check_files(request.variant, checked, paths.__getitem__, request.read_shapes)
+        _require_known(request, check)
         with stage(reporter, how), atomic_directory(target) as temporary:
             progress = DownloadProgress(reporter, total)
             for file in files:
@@ -333,9 +361,24 @@ def import_model(request: DownloadRequest, folder: Path, workspace: Workspace, r
                 _link_or_copy(file.path, temporary / file.name, progress)
             commit, companions = _commits(request, files)
             record = ModelRecord(request.family.name, request.variant.name, request.variant.repository, commit,
-                                 request.wanted_revision, checked, companions, licences=request.licences)
+                                 request.wanted_revision, checked, companions, licences=request.licences,
+                                 accepted_unknown=tuple(file.path for file in check.unknown))
             write_record(temporary / MODEL_RECORD, record)
-        return _result(record, target, f"{how} from {folder}, verified", 0)
+        return _result(record, target, f"{how} from {folder}, {_comparison(check, files)}", 0)
+
+
+def _comparison(check: FileCheck, files: Sequence[_LocalFile]) -> str:
+    """With what the files of a folder were compared, in words."""
+    if check.unknown:
+        return check.note
+    bare = [file.name for file in files if file.name in check.unlisted and not file.expected.hashed]
+    return f"not verified: no published hash is known of {', '.join(bare)}" if bare else "verified"
+
+
+def _require_known(request: DownloadRequest, check: FileCheck) -> None:
+    """Raise `UnknownFilesError` for the files that are not the published ones, and were not accepted by name."""
+    if refused := [file for file in check.unknown if file.path not in request.accept_unknown]:
+        raise UnknownFilesError(f"{request.family.title} ({request.variant.title})", refused)
 
 
 def _repair_from_folder(request: DownloadRequest, folder: Path, target: Path, reporter: Reporter) -> Result:
@@ -388,7 +431,7 @@ def _describe(folder: Path, name: str, given: Path, record: ModelRecord | None) 
     """The file `given` for the path `name`, with the size, hash and commit that are known of it."""
     path = given.resolve()
     if record and name in record.files:
-        return _LocalFile(name, path, record.files[name], record.revision)
+        return _LocalFile(name, path, record.files[name], record.revision, given)
     commit = digest = ""
     with suppress(OSError, UnicodeDecodeError, IndexError):  # what `huggingface_hub` writes beside its downloads
         lines = (folder / ".cache/huggingface/download" / f"{name}.metadata").read_text(encoding="utf-8").splitlines()
@@ -397,7 +440,7 @@ def _describe(folder: Path, name: str, given: Path, record: ModelRecord | None) 
         commit, digest = given.parent.name, path.name
     expected = ExpectedFile(path.stat().st_size, digest if _SHA256.fullmatch(digest) else "",
                             digest if _SHA1.fullmatch(digest) else "")
-    return _LocalFile(name, path, expected, commit if _SHA1.fullmatch(commit) else "")
+    return _LocalFile(name, path, expected, commit if _SHA1.fullmatch(commit) else "", given)
 
 
 def _check_files(files: list[_LocalFile], reporter: Reporter) -> dict[str, ExpectedFile]:

@@ -24,6 +24,7 @@ from tests import chatterbox_world
 from tests.browser.conftest import NARROW, Take, choose, fill_opened, open_tab, wait_until
 from tests.browser.whole_way import (
     FULL_SIZE,
+    accept_unknown_files,
     choose_language,
     done,
     export,
@@ -112,7 +113,8 @@ def download(page: Page, workspace: Workspace) -> None:
     page.locator("#family-chatterbox ~ *").get_by_role("button", name="Command line").first.click()
     expect(page.locator("#command-chatterbox")).to_contain_text("--save-as chatterbox")
     page.locator("#get-chatterbox").click()
-    done(page, workspace, "download")
+    accept_unknown_files(page, "chatterbox")
+    done(page, workspace, "download", 2)
     assert workspace.list_models() == ["chatterbox"]
 
 

@@ -24,6 +24,7 @@ from tests import indextts2_world
 from tests.browser.conftest import NARROW, Take, fill_opened, open_tab
 from tests.browser.whole_way import (
     FULL_SIZE,
+    accept_unknown_files,
     choose_language,
     done,
     export,
@@ -100,7 +101,8 @@ def download(page: Page, workspace: Workspace, published: Path) -> None:
     expect(page.locator("#tab-model [role=alert]").first).to_contain_text("licences that you have not accepted")
     page.locator("#indextts2-accept-licence input").check()
     page.locator("#get-indextts2").click()
-    done(page, workspace, "download")
+    accept_unknown_files(page, "indextts2")
+    done(page, workspace, "download", 2)
     assert workspace.list_models() == [MODEL]
     assert read_model_record(workspace.model(MODEL)).licences == tuple(one.name for one in VARIANT.licences)
     assert (workspace.model(MODEL) / "s2mel.pth").stat().st_size < 0.6 * (published / "s2mel.pth").stat().st_size

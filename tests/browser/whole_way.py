@@ -51,6 +51,16 @@ def done(page: Page, workspace: Workspace, verb: str, count: int = 1) -> JobStat
     return state
 
 
+def accept_unknown_files(page: Page, family: str) -> None:
+    """Tick the boxes that name the files of a refused download, and start it again without a probe."""
+    boxes = page.locator(f"#{family}-accept-unknown input")
+    expect(boxes.first).to_be_visible()
+    for box in boxes.all():
+        box.check()
+    page.locator(f"#{family}-probe input").uncheck()
+    page.locator(f"#get-{family}").click()
+
+
 def prepare(page: Page, workspace: Workspace, recordings: Path, model: str) -> None:
     expect(field(page, "data", "model")).to_have_value(model)
     field(page, "data", "source").fill(str(recordings))

@@ -52,11 +52,13 @@ def download(workspace: Path, folder: Path) -> None:
     write_full_size(folder)
     release_memory()  # the commands need it
     accepted = [word for licence in VARIANT.licences for word in ("--accept-licence", licence.name)]
+    accepted += [word for part in VARIANT.parts for [name] in part.files
+                 for word in ("--accept-unknown", part.path(name))]
     with serving() as hub:
         for part in VARIANT.parts:
             commit = hub.add(part.repository, {name: folder / part.path(name) for [name] in part.files})
             hub.repositories[part.repository].refs[part.revision] = commit
-        run(workspace, "download", "--model", "indextts2", *accepted, HF_ENDPOINT=hub.url)
+        run(workspace, "download", "--model", "indextts2", "--no-probe", *accepted, HF_ENDPOINT=hub.url)
     published, stripped = (path / "s2mel.pth" for path in (folder, workspace / "models" / "indextts2"))
     assert stripped.stat().st_size < 0.6 * published.stat().st_size
     shutil.rmtree(folder)

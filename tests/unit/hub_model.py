@@ -67,7 +67,13 @@ class Recorder:
 def order(name: str = "", **changes: str) -> DownloadRequest:
     """The order of a variant, the recommended one for no name."""
     chosen: ModelVariant = variant(CHATTERBOX, name)
-    return DownloadRequest(CHATTERBOX, chosen, changes.pop("save_as", model_name(CHATTERBOX, chosen)), **changes)
+    return DownloadRequest(CHATTERBOX, chosen, changes.pop("save_as", model_name(CHATTERBOX, chosen)),
+                           accept_unknown=variant_paths(chosen), **changes)
+
+
+def variant_paths(chosen: ModelVariant) -> tuple[str, ...]:
+    """The paths of all files of a variant: the made-up ones are not the published ones."""
+    return tuple(part.path(name) for part in chosen.parts for names in part.files for name in names)
 
 
 def get(served: LoopbackHub, workspace: Workspace, recorder: Recorder | None = None, token: str | None = None,

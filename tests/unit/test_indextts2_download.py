@@ -82,7 +82,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
 
 
 def get(workspace: Workspace, recorder: Recorder | None = None, **changes: object) -> dict[str, object]:
-    options = DownloadOptions(**{"model": "indextts2", "accept_licence": ALL, **changes})  # type: ignore[arg-type]
+    options = DownloadOptions(**{"model": "indextts2", "accept_licence": ALL, "accept_unknown": tuple(LAID_OUT),
+                                 "probe": False, **changes})  # type: ignore[arg-type]
     return dict(download.run(options, workspace, recorder or Recorder(workspace.runs)))
 
 

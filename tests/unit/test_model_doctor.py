@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from core.library.diagnosis import Diagnosis, TensorFinding
 from core.model.loading import load, load_base
 from core.model.prefix import new_rows
 from core.workspace import Workspace
+from models.base import SampleLogits
 from scripts import doctor as scripts_doctor
 from tests import damaged
 from tests.damaged import PROJECTION, TABLES, Tensors
@@ -431,6 +433,64 @@ def test_what_a_checkpoint_says_is_measured(doctor: Doctor, healthy: Tensors) ->
     assert near.samples == far.samples > 0
     assert near.languages == ("en", "fr")
     assert near.divergence < far.divergence
+
+
+PROBED = ["en"] * 3 + ["fr"] * 3
+
+
+def drift(*noise_of: float) -> diagnosis.ProbeDrift:
+    """The drift of predictions to which noise was added, of a width for each sample."""
+    base = [6.0 * damaged.noise((50, 40), seed) for seed in range(len(PROBED))]
+    after = [logits + width * damaged.noise((50, 40), 99 + seed)
+             for seed, (logits, width) in enumerate(zip(base, noise_of, strict=True))]
+    before, changed = ([SampleLogits(torch.zeros(1, 1), logits) for logits in some] for some in (base, after))
+    return examine.compare_probes(PROBED, before, changed)
+
+
+CHANGED = (TensorFinding(PROJECTION, "layers", "trained", "trained: moved by 80% of its length", (4, 4), change=0.8),)
+
+
+def test_languages_whose_predictions_are_gone_are_called_broken() -> None:
+    found = examine.assess(CHANGED, None, drift(*[60.0] * 6))
+    assert found.level == "bad"
+    assert found.base_languages == "lost"
+    assert re.fullmatch(r"Broken: languages en and fr no longer work \(\d% equal top-1 predictions, "
+                        r"\d\d\d nats a code apart\)\.", found.headline)
+    assert "isten" not in found.headline + found.advice
+
+
+def test_only_the_language_that_no_longer_works_is_named() -> None:
+    found = examine.assess(CHANGED, None, drift(0.1, 0.1, 0.1, 60.0, 60.0, 60.0))
+    assert found.headline.startswith("Broken: language fr no longer works (")
+    assert found.base_languages == "lost"
+
+
+def test_a_measured_change_is_told_with_its_numbers() -> None:
+    found = examine.assess(CHANGED, None, drift(*[0.3] * 6))
+    assert (found.level, found.base_languages) == ("changed", "changed")
+    assert re.search(r"en 9\d%, 0\.0\d+ nats; fr 9\d%, 0\.0\d+ nats", found.headline)
+    far = examine.assess(CHANGED, None, drift(*[4.0] * 6))
+    assert (far.level, far.base_languages) == ("bad", "changed")
+    assert "The base model was damaged" in far.headline
+    assert "were not measured" in examine.assess(CHANGED, None, None).headline
+
+
+@pytest.mark.parametrize("width", [0.02, 0.5, 3.0])
+def test_rows_of_noise_are_called_noise(doctor: Doctor, healthy: Tensors, width: float) -> None:
+    held = {**healthy, **{name: width * damaged.noise(tuple(healthy[name].shape), seed + 40)
+                          for seed, name in enumerate(TABLES)}}
+    found = doctor(held, measure=True)
+    assert states(found, "old rows") == {"noise"}
+    assert found.assessment.headline.startswith(f"Broken: noise. All rows of {TABLES[0]} and {TABLES[1]} are noise.")
+    assert "now row" not in " ".join([found.assessment.headline, *found.assessment.sentences])
+    assert found.assessment.base_languages == "lost"
+
+
+def test_a_model_of_noise_is_called_noise(doctor: Doctor, healthy: Tensors) -> None:
+    held = {name: damaged.noise(tuple(value.shape), seed) for seed, (name, value) in enumerate(healthy.items())}
+    found = doctor(held, measure=True)
+    assert found.assessment.headline.startswith("Broken: noise. ")
+    assert "other tensors resemble the base's no more" in found.assessment.headline
 
 
 @pytest.mark.parametrize("damage", [damaged.decayed, damaged.half_overwritten])

@@ -71,6 +71,29 @@ def test_any_order_of_rows_is_found_again(seed: int) -> None:
     assert torch.equal(find_rows(before, among), order)
 
 
+@pytest.mark.parametrize("width", [0.5, 0.8, 1.5])
+@pytest.mark.parametrize("seed", range(3))
+def test_shaken_rows_are_counted_whole_and_not_called_permuted(seed: int, width: float) -> None:
+    before = noise(49, 32, seed=seed)
+    before[1], before[3] = before[5] + 0.05 * noise(32, seed=7), before[5]  # alike, as rows of rare tokens are
+    before[1:8:2] *= 0.1  # and short: noise reaches them first
+    after = before + width * before.std() * noise(49, 32, seed=seed + 50)
+    found = compare_tensors(before, after, after)
+    assert found.state in ("trained", "replaced")
+    assert found.rows_moved == 49
+    assert "49" in found.words or found.words.startswith("trained: moved by")
+
+
+def test_rows_of_noise_are_noise_and_those_of_another_model_are_not() -> None:
+    before, few = noise(200, 64), noise(8, 64, seed=2)
+    other = noise(200, 8, seed=3) @ few + 0.3 * noise(200, 64, seed=4)  # a few directions carry most of them
+    for rows in (noise(200, 64, seed=9), 3 + 0.1 * noise(200, 64, seed=9), torch.rand(200, 64)):
+        assert compare_tensors(before, rows, rows).state == "noise"
+    assert compare_tensors(before, other, other).state == "replaced"
+    half = torch.cat([before[:100], noise(100, 64, seed=9)])
+    assert compare_tensors(before, half, half).state == "replaced"
+
+
 def test_rows_that_are_twins_stay_where_they_are() -> None:
     before = noise(1, 16).expand(20, 16).contiguous()
     assert torch.equal(find_rows(before, before), torch.arange(20))
