@@ -40,7 +40,7 @@ from core.sources.downloader import public_name
 from core.sources.source_preview import REPORT_FILE
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
-from data import augmentation, manifest
+from data import augmentation, manifest, sound_containers
 from data.acoustics import audio
 from data.augmentation import AudioVariant, AugmentationRecipe
 from data.clip_findings import AnalysedClip
@@ -53,7 +53,7 @@ from data.manifest import TRAIN, ManifestClip, PreparedDataset
 from data.measures import measure
 from data.normalisers import Style, TextNormaliser, for_language
 from data.splits import Sides, assign, holds_out, note_one_recording, overlaps, with_sources
-from data.validation import CheckedRow, ValidationFinding, ValidationReport, checked_rows_on_disk, row_bytes, validate
+from data.validation import CheckedRow, ValidationFinding, ValidationReport, checked_rows_on_disk, store_row, validate
 from models.base import Extractor, Features
 from models.registry import family
 
@@ -61,6 +61,9 @@ _SHOWN_FINDINGS = 10
 _BATCH_S, _BATCH_CLIPS = 120.0, 32  # most sound, in seconds with padding, and most clips that are extracted together
 _MEASURED_AT_ONCE = 64  # recordings
 _NONE: Mapping[str, str] = {}
+_SUFFIXES = {"wav": (".wav",), "flac": (".flac",), "ogg": (".ogg", ".opus", ".oga"), "mp3": (".mp3",),
+             "aiff": (".aiff", ".aif"), "au": (".au",), "caf": (".caf",), "w64": (".w64",)}
+"""Of clips, by the content of their file."""
 
 
 def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Result:
@@ -187,7 +190,7 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
         rows, splits, report = _check(gathered, options, reading, old, reporter)
         _show(report, reporter)
         made = (ManifestClip(row.row.id,
-                             f"audio/{row.row.id}{'.flac' if row.row.is_part else row.row.audio.suffix.lower()}",
+                             f"audio/{row.row.id}{_suffix(row)}",
                              row.row.text, options.language, split, row.duration_s, row.row.speaker, row.sha256)
                 for row, split in zip(rows, splits, strict=True))
         clips = manifest.clips_on_disk(gathered.made)
@@ -350,11 +353,22 @@ def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips
     return manifest.load(target), "written"
 
 
+def _suffix(row: CheckedRow) -> str:
+    """The suffix of a clip in the dataset, by what the file is."""
+    if row.row.is_part or row.is_rewritten:
+        return ".flac"
+    kind = sound_containers.content_of(row.row.audio)
+    given = row.row.audio.suffix.lower()
+    return given if given in _SUFFIXES.get(kind, (given,)) else _SUFFIXES[kind][0]
+
+
 def _copy_audio(clips: Iterable[ManifestClip], rows: Sequence[CheckedRow], folder: Path) -> None:
     for clip, row in zip(clips, rows, strict=True):
         target = folder / clip.audio
-        if row.row.is_part:
-            target.write_bytes(row_bytes(row.row)[0])
+        if row.row.is_part or row.is_rewritten:
+            stored = store_row(row.row)
+            assert stored is not None
+            target.write_bytes(stored.content)
         else:
             shutil.copyfile(row.row.audio, target)
         with open(target, "rb") as file:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ from config.errors import UserError
 from data.disk_collections import DiskDict, DiskList
 from data.importers import SkippedRow, SourceEntry, SourceRow
 from data.normalisers import TextNormaliser, dropped, is_mark
-from data.sound_files import cut_to_flac, file_duration, read_samples
+from data.sound_files import cut_to_flac, examine, read_samples, read_sound, to_flac
 
 _MAX_NAMED = 12  # characters
 _DIRECTION_MARKS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode Standard Annex 9
@@ -58,7 +59,8 @@ class CheckedRow:
     row: SourceRow
     normal: str  # normalised text
     duration_s: float
-    sha256: str  # of the file's bytes
+    sha256: str  # of the bytes that the dataset gets
+    is_rewritten: bool = False  # these are a mono FLAC file, as other programs would read the file otherwise
 
 
 @dataclass(frozen=True)
@@ -127,11 +129,11 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
     errors, warnings = findings_on_disk(), findings_on_disk()
     found = 0
     valid = checked_rows_on_disk(folder)
-    with DiskDict() as first_use:  # of a recording, by its hash: where, and with which text
+    with DiskDict() as first_use, DiskDict() as recordings:  # by hash: where, and with which text; by path: where
         for found, entry in enumerate(entries, start=1):
             if isinstance(entry, SkippedRow):
                 errors.add(ValidationFinding("skipped", entry.where, entry.reason))
-            elif checked := _check(entry, reading, limits, errors, warnings):
+            elif checked := _check(entry, reading, limits, errors, warnings, recordings):
                 if (first := first_use.put(checked.sha256, json.dumps([entry.where, checked.normal]))) is not None:
                     _note_duplicate(checked, first, errors, warnings)
                 else:
@@ -172,7 +174,7 @@ def _from_line(line: bytes) -> CheckedRow:
 
 
 def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, errors: DiskList[ValidationFinding],
-           warnings: DiskList[ValidationFinding]) -> CheckedRow | None:
+           warnings: DiskList[ValidationFinding], recordings: DiskDict) -> CheckedRow | None:
     row = _without_controls(row, warnings)
     normal = reading.normal(row.text)
     if not normal:
@@ -180,24 +182,31 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
                                      f"the text {row.text!r} of {row.id} has nothing to speak"))
         return None
     try:
-        if not row.is_part and (whole_s := file_duration(row.audio)) > 2 * limits.max_duration_s:
-            errors.add(ValidationFinding("too long", row.where, f"{row.id} {_too_long(whole_s, limits)}"))
-            return None  # before an hour of it is read
-        content, above = row_bytes(row)
-        waveform, sample_rate = read_samples(io.BytesIO(content), name=row.audio)
+        stored = store_row(row, 2 * limits.max_duration_s)
     except (UserError, OSError) as error:
         message = error.message if isinstance(error, UserError) else f"{row.audio} could not be read: {error.strerror}"
         if row.where.endswith(row.audio.name):  # the place names the file
             message = message.removeprefix(f"{row.audio} ")
         errors.add(ValidationFinding("not audio", row.where, message.removesuffix(".")))
         return None
+    facts = examine(row.audio)
+    if stored is None:
+        errors.add(ValidationFinding("too long", row.where, f"{row.id} {_too_long(facts.duration_s, limits)}"))
+        return None
+    content, above, waveform, sample_rate = stored.content, stored.above, stored.waveform, stored.sample_rate
+    if not row.is_part or recordings.put(str(row.audio), row.where) is None:
+        name = row.audio.name if row.is_part else row.id
+        for finding in facts.findings():
+            warnings.add(ValidationFinding(finding.kind, row.where, f"{name}: {finding.message}"))
     duration_s = len(waveform) / sample_rate
     peak = float(np.abs(waveform).max())
     if fault := _fault(duration_s, peak, limits):
         kind, what = fault
         errors.add(ValidationFinding(kind, row.where, f"{row.id} {what}"))
         return None
-    clipped = float((np.abs(waveform) >= limits.clipped_level).mean())
+    clipped = facts.downmix.full_scale_share
+    if row.is_part:
+        clipped = float((np.abs(waveform) >= limits.clipped_level).mean())
     if above:
         warnings.add(ValidationFinding("clipping", row.where, f"{row.id}: {above} samples were above full scale, and "
                                        "were cut to it; lower the recording's level and import it again"))
@@ -213,12 +222,33 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
     if not limits.min_characters_per_s <= rate <= limits.max_characters_per_s:
         warnings.add(ValidationFinding("pace", row.where,
                                        f"{row.id}: {rate:.1f} characters a second; does the text fit?"))
-    return CheckedRow(row, normal, round(duration_s, 3), hashlib.sha256(content).hexdigest())
+    return CheckedRow(row, normal, round(duration_s, 3), hashlib.sha256(content).hexdigest(),
+                      not row.is_part and not facts.is_plain)
 
 
-def row_bytes(row: SourceRow) -> tuple[bytes, int]:
-    """The bytes of a row's sound file, and how many samples were cut to full scale: of its recording, or its part."""
-    return cut_to_flac(row.audio, row.begin_s, row.end_s) if row.is_part else (row.audio.read_bytes(), 0)
+@dataclass(frozen=True)
+class StoredClip:
+    """A clip as the dataset gets it; `above` samples were above full scale and cut to it."""
+
+    content: bytes
+    above: int
+    waveform: np.ndarray  # (S,) float32
+    sample_rate: int  # Hz
+
+
+def store_row(row: SourceRow, longest_s: float = math.inf) -> StoredClip | None:
+    """The clip of a row; None for a whole recording longer than `longest_s`.
+
+    A file stays as it is where every program reads the same sound from it, else it becomes mono FLAC.
+    """
+    if row.is_part:
+        content, above = cut_to_flac(row.audio, row.begin_s, row.end_s)
+        return StoredClip(content, above, *read_samples(io.BytesIO(content), name=row.audio))
+    sound = read_sound(row.audio, longest_s)
+    if sound.facts.duration_s > longest_s:
+        return None
+    content, above = (row.audio.read_bytes(), 0) if sound.facts.is_plain else to_flac(sound)
+    return StoredClip(content, above, sound.waveform, sound.facts.sample_rate)
 
 
 def _without_controls(row: SourceRow, warnings: DiskList[ValidationFinding]) -> SourceRow:

@@ -36,7 +36,6 @@ from data import ffmpeg_audio
 from data.disk_collections import DiskDict
 from data.durable_files import ExpectedFile, FileHasher, hash_with_progress, link_or_copy
 from data.importers import (
-    FILM_SUFFIXES,
     ImportedSource,
     Reread,
     SkippedRow,
@@ -44,6 +43,7 @@ from data.importers import (
     SourceRow,
     import_source,
     is_audio,
+    is_film,
     safe_id,
 )
 from data.importers.parquet import write_out
@@ -194,7 +194,7 @@ class _WithFilmSound:
     def __iter__(self) -> Iterator[SourceEntry]:
         fault: tuple[Path, str] | None = None
         for entry in self.entries:
-            if not isinstance(entry, SourceRow) or entry.audio.suffix.lower() not in FILM_SUFFIXES:
+            if not isinstance(entry, SourceRow) or not is_film(entry.audio):
                 yield entry
                 continue
             # a name that is the same at each import, wherever the film was unpacked

@@ -24,6 +24,7 @@ from data.importers.rows import (
     SourceEntry,
     SourceRow,
     is_audio,
+    is_film,
     notation_of,
     resolve_rows,
     safe_id,
@@ -31,7 +32,7 @@ from data.importers.rows import (
 )
 
 __all__ = ["AUDIO_SUFFIXES", "FILM_SUFFIXES", "SOUND_SUFFIXES", "TABLE_NAMES", "WANTED", "ImportedSource",
-           "Reread", "SkippedRow", "SourceEntry", "SourceRow", "import_source", "is_audio", "safe_id", "unused_id"]
+           "Reread", "SkippedRow", "SourceEntry", "SourceRow", "import_source", "is_audio", "is_film", "safe_id", "unused_id"]
 
 _FIRST = 20  # entries whose texts are looked at
 

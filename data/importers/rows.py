@@ -20,6 +20,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from data import sound_containers
 from data.disk_collections import DiskDict
 from data.manifest import HELD_OUT, TRAIN
 
@@ -242,6 +243,12 @@ class RecordingNotFound(Exception):
 
 def is_audio(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in AUDIO_SUFFIXES
+
+
+def is_film(path: Path) -> bool:
+    """Whether ffmpeg must extract the audio track of a file: by its content, and by its suffix if that is unknown."""
+    kind = sound_containers.content_of(path)
+    return kind in sound_containers.FILM_KINDS or (kind == "" and path.suffix.lower() in FILM_SUFFIXES)
 
 
 class RecordingLookup:
