@@ -52,7 +52,7 @@ from data.importers import SourceEntry, SourceRow, unused_id
 from data.manifest import TRAIN, ManifestClip, PreparedDataset
 from data.measures import measure
 from data.normalisers import Style, TextNormaliser, for_language
-from data.splits import Sides, assign, holds_out, note_one_recording, overlaps, with_sources
+from data.splits import Sides, assign, holds_out, note_one_recording, overlaps, why_untrainable, with_sources
 from data.validation import CheckedRow, ValidationFinding, ValidationReport, checked_rows_on_disk, store_row, validate
 from models.base import Extractor, Features
 from models.registry import family
@@ -98,6 +98,9 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
                 f"in scope `full` can replay them and measure its drift by them (--replay-datasets {options.dataset}). "
                 "If they are in another language, prepare them under another name with its code."))
         dataset, state, report = import_dataset(options, front_end.style, workspace, reporter)
+        if is_new and (why := why_untrainable(dataset.clips)):
+            reporter.emit(WarningRaised(f"This dataset alone cannot be trained on: {why}. Add recordings (--add-to), "
+                                        "name the speakers right, or change the held-out share (--held-out)."))
 
     with stage(reporter, "features"):
         extractor = chosen.load_extractor(model_folder, compute.setup_device(options.device))

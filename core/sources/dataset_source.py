@@ -63,6 +63,7 @@ class OpenSource:
     foreign: bool = False
     notes: tuple[str, ...] = ()
     skipped: tuple[SkippedRow, ...] = ()
+    title: str = ""  # of the archive that was unpacked
 
 
 @contextmanager
@@ -101,7 +102,7 @@ def open_source(source: str, language: str, workspace: Workspace, reporter: Repo
 
 def read_rows(source: OpenSource, language: str, reporter: Reporter) -> ImportedSource:
     """The rows of the source; the sound of a film is extracted when its row is reached."""
-    imported = import_source(source.path, language, foreign=source.foreign)
+    imported = import_source(source.path, language, foreign=source.foreign, title=source.title)
     listed = Reread(lambda: chain(source.skipped, imported.entries))
     entries = _WithFilmSound(listed, source.made, source.path, reporter)
     return replace(imported, entries=entries, notes=(*source.notes, *imported.notes))
@@ -166,7 +167,8 @@ def _unpacked(paths: list[Path], source: Path, folder: Path, made: Path, workspa
 
     if paths == [source]:
         skipped = unpack_archive(source, folder, workspace.free_bytes(), on_block)
-        return OpenSource(folder, made, True, (f"{source.name} is an archive; it was unpacked.",), tuple(skipped))
+        return OpenSource(folder, made, True, (f"{source.name} is an archive; it was unpacked.",), tuple(skipped),
+                          source.name)
     skipped = []
     for place, names in walk_folders(source):
         for path in (place / name for name in names):
@@ -179,7 +181,7 @@ def _unpacked(paths: list[Path], source: Path, folder: Path, made: Path, workspa
             elif path.name.lower().endswith(TEXT_SUFFIXES) or is_audio(path.name):
                 link_or_copy(path, inside)
     return OpenSource(folder, made, True, (f"{pluralize(len(paths), 'archive')} of {source.name} were unpacked.",),
-                      tuple(skipped))
+                      tuple(skipped), source.name)
 
 
 @dataclass(frozen=True)
