@@ -243,7 +243,8 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
             yield entry
 
     rows, report = validate(first(options.max_clips), reading.normaliser, progress=progress,
-                            verbalize=reading.verbalize, folder=gathered.made)
+                            verbalize=reading.verbalize, folder=gathered.made,
+                            remove_unspoken=options.remove_unspoken)
     notes = imported.notes
     if old is not None:
         rows, found, note = merge_rows(old, rows, public_name(options.source), gathered.made)

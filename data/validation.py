@@ -9,22 +9,27 @@ import hashlib
 import io
 import json
 import math
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
 
 from config.errors import UserError
 from data.disk_collections import DiskDict, DiskList
-from data.importers import SkippedRow, SourceEntry, SourceRow
+from data.importers import SkippedRow, SourceEntry, SourceNote, SourceRow
 from data.normalisers import TextNormaliser, dropped, is_mark
 from data.sound_files import cut_to_flac, examine, read_samples, read_sound, to_flac
+from data.unspoken_text import UnspokenSigns, without_signs
 
 _MAX_NAMED = 12  # characters
+_APOSTROPHES = "'\u02bb\u02bc\u2018\u2019\u02bf\u02be\ua78b\ua78c\u02b9\u02ca\u2035`\u00b4"
+_LETTERS = re.compile(r"(?:[^\W\d_]|[\u0300-\u036f])+")
+_CASE_SHARE = 0.02  # of the words; names such as McDonald have capitals within too
 _DIRECTION_MARKS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode Standard Annex 9
 
 
@@ -120,17 +125,27 @@ def with_more(findings: Sequence[ValidationFinding], more: Iterable[ValidationFi
 
 def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckLimits = ClipCheckLimits(),
              progress: Callable[[int], None] = lambda done: None, verbalize: Callable[[str], str] = str,
-             folder: Path | None = None) -> tuple[Sequence[CheckedRow], ValidationReport]:
+             folder: Path | None = None, *,
+             remove_unspoken: bool = False) -> tuple[Sequence[CheckedRow], ValidationReport]:
     """Check every row; `UserError` if none is left. `progress` gets the number of entries that are done.
 
     `verbalize` applies text rules before the normaliser. The rows lie in an unnamed file in `folder`.
+    `remove_unspoken`: take what `data.unspoken_text` finds out of the texts.
     """
     reading = TextNormaliser(normaliser, verbalize)
     errors, warnings = findings_on_disk(), findings_on_disk()
-    found = 0
+    found, unspoken = 0, UnspokenSigns()
     valid = checked_rows_on_disk(folder)
     with DiskDict() as first_use, DiskDict() as recordings:  # by hash: where, and with which text; by path: where
-        for found, entry in enumerate(entries, start=1):
+        for entry in entries:
+            if isinstance(entry, SourceNote):
+                warnings.add(ValidationFinding("source", entry.where, entry.reason))
+                continue
+            found += 1
+            if isinstance(entry, SourceRow):
+                unspoken.add(entry.text, entry.where)
+                if remove_unspoken:
+                    entry = replace(entry, text=without_signs(entry.text))  # noqa: PLW2901
             if isinstance(entry, SkippedRow):
                 errors.add(ValidationFinding("skipped", entry.where, entry.reason))
             elif checked := _check(entry, reading, limits, errors, warnings, recordings):
@@ -144,7 +159,17 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
         raise UserError(_nothing_left(found, errors), (
             "Cut long recordings by their texts first: Long recordings on the Data tab, or python -m scripts.align."
             if long else "Fix the dataset; each reason names the file or line."))
-    return valid, _report(found, valid, reading, errors, warnings, limits)
+    report = _report(found, valid, reading, errors, warnings, limits)
+    return valid, report.with_warnings(_unspoken_findings(unspoken, found, removed=remove_unspoken))
+
+
+def _unspoken_findings(unspoken: UnspokenSigns, found: int, *, removed: bool) -> list[ValidationFinding]:
+    """One finding for each kind of sign, at its first place."""
+    advice = "removed" if removed else ("they would be learnt as speech. Remove them (--remove-unspoken), or correct the "
+                                        "texts if some are spoken")
+    return [ValidationFinding("unspoken text", unspoken.first[kind][0],
+                              f"{count} of {found} texts have {kind}, such as {unspoken.first[kind][1][:60]!r}: {advice}")
+            for kind, count in unspoken.counts.items()]
 
 
 def _note_duplicate(row: CheckedRow, first_use: str, errors: DiskList[ValidationFinding],
@@ -316,14 +341,57 @@ def _report(found: int, valid: Sequence[CheckedRow], reading: TextNormaliser, er
     characters: Counter[str] = Counter()
     lost: Counter[str] = Counter()
     duration_s = 0.0
+    mixed_case: Counter[str] = Counter()
     for row in valid:
         characters.update(row.normal)
+        mixed_case.update(_words_with_capitals_within(row.row.text))
         lost.update(dropped(reading.verbalize(row.row.text), reading.normaliser))
         duration_s += row.duration_s
     spoken = {character: count for character, count in characters.items() if character != " "}
     return ValidationReport(found, len(valid), round(duration_s, 3), dict(sorted(characters.items())),
                             dict(sorted(lost.items())),
-                            errors, with_more(warnings, _text_warnings(valid, spoken, limits)))
+                            errors, with_more(warnings, [*_text_warnings(valid, spoken, limits),
+                                                  *_spelling_warnings(valid, spoken, mixed_case)]))
+
+
+def _words_with_capitals_within(text: str) -> list[str]:
+    """Words such as `bON`, with a capital after a small letter; not `McDonald`, whose small letters come first alone."""
+    return [word for word in _LETTERS.findall(unicodedata.normalize("NFC", text))
+            if any(left.islower() and right.isupper() for left, right in pairwise(word))]
+
+
+def _spelling_warnings(valid: Sequence[CheckedRow], spoken: Mapping[str, int],
+                       mixed_case: Mapping[str, int]) -> list[ValidationFinding]:
+    """Several signs for one apostrophe, and capitals that are letters of their own."""
+    found = []
+    signs = [sign for sign in _APOSTROPHES if spoken.get(sign)]
+    if len(signs) > 1:
+        shown = ", ".join(f"{sign} (U+{ord(sign):04X}) {spoken[sign]} times" for sign in signs)
+        found.append(ValidationFinding("apostrophes", "", f"the texts have {len(signs)} signs that look like an "
+                                       f"apostrophe: {shown}. If they are one letter, spell them alike, in a text rule "
+                                       "or in the texts; each is learnt as a letter of its own"))
+    if not mixed_case:
+        return found
+    words, pairs, first = 0, Counter[str](), ""
+    lowered = {word.lower(): word for word in mixed_case}
+    for row in valid:
+        for word in _LETTERS.findall(unicodedata.normalize("NFC", row.row.text)):
+            words += 1
+            if word in mixed_case:
+                first = first or row.row.where
+            elif word.lower() in lowered and not word.isupper():
+                pairs[word.lower()] += 1
+    count = sum(mixed_case.values())
+    if not pairs and count < _CASE_SHARE * words:
+        return found
+    example = lowered[next(iter(pairs))] if pairs else next(iter(mixed_case))
+    kept = any(any(map(str.isupper, row.normal)) and any(map(str.islower, row.normal)) for row in valid)
+    if not kept:
+        merged = f"{example!r} is read as {example.lower()!r}"
+        found.append(ValidationFinding("case", first, f"{count} words have capitals within, such as {example!r}, as in "
+                                       f"orthographies whose capitals are letters of their own. {merged}: write such a "
+                                       "letter by a small one (in a text rule, such as N as ŋ) if case is spoken"))
+    return found
 
 
 def _nothing_left(found: int, errors: Sequence[ValidationFinding]) -> str:

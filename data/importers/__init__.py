@@ -22,6 +22,7 @@ from data.importers.rows import (
     Reread,
     SkippedRow,
     SourceEntry,
+    SourceNote,
     SourceRow,
     is_audio,
     is_film,
@@ -32,7 +33,7 @@ from data.importers.rows import (
 )
 
 __all__ = ["AUDIO_SUFFIXES", "FILM_SUFFIXES", "SOUND_SUFFIXES", "TABLE_NAMES", "WANTED", "ImportedSource",
-           "Reread", "SkippedRow", "SourceEntry", "SourceRow", "import_source", "is_audio", "is_film", "safe_id", "unused_id"]
+           "Reread", "SkippedRow", "SourceEntry", "SourceNote", "SourceRow", "import_source", "is_audio", "is_film", "safe_id", "unused_id"]
 
 _FIRST = 20  # entries whose texts are looked at
 

@@ -157,6 +157,11 @@ class SkippedRow:
     reason: str
 
 
+@dataclass(frozen=True)
+class SourceNote(SkippedRow):
+    """Something about a file, `reason`, that costs no row: a finding."""
+
+
 ParsedItem = ParsedUtterance | SkippedRow
 
 
