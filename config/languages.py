@@ -59,7 +59,7 @@ def code_of(language: str) -> str:
 
 
 def same_language(one: str, other: str) -> bool:
-    """Whether two codes or English names mean one language: `sw`, `swa`, `sw-KE` and `Swahili`, but not `sw` and `en`."""
+    """Whether two codes or English names mean one language, as `sw`, `swa`, `sw-KE` and `Swahili` do."""
     return _primary(one) == _primary(other)
 
 

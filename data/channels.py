@@ -1,4 +1,4 @@
-"""Which channels of a recording become its waveform, by measures of each: never a mean that cancels or buries the voice.
+"""Which channels of a recording become its waveform, by measures of each: never a mean that cancels the voice.
 
 `ChannelStatistics` sees the recording once, in blocks of any size. A constant offset is subtracted before anything else
 is measured.

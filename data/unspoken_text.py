@@ -16,14 +16,16 @@ _STARRED_KIND = "text in * *"
 _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("HTML entities", re.compile(r"&(?:[A-Za-z]{2,10}|#\d{1,6}|#[xX][0-9A-Fa-f]{1,5});")),
     ("tags in < >", re.compile(r"</?[A-Za-z|][^<>]{0,200}>|<\d[\d:.]*>")),
-    ("times", re.compile(rf"[\[(]?\s*(?:{_TIME}|\d{{1,2}}:\d{{2}}\.\d{{1,3}})\s*(?:-{{1,2}}>\s*(?:{_TIME}|[\d:.]+))?\s*[\])]?"
+    ("times", re.compile(rf"[\[(]?\s*(?:{_TIME}|\d{{1,2}}:\d{{2}}\.\d{{1,3}})\s*"
+                         rf"(?:-{{1,2}}>\s*(?:{_TIME}|[\d:.]+))?\s*[\])]?"
                          r"|[\[(]\d{1,3}:\d{2}[\])]|^\s*0\d?:\d{2}\s+(?=[^\W\d])")),
     ("text in [ ]", re.compile(r"\[[^\[\]]{1,200}\]|【[^【】]{1,200}】")),
     ("text in ( )", re.compile(r"\([^()]{1,200}\)|（[^（）]{1,200}）")),
     ("text in { }", re.compile(r"\{[^{}]{1,200}\}")),
     ("music signs", re.compile(r"[♪♫♬♩]")),
     (_STARRED_KIND, re.compile(r"(?<!\*)\*{1,2}([^*\s][^*]{0,200})\*{1,2}(?!\*)")),
-    ("signs for a new speaker", re.compile(r"(?:^|(?<=\s))(?:>{2,}|»{2,})\s*|^\s*[-–—]\s+(?=\S)|(?<=[.?!…]\s)[-–—]\s+(?=\S)")),
+    ("signs for a new speaker", re.compile(r"(?:^|(?<=\s))(?:>{2,}|»{2,})\s*|^\s*[-–—]\s+(?=\S)"
+                                           r"|(?<=[.?!…]\s)[-–—]\s+(?=\S)")),
 )
 LABEL = "a speaker's name before a colon"
 KINDS = (*(kind for kind, _ in _KINDS), LABEL)

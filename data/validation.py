@@ -145,7 +145,7 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
             if isinstance(entry, SourceRow):
                 unspoken.add(entry.text, entry.where)
                 if remove_unspoken:
-                    entry = replace(entry, text=without_signs(entry.text))  # noqa: PLW2901
+                    entry = replace(entry, text=without_signs(entry.text))
             if isinstance(entry, SkippedRow):
                 errors.add(ValidationFinding("skipped", entry.where, entry.reason))
             elif checked := _check(entry, reading, limits, errors, warnings, recordings):
@@ -165,11 +165,14 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
 
 def _unspoken_findings(unspoken: UnspokenSigns, found: int, *, removed: bool) -> list[ValidationFinding]:
     """One finding for each kind of sign, at its first place."""
-    advice = "removed" if removed else ("they would be learnt as speech. Remove them (--remove-unspoken), or correct the "
-                                        "texts if some are spoken")
-    return [ValidationFinding("unspoken text", unspoken.first[kind][0],
-                              f"{count} of {found} texts have {kind}, such as {unspoken.first[kind][1][:60]!r}: {advice}")
-            for kind, count in unspoken.counts.items()]
+    advice = "removed" if removed else ("they would be learnt as speech. Remove them (--remove-unspoken), or correct "
+                                        "the texts if some are spoken")
+    findings = []
+    for kind, count in unspoken.counts.items():
+        place, sign = unspoken.first[kind]
+        message = f"{count} of {found} texts have {kind}, such as {sign[:60]!r}: {advice}"
+        findings.append(ValidationFinding("unspoken text", place, message))
+    return findings
 
 
 def _note_duplicate(row: CheckedRow, first_use: str, errors: DiskList[ValidationFinding],
@@ -355,7 +358,7 @@ def _report(found: int, valid: Sequence[CheckedRow], reading: TextNormaliser, er
 
 
 def _words_with_capitals_within(text: str) -> list[str]:
-    """Words such as `bON`, with a capital after a small letter; not `McDonald`, whose small letters come first alone."""
+    """Words such as `bON`, with a capital after a small letter."""
     return [word for word in _LETTERS.findall(unicodedata.normalize("NFC", text))
             if any(left.islower() and right.isupper() for left, right in pairwise(word))]
 

@@ -237,8 +237,8 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
         parser.add_argument("--name", help="name of the run (default: verb and time)")
     if verb == "train":
         parser.add_argument("--no-certificate", action="store_true",
-                            help="end after the last step, also when resumed; python -m scripts.certify certifies the run "
-                                 "later")
+                            help="end after the last step, also when resumed; python -m scripts.certify certifies the "
+                                 "run later")
     if issubclass(model, TrainOptions):
         parser.add_argument("--preset", choices=("auto", *model_info.NAMES),
                             help="options for an amount of speech; auto chooses by the dataset's hours; --config and "

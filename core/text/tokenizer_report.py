@@ -114,8 +114,8 @@ def unused_pieces_warning(unused: int, added: int) -> str:
     """
     if unused <= max(_FEW_UNUSED, _UNUSED_SHARE * added):
         return ""
-    return (f"{unused} of {added} new pieces occur in no training text: their rows stay as they were initialised. Train "
-            "the pieces on this dataset's text, or choose fewer merges.")
+    return (f"{unused} of {added} new pieces occur in no training text: their rows stay as they were initialised. "
+            "Train the pieces on this dataset's text, or choose fewer merges.")
 
 
 def measure(base: FrontEnd, extended: FrontEnd, dataset: PreparedDataset, training: PieceTraining, probe_source: str,

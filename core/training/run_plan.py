@@ -23,7 +23,7 @@ from core.jobs.events import Plan
 from core.jobs.reporter import duration_text, memory_text, pluralize, size_text
 from core.library import model_info
 from core.text.tokenizer_report import unused_pieces_warning
-from core.training import memory_plan, parameter_groups
+from core.training import checkpoint, memory_plan, parameter_groups
 from core.training.memory_plan import MicrobatchPlan
 from core.training.trainer import Trainer
 
@@ -323,9 +323,11 @@ def _disk_warnings(trainer: Trainer, run_dir: Path, options: TrainOptions) -> It
 
 def check_first_checkpoint(trainer: Trainer, run_dir: Path) -> None:
     """`UserError` if the disk has no room for one checkpoint: before the first step, not after hours."""
-    one, free = checkpoint_bytes(trainer), shutil.disk_usage(run_dir).free
+    kept = sum(len(content) for one in trainer.tts.earlier_trainings for content in one.files.values())
+    one, free = checkpoint_bytes(trainer) + kept + checkpoint.OTHER_FILES, shutil.disk_usage(run_dir).free
     if free < one:
-        raise UserError(f"The first checkpoint needs about {size_text(one)}, and {size_text(free)} are free in {run_dir}.",
+        raise UserError(f"The first checkpoint needs about {size_text(one)}, and {size_text(free)} are free in "
+                        f"{run_dir}.",
                         "Free some space on that disk, then start again; or use another workspace (--workspace).")
 
 

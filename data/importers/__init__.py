@@ -33,7 +33,8 @@ from data.importers.rows import (
 )
 
 __all__ = ["AUDIO_SUFFIXES", "FILM_SUFFIXES", "SOUND_SUFFIXES", "TABLE_NAMES", "WANTED", "ImportedSource",
-           "Reread", "SkippedRow", "SourceEntry", "SourceNote", "SourceRow", "import_source", "is_audio", "is_film", "safe_id", "unused_id"]
+           "Reread", "SkippedRow", "SourceEntry", "SourceNote", "SourceRow", "import_source", "is_audio", "is_film",
+           "safe_id", "unused_id"]
 
 _FIRST = 20  # entries whose texts are looked at
 
@@ -58,7 +59,8 @@ def _import(source: Path, language: str, foreign: bool, title: str) -> ImportedS
 
     def read() -> Iterator[SourceEntry]:
         with reading(source, "Look at the file; if it is damaged, get it again."):
-            yield from resolve_rows(form.read(), RecordingLookup(folder, foreign=foreign, title=title), language)
+            lookup = RecordingLookup(folder, foreign=foreign, title=title)
+            yield from resolve_rows(form.read(), lookup, language)
 
     entries = Reread(read)
     first = list(islice(entries, _FIRST))

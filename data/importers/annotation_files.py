@@ -237,13 +237,13 @@ def _doubtful_segments(path: Path, segments: list[object]) -> Iterator[SourceNot
     silent = [number for number, segment in enumerate(known, 1)
               if isinstance(value := segment.get("no_speech_prob"), int | float) and value > _NO_SPEECH]
     if silent:
-        yield SourceNote(path.name, f"{len(silent)} of {len(known)} segments have a no_speech_prob above {_NO_SPEECH:g}, "
-                         f"the first is segment {silent[0]}: what they say may not be in the recording")
+        yield SourceNote(path.name, f"{len(silent)} of {len(known)} segments have a no_speech_prob above "
+                         f"{_NO_SPEECH:g}, the first is segment {silent[0]}: what they say may not be in the recording")
     texts = [str(segment.get("text", "")).strip() for segment in known]
     again = [number for number, (one, other) in enumerate(pairwise(texts), 2) if one and one == other]
     if again:
-        yield SourceNote(path.name, f"{len(again)} of {len(known)} segments repeat the text of the one before, the first "
-                         f"is segment {again[0]}: {texts[again[0] - 1][:60]!r}")
+        yield SourceNote(path.name, f"{len(again)} of {len(known)} segments repeat the text of the one before, the "
+                         f"first is segment {again[0]}: {texts[again[0] - 1][:60]!r}")
 
 
 def speaker_of(path: Path) -> str:

@@ -68,7 +68,7 @@ _KNOWN = {_bare(name): name for names in COLUMNS.values() for name in names}
 
 
 def column_names(given: Sequence[str]) -> list[str]:
-    """The names of a header as `COLUMNS` has them, as `speaker_id` for `speakerID` or `Speaker ID`; others in lower case.
+    """The names of a header as `COLUMNS` has them, as `speaker_id` for `Speaker ID`; others in lower case.
 
     Of two columns that mean the same name, the later one keeps its own.
     """

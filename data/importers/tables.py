@@ -179,7 +179,7 @@ def unused_notes(path: Path) -> list[str]:
 
 
 def has_quotes(head: str, delimiter: str) -> bool:
-    """Whether quotes enclose cells; with tabs and bars only if nearly all cells that begin with a quote end with one."""
+    """Whether quotes enclose cells; with tabs and bars if nearly all cells that begin with a quote end with one."""
     if delimiter in ",;":
         return True
     cells = [cell.strip("\r\n") for line in head.split("\n")[:-1] or [head] for cell in line.split(delimiter)]

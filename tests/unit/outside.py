@@ -1,4 +1,4 @@
-"""Inputs as people really have them, built here: speech of the demo in files whose headers, channels or tables are odd."""
+"""Inputs as people really have them: speech of the demo in files whose headers, channels or tables are odd."""
 
 from __future__ import annotations
 

@@ -118,7 +118,11 @@ def test_a_file_cut_at_any_byte_is_said_to_be_cut_off_or_refused(tmp_path: Path,
     try:
         sound = read_sound(path)
     except UserError as error:
-        assert "decode" in error.message or "could not be read" in error.message
+        reason = error.message
+    else:
+        reason = ""
+    assert reason == "" or "decode" in reason or "could not be read" in reason
+    if reason:
         return
     assert len(sound.waveform) / sound.facts.sample_rate == pytest.approx(sound.facts.duration_s)
     assert sound.facts.duration_s <= len(waveform) / RATE + 0.1

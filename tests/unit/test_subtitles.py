@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from data.importers.rows import ParsedUtterance, SkippedRow, SourceNote
 from data.importers.subtitles import read_subtitles
 
-LINES = st.lists(st.text(st.characters(categories=["Ll"]), min_size=1, max_size=12), min_size=3, max_size=8, unique=True)
+LINE = st.text(st.characters(categories=["Ll"]), min_size=1, max_size=12)
+LINES = st.lists(LINE, min_size=3, max_size=8, unique=True)
 
 
 def clock(seconds: float, mark: str) -> str:
@@ -46,7 +47,8 @@ def test_each_line_of_rolling_captions_is_read_once(tmp_path: Path, lines: list[
 
 @pytest.mark.parametrize("lines", [["no", "no", "yes", "yes"], ["a", "b", "b", "c", "c"]])
 def test_a_line_that_is_said_twice_stays(tmp_path: Path, lines: list[str]) -> None:
-    cues = "\n".join(f"{clock(2.0 * at, '.')} --> {clock(2.0 * at + 2, '.')}\n{line}\n" for at, line in enumerate(lines))
+    cues = "\n".join(f"{clock(2.0 * at, '.')} --> {clock(2.0 * at + 2, '.')}\n{line}\n"
+                     for at, line in enumerate(lines))
     (tmp_path / "a.vtt").write_text(f"WEBVTT\n\n{cues}", encoding="utf-8")
     items = list(read_subtitles(tmp_path / "a.vtt", "a.wav"))
     assert [item.text for item in items if isinstance(item, ParsedUtterance)] == lines

@@ -75,7 +75,8 @@ def test_label_is_the_only_kind_of_a_colon() -> None:
 
 
 def test_prepare_names_each_kind_once_and_removes_on_request(ready: Workspace, tmp_path: Path) -> None:
-    marked = ["[music] {0}", "SPEAKER_00: {0}", "(laughs) {0}", "<unk> {0}", "♪ {0} ♪", "{0} &amp;", "[music] {0}", "{0}"]
+    marked = ["[music] {0}", "SPEAKER_00: {0}", "(laughs) {0}", "<unk> {0}", "♪ {0} ♪", "{0} &amp;", "[music] {0}",
+              "{0}"]
     (tmp_path / "in").mkdir()
     for number in range(len(marked)):
         write(tmp_path / "in" / f"{number}.wav", speech(number), RATE)
