@@ -303,12 +303,24 @@ def _show(report: ValidationReport, reporter: Reporter) -> None:
     if report.errors:
         reporter.emit(WarningRaised(f"{len(report.errors)} of {report.found} rows are excluded."))
     for findings, effect in ((report.errors, "excluded"), (report.warnings, "kept")):
-        for finding in findings[:_SHOWN_FINDINGS]:
+        shown = _shown(findings)
+        for finding in shown:
             place = f"{finding.where}: " if finding.where else ""
             reporter.emit(WarningRaised(f"{place}{finding.message} ({finding.kind}; {effect})"))
-        if len(findings) > _SHOWN_FINDINGS:
-            reporter.emit(WarningRaised(f"... and {len(findings) - _SHOWN_FINDINGS} more {effect}, all in "
+        if len(findings) > len(shown):
+            reporter.emit(WarningRaised(f"... and {len(findings) - len(shown)} more {effect}, all in "
                                         f"{REPORT_FILE}."))
+
+
+def _shown(findings: Sequence[ValidationFinding]) -> list[ValidationFinding]:
+    """The first findings, and the first of each kind: ten doubtful paces hide no other kind."""
+    first = list(findings[:_SHOWN_FINDINGS])
+    if len(findings) > _SHOWN_FINDINGS:
+        of_kind: dict[str, ValidationFinding] = {}
+        for finding in findings:
+            of_kind.setdefault(finding.kind, finding)
+        first = [*dict.fromkeys([*of_kind.values(), *first])][:max(_SHOWN_FINDINGS, len(of_kind))]
+    return first
 
 
 def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips: Sequence[ManifestClip],

@@ -171,7 +171,7 @@ def _unspoken_findings(unspoken: UnspokenSigns, found: int, *, removed: bool) ->
     for kind, count in unspoken.counts.items():
         place, sign = unspoken.first[kind]
         message = f"{count} of {found} texts have {kind}, such as {sign[:60]!r}: {advice}"
-        findings.append(ValidationFinding("unspoken text", place, message))
+        findings.append(ValidationFinding(f"unspoken: {kind}", place, message))
     return findings
 
 

@@ -40,6 +40,7 @@ from data.importers import (
     Reread,
     SkippedRow,
     SourceEntry,
+    SourceNote,
     SourceRow,
     import_source,
     is_audio,
@@ -111,7 +112,8 @@ def read_rows(source: OpenSource, language: str, reporter: Reporter) -> Imported
 def count_rows(imported: ImportedSource) -> int:
     """How many entries there are; no film is opened."""
     entries = imported.entries
-    return sum(1 for _ in (entries.entries if isinstance(entries, _WithFilmSound) else entries))
+    listed = entries.entries if isinstance(entries, _WithFilmSound) else entries
+    return sum(not isinstance(entry, SourceNote) for entry in listed)
 
 
 def texts(imported: ImportedSource) -> Iterator[str]:

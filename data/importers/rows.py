@@ -214,7 +214,7 @@ class ImportedSource:
 
     @property
     def skipped(self) -> tuple[SkippedRow, ...]:
-        return tuple(entry for entry in self if isinstance(entry, SkippedRow))
+        return tuple(entry for entry in self if isinstance(entry, SkippedRow) and not isinstance(entry, SourceNote))
 
 
 def resolve_rows(found: Iterable[ParsedItem], lookup: RecordingLookup, language: str = "") -> Iterator[SourceEntry]:

@@ -19,7 +19,7 @@ SILENT_SYMBOLS = frozenset("|~^")  # category S, but never read aloud
 JOINERS = "\u200c\u200d"  # part of the spelling in Persian and Indic scripts, noise elsewhere
 _VIRAMAS = "\u094d\u09cd\u0a4d\u0acd\u0b4d\u0bcd\u0c4d\u0ccd\u0d4d\u0dca"
 _DOUBLED_JOINER = re.compile(f"([{JOINERS}])[{JOINERS}]+")
-_LOOSE_JOINER = re.compile(rf"(?<!\S)[{JOINERS}]|(?<![{_VIRAMAS}])[{JOINERS}](?!\S)")
+_LOOSE_JOINER = re.compile(rf"(?<![^\s.,?!'-])[{JOINERS}]|(?<![{_VIRAMAS}])[{JOINERS}](?![^\s.,?!'-])")
 QUOTED = re.compile(r"(?<!\w)'(.+?)'(?!\w)")
 LONE_APOSTROPHE = re.compile(r"(?<!\w)'+(?!\w)")
 _FOLD = {ord(character): "'" for character in APOSTROPHES}
@@ -79,7 +79,7 @@ def words(text: str, kind: ScriptKind) -> str:
     The Ethiopic word space U+1361 and the stops up to U+1368 are punctuation in Unicode.
     """
     text = QUOTED.sub(r"\1", lower_composed(text, kind))
-    text = "".join(_replacement(character, kind) for character in text)
+    text = _tidy_joiners("".join(_replacement(character, kind) for character in text))
     return _SPACES.sub(" ", LONE_APOSTROPHE.sub(" ", text)).strip()
 
 
@@ -92,7 +92,7 @@ def lower_composed(text: str, kind: ScriptKind) -> str:
     lower = (text.translate(_TURKIC_CAPITALS) if kind == "turkic" else text).lower().replace("i\u0307", "i")
     # U+02BB is a consonant in Hawaiian, and one of six spellings of the apostrophe of oʻ and gʻ in Uzbek.
     lower = lower.replace("\u02bb", "'") if kind in ("uzbek", "turkic") else lower
-    return _tidy_joiners(lower.translate(_FOLD))
+    return lower.translate(_FOLD)
 
 
 def _tidy_joiners(text: str) -> str:
@@ -132,7 +132,7 @@ def punctuated(text: str, kind: ScriptKind) -> str:
     text = _ELLIPSIS.sub(f",{_GAP}", _ETHIOPIC_STOP.sub("።", text) if kind == "ethiopic" else text)
     text = _NUMBER.sub(r"\1", text.translate(_MARKS))
     text = lower_composed(unicodedata.normalize("NFKC", text), kind)
-    text = " ".join("".join(_mark_replacement(character, kind) for character in text).split())
+    text = " ".join(_tidy_joiners("".join(_mark_replacement(character, kind) for character in text)).split())
     text = " ".join(LONE_APOSTROPHE.sub(" ", QUOTED.sub(r"\1", text)).split())
     text = _EDGE_DASH.sub(" ", _LOOSE_DASH.sub(", ", text))
     text = _RUN.sub(_one_mark, " ".join(text.split())).strip()

@@ -167,7 +167,7 @@ def test_names_in_archives_are_found_in_the_encoding_that_packed_them(tmp_path: 
     sounds(tmp_path, ["x.wav"])
     shown = name.encode(encoding).decode("cp437")  # without the flag for UTF-8, ZIP's names are shown so
     with zipfile.ZipFile(tmp_path / "v.zip", "w") as archive:
-        sound, table = (tmp_path / "x.wav").read_bytes(), f"audio,text\n{name},one\nb.wav,two\nabsent_b.wav,three\n"
+        sound, table = (tmp_path / "x.wav").read_bytes(), f"audio,text\n{name},one\nb.wav,two\nbb.wav,three\n"
         for inside, content in ((shown, sound), ("b.wav", sound), ("__MACOSX/._b.wav", b"resource fork"),
                                 (".hidden.wav", b""), ("metadata.csv", table.encode())):
             archive.writestr(inside, content)
@@ -178,7 +178,7 @@ def test_names_in_archives_are_found_in_the_encoding_that_packed_them(tmp_path: 
     assert [entry.text for entry in imported.rows] == ["one", "two"]
     assert imported.rows[0].id == Path(name).stem
     assert [entry.reason for entry in imported.skipped] == [
-        "the audio 'absent_b.wav' is not in v.zip; the nearest name there is 'b.wav'"]
+        "the audio 'bb.wav' is not in v.zip; the nearest name there is 'b.wav'"]
 
 
 def test_stems_that_are_equal_are_two_clips_and_one_row_twice_is_one(tmp_path: Path) -> None:
