@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 NAMES: Mapping[str, str] = {
     "am": "Amharic", "ar": "Arabic", "da": "Danish", "de": "German", "el": "Greek", "en": "English", "es": "Spanish",
@@ -56,6 +56,24 @@ def code_of(language: str) -> str:
         return wanted
     usual = next((code for code, known in NAMES.items() if known.lower() == wanted), "")
     return usual or next((code for code, entry in _registry().items() if entry.name.lower() == wanted), "")
+
+
+def same_language(one: str, other: str) -> bool:
+    """Whether two codes or English names mean one language, as `sw`, `swa`, `sw-KE` and `Swahili` do."""
+    return _primary(one) == _primary(other)
+
+
+@lru_cache(maxsize=1024)
+def _primary(language: str) -> str:
+    """The usual code of a language, without region and script, its macrolanguage for one of its parts."""
+    import langcodes  # on use: its tables take a tenth of a second
+
+    wanted = language.strip().replace("_", "-")
+    code = code_of(wanted) or code_of(wanted.partition("-")[0]) or wanted.lower()
+    try:
+        return langcodes.standardize_tag(code, macro=True).partition("-")[0].lower()
+    except ValueError:
+        return code
 
 
 def doubt(code: str) -> str:

@@ -338,6 +338,7 @@ class PrepareOptions(Options):
     add_to: NameOrNothing = Field("", title="Add to", description="An existing dataset: the new one has its clips and the clips of the source that it lacks. The existing one is unchanged. Clips in another language make a dataset of both, whose languages are trained in one run.")
     max_clips: int = Field(0, ge=0, le=_LARGEST, title="Max clips", description="Use only the first clips of the source; 0 uses all.")
     rules: NamesOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations before texts are checked; use those of the tokenizer. The dataset keeps the original texts.")
+    remove_unspoken: bool = Field(False, title="Remove unspoken text", description="Take out of the texts what is not spoken: sounds in brackets, tags, speaker labels, times. Without this they are reported and kept.")
     any_script: bool = Field(False, title="Accept any script", description="Import texts in a script that is unusual for the language, or with Latin, Greek and Cyrillic letters in one word, without asking.")
     licence: str = Field("", max_length=200, title="Licence", description="Licence of the recordings, such as `CC-BY-4.0`; shown with the dataset and with every export trained on it.")
     held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips held out from training where the source defines no split.")

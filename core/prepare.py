@@ -40,7 +40,7 @@ from core.sources.downloader import public_name
 from core.sources.source_preview import REPORT_FILE
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
-from data import augmentation, manifest
+from data import augmentation, manifest, sound_containers
 from data.acoustics import audio
 from data.augmentation import AudioVariant, AugmentationRecipe
 from data.clip_findings import AnalysedClip
@@ -52,8 +52,8 @@ from data.importers import SourceEntry, SourceRow, unused_id
 from data.manifest import TRAIN, ManifestClip, PreparedDataset
 from data.measures import measure
 from data.normalisers import Style, TextNormaliser, for_language
-from data.splits import Sides, assign, holds_out, note_one_recording, overlaps, with_sources
-from data.validation import CheckedRow, ValidationFinding, ValidationReport, checked_rows_on_disk, row_bytes, validate
+from data.splits import Sides, assign, holds_out, note_one_recording, overlaps, why_untrainable, with_sources
+from data.validation import CheckedRow, ValidationFinding, ValidationReport, checked_rows_on_disk, store_row, validate
 from models.base import Extractor, Features
 from models.registry import family
 
@@ -61,6 +61,9 @@ _SHOWN_FINDINGS = 10
 _BATCH_S, _BATCH_CLIPS = 120.0, 32  # most sound, in seconds with padding, and most clips that are extracted together
 _MEASURED_AT_ONCE = 64  # recordings
 _NONE: Mapping[str, str] = {}
+_SUFFIXES = {"wav": (".wav",), "flac": (".flac",), "ogg": (".ogg", ".opus", ".oga"), "mp3": (".mp3",),
+             "aiff": (".aiff", ".aif"), "au": (".au",), "caf": (".caf",), "w64": (".w64",)}
+"""Of clips, by the content of their file."""
 
 
 def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Result:
@@ -95,6 +98,9 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
                 f"in scope `full` can replay them and measure its drift by them (--replay-datasets {options.dataset}). "
                 "If they are in another language, prepare them under another name with its code."))
         dataset, state, report = import_dataset(options, front_end.style, workspace, reporter)
+        if is_new and (why := why_untrainable(dataset.clips)):
+            reporter.emit(WarningRaised(f"This dataset alone cannot be trained on: {why}. Add recordings (--add-to), "
+                                        "name the speakers right, or change the held-out share (--held-out)."))
 
     with stage(reporter, "features"):
         extractor = chosen.load_extractor(model_folder, compute.setup_device(options.device))
@@ -187,7 +193,7 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
         rows, splits, report = _check(gathered, options, reading, old, reporter)
         _show(report, reporter)
         made = (ManifestClip(row.row.id,
-                             f"audio/{row.row.id}{'.flac' if row.row.is_part else row.row.audio.suffix.lower()}",
+                             f"audio/{row.row.id}{_suffix(row)}",
                              row.row.text, options.language, split, row.duration_s, row.row.speaker, row.sha256)
                 for row, split in zip(rows, splits, strict=True))
         clips = manifest.clips_on_disk(gathered.made)
@@ -237,7 +243,8 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
             yield entry
 
     rows, report = validate(first(options.max_clips), reading.normaliser, progress=progress,
-                            verbalize=reading.verbalize, folder=gathered.made)
+                            verbalize=reading.verbalize, folder=gathered.made,
+                            remove_unspoken=options.remove_unspoken)
     notes = imported.notes
     if old is not None:
         rows, found, note = merge_rows(old, rows, public_name(options.source), gathered.made)
@@ -296,12 +303,24 @@ def _show(report: ValidationReport, reporter: Reporter) -> None:
     if report.errors:
         reporter.emit(WarningRaised(f"{len(report.errors)} of {report.found} rows are excluded."))
     for findings, effect in ((report.errors, "excluded"), (report.warnings, "kept")):
-        for finding in findings[:_SHOWN_FINDINGS]:
+        shown = _shown(findings)
+        for finding in shown:
             place = f"{finding.where}: " if finding.where else ""
             reporter.emit(WarningRaised(f"{place}{finding.message} ({finding.kind}; {effect})"))
-        if len(findings) > _SHOWN_FINDINGS:
-            reporter.emit(WarningRaised(f"... and {len(findings) - _SHOWN_FINDINGS} more {effect}, all in "
+        if len(findings) > len(shown):
+            reporter.emit(WarningRaised(f"... and {len(findings) - len(shown)} more {effect}, all in "
                                         f"{REPORT_FILE}."))
+
+
+def _shown(findings: Sequence[ValidationFinding]) -> list[ValidationFinding]:
+    """The first findings, and the first of each kind: ten doubtful paces hide no other kind."""
+    first = list(findings[:_SHOWN_FINDINGS])
+    if len(findings) > _SHOWN_FINDINGS:
+        of_kind: dict[str, ValidationFinding] = {}
+        for finding in findings:
+            of_kind.setdefault(finding.kind, finding)
+        first = [*dict.fromkeys([*of_kind.values(), *first])][:max(_SHOWN_FINDINGS, len(of_kind))]
+    return first
 
 
 def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips: Sequence[ManifestClip],
@@ -350,11 +369,22 @@ def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips
     return manifest.load(target), "written"
 
 
+def _suffix(row: CheckedRow) -> str:
+    """The suffix of a clip in the dataset, by what the file is."""
+    if row.row.is_part or row.is_rewritten:
+        return ".flac"
+    kind = sound_containers.content_of(row.row.audio)
+    given = row.row.audio.suffix.lower()
+    return given if given in _SUFFIXES.get(kind, (given,)) else _SUFFIXES[kind][0]
+
+
 def _copy_audio(clips: Iterable[ManifestClip], rows: Sequence[CheckedRow], folder: Path) -> None:
     for clip, row in zip(clips, rows, strict=True):
         target = folder / clip.audio
-        if row.row.is_part:
-            target.write_bytes(row_bytes(row.row)[0])
+        if row.row.is_part or row.is_rewritten:
+            stored = store_row(row.row)
+            assert stored is not None
+            target.write_bytes(stored.content)
         else:
             shutil.copyfile(row.row.audio, target)
         with open(target, "rb") as file:

@@ -18,7 +18,7 @@ from core.library import model_info
 from core.model.loading import load_front_end
 from core.text import text_rules
 from core.text.pieces import Pieces, import_pieces, train_pieces, with_all_characters
-from core.text.tokenizer_report import PieceTraining, TokenizerReport, measure
+from core.text.tokenizer_report import PieceTraining, TokenizerReport, measure, unused_pieces_warning
 from core.workspace import Workspace, resolve_inside
 from data import manifest, normalisers
 from data.durable_files import atomic_directory
@@ -114,6 +114,7 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
     return {
         "tokenizer": options.tokenizer, "state": state, "language": report.language,
         "size": report.size, "base_size": report.prefix_size, "tokens_added": report.tokens_added,
+        "pieces_added": report.pieces_added, "pieces_unused": len(report.pieces_unused),
         "characters": report.characters, "characters_covered": report.characters_covered,
         "unknown_rate_before": round(report.unknown_rate_before, 4), "unknown_rate": report.unknown_rate,
         "tokens_per_character_before": round(report.tokens_per_character_before, 4),
@@ -160,6 +161,8 @@ def _show(report: TokenizerReport, base: FrontEnd, dataset: PreparedDataset, rep
             f"{len(report.characters_held_out_only)} characters occur in held-out text only, so their rows will not "
             f"be trained: {name_characters(report.characters_held_out_only)}."
         ))
+    if warning := unused_pieces_warning(len(report.pieces_unused), report.pieces_added):
+        reporter.emit(WarningRaised(warning))
     if report.merges_learned < report.merges_asked:
         reporter.emit(WarningRaised(f"The text gave {report.merges_learned} of the {report.merges_asked} merges asked "
                                     f"for."))

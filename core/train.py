@@ -91,6 +91,8 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
             _write_environment(reporter.directory, device, str(training_run.trainer.precision))
 
     trainer = training_run.trainer
+    if trainer.step == 0 and max_clips is None:
+        group.run_on_rank0(lambda: run_plan.check_first_checkpoint(trainer, reporter.directory))
     if trainer.step and (trainer.finished or training_run.early_stopped()):
         return training_run, Estimate(trainer.microbatch_plan, None, None)
     with stage(reporter, "memory plan"):

@@ -1,4 +1,4 @@
-"""The audio track of videos, and of formats that libsndfile does not read (M4A, AAC, AMR, WMA), extracted by ffmpeg.
+"""The audio track of videos, and of what libsndfile does not read to its end: M4A, AAC, AMR, WMA, chained OGG.
 
 ffmpeg runs without a shell, reads only files, and only as the containers in `_CONTAINERS`: a disguised playlist cannot
 make it open something else.
@@ -15,7 +15,8 @@ from pathlib import Path
 from config.errors import UserError
 from data.durable_files import atomic_path
 
-_CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,asf,aac,amr,flv"
+_CONTAINERS = ("mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,asf,aac,amr,flv,mp3,ogg,flac,wav,w64,aiff,au,"
+               "caf")
 _POLL_S = 0.1
 _LONGEST_S = 4 * 3600.0
 INSTALL = "Install ffmpeg (apt install ffmpeg, brew install ffmpeg, winget install ffmpeg), then import again."
@@ -27,7 +28,7 @@ def ffmpeg_path() -> str | None:
 
 
 def extract_audio(path: Path, target: Path, check: Callable[[], None] = lambda: None) -> None:
-    """Write the first audio track of `path` to the FLAC file `target`: mono, 16 bits, at its own rate.
+    """Write the first audio track of `path` to the FLAC file `target`: 16 bits, with its own rate and channels.
 
     `check` is called while ffmpeg runs and may raise to end it. `UserError` for a file that ffmpeg cannot read.
     """
@@ -38,7 +39,7 @@ def extract_audio(path: Path, target: Path, check: Callable[[], None] = lambda: 
         command = [
             program, "-nostdin", "-v", "error", "-y", "-protocol_whitelist", "file", "-format_whitelist", _CONTAINERS,
             "-i", f"file:{path}", "-map", "0:a:0", "-map_metadata", "-1", "-flags", "+bitexact", "-fflags", "+bitexact",
-            "-ac", "1", "-sample_fmt", "s16", "-c:a", "flac", "-f", "flac", f"file:{temporary}",
+            "-sample_fmt", "s16", "-c:a", "flac", "-f", "flac", f"file:{temporary}",
         ]
         if fault := _run(command, check):
             raise UserError(f"ffmpeg could not take the sound out of {path.name}: {fault}.",

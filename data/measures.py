@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Samples = NDArray[np.float32]
 Powers = NDArray[np.float64]
 
-VERSION = 3  # of the measures, and so of the cache
+VERSION = 4  # of the measures, and so of the cache
 NO_NOISE_DB = 100.0  # signal-to-noise ratio where pauses are digital silence
 OUTLINE_PARTS = 120
 PEAK_CEILING = 10 ** (-1 / 20)  # of full scale, -1 dB (EBU R 128): gain never goes beyond it
@@ -64,6 +64,7 @@ class Measures:
 
 def measure(waveform: Samples, sample_rate: int) -> Measures:
     """All measures of (S,), S > 0."""
+    waveform = waveform - waveform.mean(dtype=np.float64).astype(np.float32)  # a constant offset is not sound
     powers = frame_powers(waveform, sample_rate)
     start_s, end_s = silence_at_ends(waveform, sample_rate, powers)
     lufs, snr = integrated_loudness(waveform, sample_rate), signal_to_noise(powers)

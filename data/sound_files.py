@@ -1,77 +1,368 @@
 """Sound files as numpy: read, cut, repaired, resampled and written by soundfile and soxr. Never loads torch.
 
-A long recording is read in order in blocks and never sought in, since not every compressed file can be sought to the
-sample; memory does not grow with its length. A file that is not audio raises `UserError` naming it.
+The duration of a file is what decodes, not what its header says; what libsndfile does not read to the end is decoded by
+ffmpeg. A long recording is read in order in blocks and never sought in, since not every compressed file can be sought
+to the sample; memory does not grow with its length. A file that is not audio raises `UserError` naming it.
 """
 
 from __future__ import annotations
 
 import io
+import math
+import os
+import sys
+import tempfile
+import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
 import soundfile
 import soxr
 
 from config.errors import UserError
+from data import ffmpeg_audio, sound_containers
+from data.channels import OFFSET_LIMIT, ChannelStatistics, Downmix, Mix
 from data.measures import Measures, Samples, gain_to, integrated_loudness
+from data.sound_containers import ContainerFacts
 
 VOICE_RATE = 16000  # Hz: of the copy of a recording in which voices are detected, and of its noise
 _BLOCK_S = 20.0
 _CUT_AS = {"PCM_S8": "int16", "PCM_U8": "int16", "PCM_16": "int16", "PCM_24": "int32", "PCM_32": "int32"}
+_ROUNDING_S = 2.0  # that a last part may end behind its recording: subtitles stay for a while
+_APART, _APART_S = 0.01, 0.15  # share and seconds by which two durations may differ; an MP3's encoder adds up to 0.1 s
+_DEEP = ("PCM_24", "PCM_32", "FLOAT", "DOUBLE")
+
+
+@dataclass(frozen=True)
+class SoundFinding:
+    """What is unusual about a recording; `kind` is a short word for grouping."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True)
+class SoundFacts:
+    """A recording as it decodes."""
+
+    sample_rate: int  # Hz
+    channels: int
+    duration_s: float
+    downmix: Downmix
+    subtype: str  # libsndfile's, such as "PCM_16"
+    stated_s: float | None = None  # by the header
+    cut_off: bool = False
+    by_ffmpeg: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether any program reads the same waveform from the file: the mean of its channels, from start to end."""
+        return self.downmix.is_plain and not self.by_ffmpeg
+
+    def findings(self) -> list[SoundFinding]:
+        """What a user should know of it."""
+        found, mix = list[SoundFinding](), self.downmix
+        one, other = (channel + 1 for channel in mix.between)
+        used = 1 + int(np.argmax(mix.weights))
+        if self.cut_off:
+            stated = f", and its header states {self.stated_s:.1f} s" if self.stated_s else ""
+            found.append(SoundFinding("cut off", f"the file is cut off: {self.duration_s:.1f} s decode{stated}"))
+        elif self.stated_s is not None and _differ(self.stated_s, self.duration_s):
+            found.append(SoundFinding("length", f"its header states {self.stated_s:.1f} s, and {self.duration_s:.1f} s "
+                                      "decode; all of it is read"))
+        if abs(mix.largest_offset) > OFFSET_LIMIT:
+            found.append(SoundFinding("offset", f"it has a constant offset (DC) of {mix.largest_offset:.1%} of full "
+                                      "scale, which is subtracted"))
+        if mix.mix is Mix.INVERTED:
+            found.append(SoundFinding("channels", f"channels {one} and {other} cancel each other (correlation "
+                                      f"{mix.correlation:.2f}); channel {used} is used"))
+        elif mix.mix is Mix.OUT_OF_PHASE:
+            found.append(SoundFinding("channels", f"channels {one} and {other} are out of phase (correlation "
+                                      f"{mix.correlation:.2f}); channel {used} is used"))
+        elif mix.mix is Mix.DIFFERENT:
+            found.append(SoundFinding("channels", f"channels {one} and {other} hold different sound (correlation "
+                                      f"{mix.correlation:.2f}), such as two speakers; they are mixed. Give each "
+                                      "channel as a file with its own text"))
+        return found
+
+
+@dataclass(frozen=True)
+class Sound:
+    """A whole recording: waveform (S,) float32 in [-1, 1], of which `facts` tell how it was made."""
+
+    waveform: np.ndarray
+    facts: SoundFacts
+
+
+def _differ(one_s: float, other_s: float) -> bool:
+    return abs(one_s - other_s) > max(_APART_S, _APART * max(one_s, other_s))
 
 
 def read_samples(path: str | Path | BinaryIO, name: str | Path = "") -> tuple[np.ndarray, int]:
     """A sound file as mono waveform (S,) float32 in [-1, 1], and its sample rate in Hz; `name` is for an open file."""
-    source, name = (str(path), path) if isinstance(path, str | Path) else (path, name)
+    if isinstance(path, str | Path):
+        sound = read_sound(Path(path))
+        return sound.waveform, sound.facts.sample_rate
     try:
-        samples, rate = soundfile.read(source, dtype="float32", always_2d=True)
+        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, OSError) as error:
         raise _unreadable(name, error) from error
     if samples.shape[0] == 0:
-        raise UserError(f"{name} holds no samples.", "Remove the clip or record it again.")
+        raise _no_samples(name)
     _require_finite(samples, name, 0, rate)
-    return samples.mean(axis=1), rate
+    statistics = ChannelStatistics(samples.shape[1], rate)
+    statistics.add(samples)
+    return statistics.downmix().apply(samples), rate
+
+
+def read_sound(path: Path, longest_s: float = math.inf) -> Sound:
+    """The recording at `path`, or its first `longest_s` seconds; its facts are those of all of it.
+
+    What libsndfile does not read to its end is decoded by ffmpeg. `UserError` for a file that is not sound, or of which
+    only a part can be decoded.
+    """
+    kept = list[np.ndarray]()
+    facts = _survey(path, kept, longest_s)
+    if not kept:
+        raise _no_samples(path)
+    with _facts_lock:
+        _facts[_stamp(path)] = facts
+    samples = np.concatenate(kept) if len(kept) > 1 else kept[0]
+    if longest_s < math.inf:
+        samples = samples[:round(longest_s * facts.sample_rate)]
+    _require_finite(samples, path, 0, facts.sample_rate)
+    return Sound(facts.downmix.apply(samples), facts)
+
+
+def examine(path: Path) -> SoundFacts:
+    """The facts of the recording at `path`, which is decoded once from start to end."""
+    stamp = _stamp(path)
+    with _facts_lock:
+        known = _facts.get(stamp)
+    if known is None:
+        known = _survey(path, None, 0.0)
+        with _facts_lock:
+            while len(_facts) >= _MOST_FACTS:
+                del _facts[next(iter(_facts))]
+            _facts[stamp] = known
+    return known
+
+
+_MOST_FACTS = 256
+_facts: dict[tuple[str, int, int], SoundFacts] = {}
+_facts_lock = threading.Lock()
+
+
+def _stamp(path: Path) -> tuple[str, int, int]:
+    """Tells a file's content from another one's."""
+    try:
+        state = path.stat()
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+    return str(path), state.st_mtime_ns, state.st_size
+
+
+def _survey(path: Path, kept: list[np.ndarray] | None, longest_s: float) -> SoundFacts:
+    """Decode all of a recording; its first blocks (S, channels) are appended to `kept`."""
+    _stamp(path)
+    try:
+        container = sound_containers.inspect(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    fault: UserError | None = None
+    facts = None
+    if not _needs_ffmpeg(path, container):
+        try:
+            facts = _decode(path, path, container, kept, longest_s)
+        except UserError as error:
+            fault = error
+            if kept is not None:
+                kept.clear()
+    # The file holds more sound than libsndfile decoded, by its frames or by its header.
+    whole_s = container.present_s if container.present_s is not None else container.stated_s
+    is_short = facts is None or (whole_s is not None and facts.duration_s < whole_s and _differ(facts.duration_s,
+                                                                                               whole_s))
+    if not is_short:
+        assert facts is not None
+        return facts
+    if container.kind not in sound_containers.SOUND_KINDS | sound_containers.FILM_KINDS:
+        raise fault or _unreadable(path, ValueError("its format is not known"))
+    if ffmpeg_audio.ffmpeg_path() is None:
+        raise fault if fault is not None and whole_s is None else _partly_read(path, facts, container)
+    try:
+        decoded = _decoded(path)
+        if kept is not None:
+            kept.clear()
+        facts = replace(_decode(decoded, path, container, kept, longest_s), by_ffmpeg=True)
+    except UserError as error:
+        raise fault or error from error
+    if container.present_s is not None and facts.duration_s < container.present_s and _differ(
+            facts.duration_s, container.present_s):
+        raise _partly_read(path, facts, container)
+    if container.stated_s is not None and facts.duration_s < container.stated_s and _differ(
+            facts.duration_s, container.stated_s):
+        facts = replace(facts, cut_off=True)
+    return facts
+
+
+def _needs_ffmpeg(path: Path, container: ContainerFacts) -> bool:
+    """Whether libsndfile is not even tried: it would stop early, or not begin."""
+    if container.kind in sound_containers.FILM_KINDS:
+        return True
+    if container.kind == "mp3" and container.present_s is not None and ffmpeg_audio.ffmpeg_path() is not None:
+        if not container.is_exact:
+            return True
+        # Without a header, libsndfile estimates the length from the first frame and reads no further.
+        with _opened(path) as file:
+            return file.frames / file.samplerate < container.present_s - _APART_S
+    return container.chained and container.kind != "wav" and ffmpeg_audio.ffmpeg_path() is not None
+
+
+def _decode(source: Path, name: Path, container: ContainerFacts, kept: list[np.ndarray] | None,
+            longest_s: float) -> SoundFacts:
+    """The facts of `source`, which is the recording `name` or its copy decoded by ffmpeg."""
+    with _opened(source, name) as file:
+        rate, statistics = file.samplerate, ChannelStatistics(file.channels, file.samplerate)
+        for block in _raw_blocks(file, _BLOCK_S):
+            if kept is not None and statistics.samples < longest_s * rate:
+                kept.append(block)
+            # A part of the file may be good; who reads the others refuses what is not finite.
+            statistics.add(block if np.isfinite(block).all() else np.nan_to_num(block, posinf=0.0, neginf=0.0))
+        subtype = file.subtype
+    duration_s = statistics.samples / rate
+    return SoundFacts(rate, statistics.channels, duration_s, statistics.downmix(), subtype, container.stated_s,
+                      container.cut_off)
+
+
+def _raw_blocks(file: soundfile.SoundFile, block_s: float) -> Iterator[np.ndarray]:
+    """Blocks (S, channels) float32 to the end of an open file."""
+    frames = max(1, round(block_s * file.samplerate))
+    while len(block := file.read(frames, dtype="float32", always_2d=True)):
+        yield block
+
+
+@contextmanager
+def _opened(path: str | Path, name: str | Path = "") -> Iterator[soundfile.SoundFile]:
+    """An open sound file; errors of libsndfile are `UserError` and name `name`, or `path`."""
+    try:
+        is_wrong = sound_containers.content_of(Path(path)) == "mp3" and not sound_containers.inspect(
+            Path(path)).is_exact
+        with _QuietFile(str(path)) if is_wrong else soundfile.SoundFile(str(path)) as file:
+            yield file
+    except (soundfile.SoundFileError, OSError, UnicodeError) as error:  # UnicodeError: a name that is not UTF-8
+        raise _unreadable(name or path, error) from error
+
+
+_decoded_files: dict[tuple[str, int, int], IO[bytes]] = {}
+_MOST_DECODED = 3
+_decoded_lock = threading.Lock()
+
+
+def _decoded(path: Path) -> Path:
+    """A copy of the recording, decoded by ffmpeg to a temporary FLAC file that lives with this process."""
+    stamp = _stamp(path)
+    with _decoded_lock:
+        if stamp not in _decoded_files:
+            # A generator may still read the oldest: its open file stays readable.
+            while len(_decoded_files) >= _MOST_DECODED:
+                _decoded_files.pop(next(iter(_decoded_files))).close()
+            file = cast("IO[bytes]", tempfile.NamedTemporaryFile(suffix=".flac"))  # noqa: SIM115  closed when evicted
+            ffmpeg_audio.extract_audio(path, Path(file.name))
+            _decoded_files[stamp] = file
+        return Path(_decoded_files[stamp].name)
+
+
+def _readable(path: Path, facts: SoundFacts) -> Path:
+    """The file that libsndfile reads to its end."""
+    return _decoded(path) if facts.by_ffmpeg else path
+
+
+_quiet_lock = threading.RLock()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the lines that libmpg123 itself writes to stderr from the terminal.
+
+    Lines of other threads are lost meanwhile, so this is only for MP3 files whose header is wrong.
+    """
+    with _quiet_lock:
+        sys.stderr.flush()
+        saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 2)
+        try:
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            os.close(null)
+
+
+class _QuietFile(soundfile.SoundFile):
+    """An MP3 file whose header is wrong."""
+
+    def __init__(self, path: str) -> None:
+        with _quiet():
+            super().__init__(path)
+
+    def read(self, *arguments: Any, **options: Any) -> np.ndarray:
+        with _quiet():
+            return cast("np.ndarray", super().read(*arguments, **options))
 
 
 def file_duration(path: str | Path) -> float:
-    """Duration of a sound file in seconds, by its header."""
-    return duration_and_rate(path)[0]
+    """Duration of a sound file in seconds, as it decodes."""
+    return examine(Path(path)).duration_s
 
 
-_ROUNDING_S = 2.0  # that a last part may end behind its recording: subtitles stay for a while
+def duration_and_rate(path: str | Path) -> tuple[float, int]:
+    """Duration in seconds, as it decodes, and sample rate in Hz."""
+    facts = examine(Path(path))
+    return facts.duration_s, facts.sample_rate
 
 
 def cut_to_flac(path: str | Path, begin_s: float, end_s: float | None) -> tuple[bytes, int]:
     """The part of a sound file from `begin_s` to `end_s` (None: its end), as the bytes of a FLAC file.
 
-    Rate and channels stay, and 16 bits a sample if the file has no more: the same part always has the same bytes. The
-    second value is how many samples were above full scale, which FLAC cannot hold, and were cut to it.
+    The rate stays, and so do the channels if their mean is the waveform, and 16 bits a sample if the file has no more:
+    the same part always has the same bytes. The second value is how many samples were above full scale, which FLAC
+    cannot hold, and were cut to it.
     """
-    try:
-        with soundfile.SoundFile(str(path)) as file:
-            begin = round(begin_s * file.samplerate)
-            end = file.frames if end_s is None else min(file.frames, round(end_s * file.samplerate))
-            lasts = file.frames / file.samplerate
-            if begin >= end or (end_s is not None and end_s > lasts + _ROUNDING_S):
-                which = f"begins at {begin_s:g}" if begin >= end else f"ends at {end_s:g}"
-                raise UserError(f"The part {which} s, and {path} lasts {lasts:.1f} s.",
-                                "Check that the times belong to this recording, and that they are seconds.")
-            file.seek(begin)
-            samples = file.read(end - begin, dtype=_CUT_AS.get(file.subtype, "float32"), always_2d=True)
-            above = 0
-            if samples.dtype == np.float32:
-                _require_finite(samples, path, begin, file.samplerate)
-                above = int((np.abs(samples) > 1).sum())
-            made = io.BytesIO()
-            subtype = "PCM_24" if file.subtype in ("PCM_24", "PCM_32", "FLOAT", "DOUBLE") else "PCM_16"
-            soundfile.write(made, samples, file.samplerate, format="FLAC", subtype=subtype)
-    except (soundfile.SoundFileError, OSError) as error:
-        raise _unreadable(path, error) from error
-    return made.getvalue(), above
+    facts = examine(Path(path))
+    with _opened(_readable(Path(path), facts), path) as file:
+        rate, length = file.samplerate, round(facts.duration_s * file.samplerate)
+        begin = round(begin_s * rate)
+        end = length if end_s is None else min(length, round(end_s * rate))
+        if begin >= end or (end_s is not None and end_s > facts.duration_s + _ROUNDING_S):
+            which = f"begins at {begin_s:g}" if begin >= end else f"ends at {end_s:g}"
+            raise UserError(f"The part {which} s, and {path} lasts {facts.duration_s:.1f} s.",
+                            "Check that the times belong to this recording, and that they are seconds.")
+        file.seek(begin)
+        exact = _CUT_AS.get(file.subtype, "float32") if facts.downmix.is_plain else "float32"
+        samples = file.read(end - begin, dtype=exact, always_2d=True)
+        subtype = file.subtype
+    if samples.dtype == np.float32:
+        _require_finite(samples, path, begin, rate)
+    if not facts.downmix.is_plain:
+        samples = facts.downmix.apply(samples)
+    return _flac_bytes(samples, rate, subtype)
+
+
+def _flac_bytes(samples: np.ndarray, rate: int, subtype: str) -> tuple[bytes, int]:
+    """Samples as the bytes of a FLAC file, and how many of them were above full scale."""
+    above = int((np.abs(samples) > 1).sum()) if samples.dtype == np.float32 else 0
+    target = io.BytesIO()
+    soundfile.write(target, samples, rate, format="FLAC", subtype="PCM_24" if subtype in _DEEP else "PCM_16")
+    return target.getvalue(), above
+
+
+def to_flac(sound: Sound) -> tuple[bytes, int]:
+    """A recording as the bytes of a mono FLAC file, and how many samples were above full scale and cut to it."""
+    return _flac_bytes(sound.waveform, sound.facts.sample_rate, sound.facts.subtype)
 
 
 def _require_finite(samples: np.ndarray, name: str | Path, start: int, rate: int) -> None:
@@ -82,8 +373,24 @@ def _require_finite(samples: np.ndarray, name: str | Path, start: int, rate: int
                         "Record or convert it again.")
 
 
+def _no_samples(name: str | Path) -> UserError:
+    return UserError(f"{name} holds no samples.", "Remove the clip or record it again.")
+
+
+def _partly_read(path: Path, facts: SoundFacts | None, container: ContainerFacts) -> UserError:
+    """The refusal of a file of which only a part decodes."""
+    whole_s = container.present_s if container.present_s is not None else container.stated_s
+    decoded_s = 0.0 if facts is None else facts.duration_s
+    hint = ("Convert it again from its source." if ffmpeg_audio.ffmpeg_path() is not None
+            else f"{ffmpeg_audio.INSTALL.removesuffix(', then import again.')}, which reads such files.")
+    return UserError(f"{path} holds {whole_s or 0:.1f} s of sound, and only {decoded_s:.1f} s of it decode.", hint)
+
+
 def _unreadable(path: str | Path, error: Exception) -> UserError:
-    reason = getattr(error, "error_string", "") or str(error)  # of libsndfile, without the file's name again
+    if isinstance(path, Path) and (words := sound_containers.not_sound(path)):
+        return UserError(f"{path} could not be read as audio: it is {words}.",
+                         "Give the recording itself, as a WAV, FLAC, OGG, Opus or MP3 file.")
+    reason = getattr(error, "error_string", "") or getattr(error, "strerror", "") or str(error)  # without a path
     return UserError(
         f"{path} could not be read as audio: {reason.rstrip('.')}.",
         "Give a WAV, FLAC, OGG, Opus or MP3 file; convert others with ffmpeg.",
@@ -97,30 +404,20 @@ def encode_flac(waveform: np.ndarray, sample_rate: int) -> bytes:
     return target.getvalue()
 
 
-def duration_and_rate(path: str | Path) -> tuple[float, int]:
-    """Duration in seconds and sample rate in Hz, by the header."""
-    try:
-        info = soundfile.info(str(path))
-    except (soundfile.SoundFileError, OSError, UnicodeError) as error:  # UnicodeError: a name that is not UTF-8
-        raise _unreadable(path, error) from error
-    return float(info.duration), int(info.samplerate)
-
-
 def read_blocks(path: Path, block_s: float = _BLOCK_S) -> Iterator[np.ndarray]:
     """A recording in order as mono blocks (S,) float32 at its own rate."""
-    try:
-        with soundfile.SoundFile(str(path)) as file:
-            frames = max(1, round(block_s * file.samplerate))
-            while len(block := file.read(frames, dtype="float32", always_2d=True)):
-                _require_finite(block, path, file.tell() - len(block), file.samplerate)
-                yield block.mean(axis=1)
-    except (soundfile.SoundFileError, OSError, UnicodeError) as error:
-        raise _unreadable(path, error) from error
+    facts = examine(path)
+    with _opened(_readable(path, facts), path) as file:
+        done = 0
+        for block in _raw_blocks(file, block_s):
+            _require_finite(block, path, done, file.samplerate)
+            done += len(block)
+            yield facts.downmix.apply(block)
 
 
 def read_resampled(path: Path, rate: int, block_s: float = _BLOCK_S) -> Iterator[np.ndarray]:
     """A recording in order as mono blocks (S,) float32 at `rate` Hz."""
-    _, own = duration_and_rate(path)
+    own = examine(path).sample_rate
     if own == rate:
         yield from read_blocks(path, block_s)
         return
@@ -132,7 +429,7 @@ def read_resampled(path: Path, rate: int, block_s: float = _BLOCK_S) -> Iterator
 
 def read_spans(path: Path, spans: Sequence[tuple[float, float]]) -> Iterator[np.ndarray]:
     """The waveforms (S,) of spans of a recording in seconds, in order and not overlapping, at its own rate."""
-    _, rate = duration_and_rate(path)
+    rate = examine(path).sample_rate
     wanted = [(round(begin * rate), round(end * rate)) for begin, end in spans]
     held, start, number = list[np.ndarray](), 0, 0
     for block in read_blocks(path):
@@ -147,7 +444,7 @@ def read_spans(path: Path, spans: Sequence[tuple[float, float]]) -> Iterator[np.
             start += len(held.pop(0))
         if number == len(wanted):
             return
-    if number < len(wanted) and held:  # the header promised more, or the last span ends with the recording
+    if number < len(wanted) and held:  # the last span ends with the recording
         yield np.concatenate(held)[max(0, wanted[number][0] - start):]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -99,6 +100,22 @@ def assign(rows: Sequence[CheckedRow], held_out: float, seed: int, *, by_speaker
                 if named else "Choose a smaller held-out share, or add recordings of other sentences.")
         raise UserError(f"All {len(rows)} clips are held out, none is left to train on.", hint)
     return tuple(splits)
+
+
+def why_untrainable(clips: Iterable[ManifestClip]) -> str:
+    """Why no model can be trained on a dataset, as half a sentence; empty if one can be."""
+    train, held_out, speakers = 0, 0, Counter[str]()
+    for clip in clips:
+        if clip.split == TRAIN:
+            train += 1
+            speakers[clip.speaker] += 1
+        else:
+            held_out += 1
+    if not any(count > 1 for count in speakers.values()):
+        clips_of = f"{train} training clip{'s' * (train != 1)} of {len(speakers)} speaker{'s' * (len(speakers) != 1)}"
+        return (f"it has {clips_of} and {held_out} held out, and no speaker has two training clips: a clip is prompted "
+                "by another one of its speaker")
+    return "" if held_out else "no clip is held out, so no checkpoint could be evaluated"
 
 
 def holds_out(rows: Sequence[CheckedRow]) -> bool:

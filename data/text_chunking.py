@@ -42,6 +42,8 @@ _CLOSING = "\"'»”’›)]}」』】）》〉］"
 _PHRASE_END = re.compile(rf"[{re.escape(_MARKS)}]+|[{re.escape(_SPACED_MARKS)}!?…؟]+[{re.escape(_CLOSING)}]*(?=\s)")
 _WORD_END = re.compile(r"\s+(?![!?;:»›])|፡(?!፡)")  # French writes a space before some marks
 _PARAGRAPH = re.compile(r"\n\s*\n")
+_QUOTATION = re.compile("|".join(f"{re.escape(opening)}([^{re.escape(opening + closing)}]+){re.escape(closing)}"
+                                 for opening, closing in ("“”", '""', "«»", "»«", "„“", "„”", "‹›", "「」", "『』")))
 _INK = re.compile(r"\S")
 _LOOK_BACK = 64  # characters; longer words are no initials
 _LAST_WORD = re.compile(r"[^\s(\[{«\"“‘]+$")
@@ -90,11 +92,28 @@ def split_text(text: str, limit: int, count: Callable[[str], int], word_limit: i
     chunks: list[TextChunk] = []
     for sentence in split_sentences(text, more_ends, language):
         parts = [sentence]
-        if count(sentence) > limit:  # a quotation of several sentences
-            parts = _strip(_split_by_marks(sentence, more_ends, language.partition("-")[0]))
+        if count(sentence) > limit:
+            parts = _split_quotations(sentence, more_ends, language)
         for part in parts:
             chunks += _fitted(part, "sentence", limit, max(limit, word_limit or 0), count)
     return chunks
+
+
+def _split_quotations(sentence: str, more_ends: str, language: str) -> list[str]:
+    """A sentence after each sentence but the last within its quotations; elsewhere it is one."""
+    cuts = list[int]()
+    for quotation in _QUOTATION.finditer(sentence):
+        inner = next(part for part in quotation.groups() if part is not None)
+        place = sentence.index(inner, quotation.start())
+        for part in split_sentences(inner, more_ends, language)[:-1]:
+            at = sentence.find(part, place)
+            if at < 0:
+                break
+            place = at + len(part)
+            if not (sentence[place - 2].isdigit() and sentence[place].isdigit()):  # ３．５
+                cuts.append(place)
+    edges = [0, *sorted(set(cuts)), len(sentence)]
+    return _strip(sentence[start:end] for start, end in pairwise(edges))
 
 
 def split_sentences(text: str, more_ends: str = "", language: str = "") -> list[str]:
@@ -297,6 +316,8 @@ def halve(text: str) -> tuple[TextChunk, str] | None:
     if phrase is not None:
         return TextChunk(text[:phrase].strip(), "phrase"), text[phrase:].strip()
     words, unspaced = [match.end() for match in _WORD_END.finditer(text)], _dictionary_word_ends(text)
+    # Within a sentence a full stop ends an abbreviation, which stays with its name: Dr. Brown.
+    words = [place for place in words if not text[:place].rstrip().endswith(".")] or words
     word = _nearest(words, text, _MARGIN) if unspaced else None  # a space is a better place there
     if word is None:
         word = _nearest(words + unspaced, text, 0.0)

@@ -8,22 +8,28 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
 
 from config.errors import UserError
 from data.disk_collections import DiskDict, DiskList
-from data.importers import SkippedRow, SourceEntry, SourceRow
+from data.importers import SkippedRow, SourceEntry, SourceNote, SourceRow
 from data.normalisers import TextNormaliser, dropped, is_mark
-from data.sound_files import cut_to_flac, file_duration, read_samples
+from data.sound_files import cut_to_flac, examine, read_samples, read_sound, to_flac
+from data.unspoken_text import UnspokenSigns, without_signs
 
 _MAX_NAMED = 12  # characters
+_APOSTROPHES = "'\u02bb\u02bc\u2018\u2019\u02bf\u02be\ua78b\ua78c\u02b9\u02ca\u2035`\u00b4"
+_LETTERS = re.compile(r"(?:[^\W\d_]|[\u0300-\u036f])+")
+_CASE_SHARE = 0.02  # of the words; names such as McDonald have capitals within too
 _DIRECTION_MARKS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode Standard Annex 9
 
 
@@ -58,7 +64,8 @@ class CheckedRow:
     row: SourceRow
     normal: str  # normalised text
     duration_s: float
-    sha256: str  # of the file's bytes
+    sha256: str  # of the bytes that the dataset gets
+    is_rewritten: bool = False  # these are a mono FLAC file, as other programs would read the file otherwise
 
 
 @dataclass(frozen=True)
@@ -118,20 +125,30 @@ def with_more(findings: Sequence[ValidationFinding], more: Iterable[ValidationFi
 
 def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckLimits = ClipCheckLimits(),
              progress: Callable[[int], None] = lambda done: None, verbalize: Callable[[str], str] = str,
-             folder: Path | None = None) -> tuple[Sequence[CheckedRow], ValidationReport]:
+             folder: Path | None = None, *,
+             remove_unspoken: bool = False) -> tuple[Sequence[CheckedRow], ValidationReport]:
     """Check every row; `UserError` if none is left. `progress` gets the number of entries that are done.
 
     `verbalize` applies text rules before the normaliser. The rows lie in an unnamed file in `folder`.
+    `remove_unspoken`: take what `data.unspoken_text` finds out of the texts.
     """
     reading = TextNormaliser(normaliser, verbalize)
     errors, warnings = findings_on_disk(), findings_on_disk()
-    found = 0
+    found, unspoken = 0, UnspokenSigns()
     valid = checked_rows_on_disk(folder)
-    with DiskDict() as first_use:  # of a recording, by its hash: where, and with which text
-        for found, entry in enumerate(entries, start=1):
+    with DiskDict() as first_use, DiskDict() as recordings:  # by hash: where, and with which text; by path: where
+        for entry in entries:
+            if isinstance(entry, SourceNote):
+                warnings.add(ValidationFinding("source", entry.where, entry.reason))
+                continue
+            found += 1
+            if isinstance(entry, SourceRow):
+                unspoken.add(entry.text, entry.where)
+                if remove_unspoken:
+                    entry = replace(entry, text=without_signs(entry.text))
             if isinstance(entry, SkippedRow):
                 errors.add(ValidationFinding("skipped", entry.where, entry.reason))
-            elif checked := _check(entry, reading, limits, errors, warnings):
+            elif checked := _check(entry, reading, limits, errors, warnings, recordings):
                 if (first := first_use.put(checked.sha256, json.dumps([entry.where, checked.normal]))) is not None:
                     _note_duplicate(checked, first, errors, warnings)
                 else:
@@ -142,7 +159,20 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
         raise UserError(_nothing_left(found, errors), (
             "Cut long recordings by their texts first: Long recordings on the Data tab, or python -m scripts.align."
             if long else "Fix the dataset; each reason names the file or line."))
-    return valid, _report(found, valid, reading, errors, warnings, limits)
+    report = _report(found, valid, reading, errors, warnings, limits)
+    return valid, report.with_warnings(_unspoken_findings(unspoken, found, removed=remove_unspoken))
+
+
+def _unspoken_findings(unspoken: UnspokenSigns, found: int, *, removed: bool) -> list[ValidationFinding]:
+    """One finding for each kind of sign, at its first place."""
+    advice = "removed" if removed else ("they would be learnt as speech. Remove them (--remove-unspoken), or correct "
+                                        "the texts if some are spoken")
+    findings = []
+    for kind, count in unspoken.counts.items():
+        place, sign = unspoken.first[kind]
+        message = f"{count} of {found} texts have {kind}, such as {sign[:60]!r}: {advice}"
+        findings.append(ValidationFinding(f"unspoken: {kind}", place, message))
+    return findings
 
 
 def _note_duplicate(row: CheckedRow, first_use: str, errors: DiskList[ValidationFinding],
@@ -172,7 +202,7 @@ def _from_line(line: bytes) -> CheckedRow:
 
 
 def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, errors: DiskList[ValidationFinding],
-           warnings: DiskList[ValidationFinding]) -> CheckedRow | None:
+           warnings: DiskList[ValidationFinding], recordings: DiskDict) -> CheckedRow | None:
     row = _without_controls(row, warnings)
     normal = reading.normal(row.text)
     if not normal:
@@ -180,24 +210,31 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
                                      f"the text {row.text!r} of {row.id} has nothing to speak"))
         return None
     try:
-        if not row.is_part and (whole_s := file_duration(row.audio)) > 2 * limits.max_duration_s:
-            errors.add(ValidationFinding("too long", row.where, f"{row.id} {_too_long(whole_s, limits)}"))
-            return None  # before an hour of it is read
-        content, above = row_bytes(row)
-        waveform, sample_rate = read_samples(io.BytesIO(content), name=row.audio)
+        stored = store_row(row, 2 * limits.max_duration_s)
     except (UserError, OSError) as error:
         message = error.message if isinstance(error, UserError) else f"{row.audio} could not be read: {error.strerror}"
         if row.where.endswith(row.audio.name):  # the place names the file
             message = message.removeprefix(f"{row.audio} ")
         errors.add(ValidationFinding("not audio", row.where, message.removesuffix(".")))
         return None
+    facts = examine(row.audio)
+    if stored is None:
+        errors.add(ValidationFinding("too long", row.where, f"{row.id} {_too_long(facts.duration_s, limits)}"))
+        return None
+    content, above, waveform, sample_rate = stored.content, stored.above, stored.waveform, stored.sample_rate
+    if not row.is_part or recordings.put(str(row.audio), row.where) is None:
+        name = row.audio.name if row.is_part else row.id
+        for finding in facts.findings():
+            warnings.add(ValidationFinding(finding.kind, row.where, f"{name}: {finding.message}"))
     duration_s = len(waveform) / sample_rate
     peak = float(np.abs(waveform).max())
     if fault := _fault(duration_s, peak, limits):
         kind, what = fault
         errors.add(ValidationFinding(kind, row.where, f"{row.id} {what}"))
         return None
-    clipped = float((np.abs(waveform) >= limits.clipped_level).mean())
+    clipped = facts.downmix.full_scale_share
+    if row.is_part:
+        clipped = float((np.abs(waveform) >= limits.clipped_level).mean())
     if above:
         warnings.add(ValidationFinding("clipping", row.where, f"{row.id}: {above} samples were above full scale, and "
                                        "were cut to it; lower the recording's level and import it again"))
@@ -213,12 +250,33 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
     if not limits.min_characters_per_s <= rate <= limits.max_characters_per_s:
         warnings.add(ValidationFinding("pace", row.where,
                                        f"{row.id}: {rate:.1f} characters a second; does the text fit?"))
-    return CheckedRow(row, normal, round(duration_s, 3), hashlib.sha256(content).hexdigest())
+    return CheckedRow(row, normal, round(duration_s, 3), hashlib.sha256(content).hexdigest(),
+                      not row.is_part and not facts.is_plain)
 
 
-def row_bytes(row: SourceRow) -> tuple[bytes, int]:
-    """The bytes of a row's sound file, and how many samples were cut to full scale: of its recording, or its part."""
-    return cut_to_flac(row.audio, row.begin_s, row.end_s) if row.is_part else (row.audio.read_bytes(), 0)
+@dataclass(frozen=True)
+class StoredClip:
+    """A clip as the dataset gets it; `above` samples were above full scale and cut to it."""
+
+    content: bytes
+    above: int
+    waveform: np.ndarray  # (S,) float32
+    sample_rate: int  # Hz
+
+
+def store_row(row: SourceRow, longest_s: float = math.inf) -> StoredClip | None:
+    """The clip of a row; None for a whole recording longer than `longest_s`.
+
+    A file stays as it is where every program reads the same sound from it, else it becomes mono FLAC.
+    """
+    if row.is_part:
+        content, above = cut_to_flac(row.audio, row.begin_s, row.end_s)
+        return StoredClip(content, above, *read_samples(io.BytesIO(content), name=row.audio))
+    sound = read_sound(row.audio, longest_s)
+    if sound.facts.duration_s > longest_s:
+        return None
+    content, above = (row.audio.read_bytes(), 0) if sound.facts.is_plain else to_flac(sound)
+    return StoredClip(content, above, sound.waveform, sound.facts.sample_rate)
 
 
 def _without_controls(row: SourceRow, warnings: DiskList[ValidationFinding]) -> SourceRow:
@@ -286,14 +344,57 @@ def _report(found: int, valid: Sequence[CheckedRow], reading: TextNormaliser, er
     characters: Counter[str] = Counter()
     lost: Counter[str] = Counter()
     duration_s = 0.0
+    mixed_case: Counter[str] = Counter()
     for row in valid:
         characters.update(row.normal)
+        mixed_case.update(_words_with_capitals_within(row.row.text))
         lost.update(dropped(reading.verbalize(row.row.text), reading.normaliser))
         duration_s += row.duration_s
     spoken = {character: count for character, count in characters.items() if character != " "}
     return ValidationReport(found, len(valid), round(duration_s, 3), dict(sorted(characters.items())),
                             dict(sorted(lost.items())),
-                            errors, with_more(warnings, _text_warnings(valid, spoken, limits)))
+                            errors, with_more(warnings, [*_text_warnings(valid, spoken, limits),
+                                                  *_spelling_warnings(valid, spoken, mixed_case)]))
+
+
+def _words_with_capitals_within(text: str) -> list[str]:
+    """Words such as `bON`, with a capital after a small letter."""
+    return [word for word in _LETTERS.findall(unicodedata.normalize("NFC", text))
+            if any(left.islower() and right.isupper() for left, right in pairwise(word))]
+
+
+def _spelling_warnings(valid: Sequence[CheckedRow], spoken: Mapping[str, int],
+                       mixed_case: Mapping[str, int]) -> list[ValidationFinding]:
+    """Several signs for one apostrophe, and capitals that are letters of their own."""
+    found = []
+    signs = [sign for sign in _APOSTROPHES if spoken.get(sign)]
+    if len(signs) > 1:
+        shown = ", ".join(f"{sign} (U+{ord(sign):04X}) {spoken[sign]} times" for sign in signs)
+        found.append(ValidationFinding("apostrophes", "", f"the texts have {len(signs)} signs that look like an "
+                                       f"apostrophe: {shown}. If they are one letter, spell them alike, in a text rule "
+                                       "or in the texts; each is learnt as a letter of its own"))
+    if not mixed_case:
+        return found
+    words, pairs, first = 0, Counter[str](), ""
+    lowered = {word.lower(): word for word in mixed_case}
+    for row in valid:
+        for word in _LETTERS.findall(unicodedata.normalize("NFC", row.row.text)):
+            words += 1
+            if word in mixed_case:
+                first = first or row.row.where
+            elif word.lower() in lowered and not word.isupper():
+                pairs[word.lower()] += 1
+    count = sum(mixed_case.values())
+    if not pairs and count < _CASE_SHARE * words:
+        return found
+    example = lowered[next(iter(pairs))] if pairs else next(iter(mixed_case))
+    kept = any(any(map(str.isupper, row.normal)) and any(map(str.islower, row.normal)) for row in valid)
+    if not kept:
+        merged = f"{example!r} is read as {example.lower()!r}"
+        found.append(ValidationFinding("case", first, f"{count} words have capitals within, such as {example!r}, as in "
+                                       f"orthographies whose capitals are letters of their own. {merged}: write such a "
+                                       "letter by a small one (in a text rule, such as N as ŋ) if case is spoken"))
+    return found
 
 
 def _nothing_left(found: int, errors: Sequence[ValidationFinding]) -> str:

@@ -51,6 +51,8 @@ DEFAULT_WORKSPACE = "workspace"
 _NEWEST: Mapping[str, str] = {"segments": "segment", "tokenizer": "tokenizer", "extension": "extend",
                               "dataset": "prepare"}
 """Options whose default is the artefact that was made last, and the verb that makes it."""
+_NO_CERTIFICATE = "no-certificate"
+"""A file in the folder of a run that was started with `--no-certificate`."""
 _Arguments = ParamSpec("_Arguments")
 Work = Callable[[Workspace, argparse.Namespace], Mapping[str, Any] | int]
 
@@ -83,7 +85,9 @@ def run_verb(verb: str, arguments: Sequence[str] | None = None, *, grade: Callab
                 use_named_checkpoint(workspace, options)
             job = create_job(workspace, verb, options, after=needed,
                              job_id=given.name if VERBS[verb].resumes else None)
-        if verb == "train" and not given.no_certificate:
+        if verb == "train" and given.no_certificate:
+            (job.directory / _NO_CERTIFICATE).touch()  # a resume without the flag is of the same run
+        if verb == "train" and not (job.directory / _NO_CERTIFICATE).exists():
             return _train_and_certify(job, resuming=resuming, as_json=given.json)
         return run_job(job, resuming=resuming, as_json=given.json) or grade(control.read_state(job))
     except UserError as error:
@@ -233,7 +237,8 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
         parser.add_argument("--name", help="name of the run (default: verb and time)")
     if verb == "train":
         parser.add_argument("--no-certificate", action="store_true",
-                            help="end after the last step; python -m scripts.certify certifies the run later")
+                            help="end after the last step, also when resumed; python -m scripts.certify certifies the "
+                                 "run later")
     if issubclass(model, TrainOptions):
         parser.add_argument("--preset", choices=("auto", *model_info.NAMES),
                             help="options for an amount of speech; auto chooses by the dataset's hours; --config and "

@@ -26,7 +26,7 @@ from core.sources.partial_downloads import partial_folder
 from core.workspace import Workspace, resolve_inside
 from data import ffmpeg_audio, sound_files
 from data.durable_files import fsync_tree
-from data.importers import FILM_SUFFIXES, is_audio, safe_id, sidecars
+from data.importers import is_audio, is_film, safe_id, sidecars
 from data.segmentation import SegmentLimits
 from data.sound_files import ClipFormat, format_clip
 
@@ -98,10 +98,16 @@ def find_recordings(gathered: OpenSource, options: ClipOptions, reporter: Report
         speaker = {"one": "", "recording": path.stem, "folder": path.parent.name}[options.speakers]
         try:
             audio = path
-            if path.suffix.lower() in FILM_SUFFIXES:
+            if is_film(path):
                 audio = gathered.made / f"{key}.flac"
                 ffmpeg_audio.extract_audio(path, audio, lambda: check_stop(reporter, STOPPED))
-            found.append(LongRecording(name, audio, key, speaker, sound_files.duration_and_rate(audio)[0]))
+            facts = sound_files.examine(audio)
+            for finding in facts.findings():
+                reporter.emit(WarningRaised(f"{name}: {finding.message}."))
+            if facts.by_ffmpeg:  # decoded once, for all that follows
+                audio = gathered.made / f"{key}.flac"
+                ffmpeg_audio.extract_audio(path, audio, lambda: check_stop(reporter, STOPPED))
+            found.append(LongRecording(name, audio, key, speaker, facts.duration_s))
         except UserError as error:
             reporter.emit(WarningRaised(f"{path.name} is skipped: {error.message} {error.hint}"))
     if not found:

@@ -17,6 +17,7 @@ import soundfile
 from config.errors import UserError
 from core.workspace import Workspace
 from data.durable_files import atomic_path
+from data.sound_files import examine, read_blocks
 
 TYPES = {".wav": "audio/wav", ".flac": "audio/flac", ".mp3": "audio/mpeg", ".ogg": "audio/ogg", ".oga": "audio/ogg",
          ".opus": "audio/ogg"}
@@ -25,7 +26,6 @@ DECODED = (".aiff", ".aif", ".au", ".caf", ".w64")
 """Audio suffixes that hardly any browser plays."""
 LONGEST_S = 600
 MOST_BYTES = 1 << 30  # of decoded recordings
-_BLOCK = 1 << 18  # frames
 
 
 def playable(workspace: Workspace, path: Path) -> Path:
@@ -50,17 +50,14 @@ def playable(workspace: Workspace, path: Path) -> Path:
 
 
 def _decode(path: Path, target: Path) -> None:
-    try:
-        with soundfile.SoundFile(str(path)) as source:
-            left = int(LONGEST_S * source.samplerate)
-            with soundfile.SoundFile(str(target), "w", source.samplerate, source.channels, "PCM_16",
-                                     format="WAV") as file:
-                while left and len(block := source.read(min(_BLOCK, left), dtype="float32", always_2d=True)):
-                    file.write(block)
-                    left -= len(block)
-    except soundfile.SoundFileError as error:
-        raise UserError(f"{path.name} could not be read as audio: {str(error).rstrip('.')}.",
-                        "Exclude the clip, or replace its recording.") from error
+    facts = examine(path)
+    left = int(LONGEST_S * facts.sample_rate)
+    with soundfile.SoundFile(str(target), "w", facts.sample_rate, 1, "PCM_16", format="WAV") as file:
+        for block in read_blocks(path):
+            file.write(block[:left])
+            left -= len(block[:left])
+            if not left:
+                break
 
 
 def _clear(home: Path) -> None:

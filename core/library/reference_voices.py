@@ -17,7 +17,9 @@ from config import foreign
 from config.errors import UserError
 from core.workspace import Workspace
 from data import manifest
+from data.channels import Mix
 from data.durable_files import atomic_path, check_no_link_out
+from data.sound_files import read_sound
 
 SHORTEST_S, LONGEST_S = 0.5, 30.0
 _SILENT_PEAK = 1e-3  # -60 dB of full scale
@@ -45,22 +47,14 @@ def read_recording(path: Path, title: str = "") -> ReferenceRecording:
     """
     name = title or str(path)
     try:
-        with soundfile.SoundFile(str(path)) as file:
-            rate, channels, whole_s = file.samplerate, file.channels, file.frames / file.samplerate
-            samples = file.read(int(LONGEST_S * rate), dtype="float32", always_2d=True)
-    except (soundfile.SoundFileError, OSError) as error:
-        reason = getattr(error, "error_string", None) or getattr(error, "strerror", None) or str(error)  # no path
-        raise UserError(
-            f"{name} could not be read as audio: {reason.rstrip('.')}.",
-            "Give a WAV, FLAC, OGG, Opus or MP3 file; convert others with ffmpeg.",
-        ) from error
-    waveform = samples.mean(axis=1)
+        sound = read_sound(path, LONGEST_S)
+    except UserError as error:
+        raise UserError(error.message.replace(str(path), name), error.hint) from error
+    waveform, rate, whole_s = sound.waveform, sound.facts.sample_rate, sound.facts.duration_s
     duration_s = len(waveform) / rate
     if duration_s < SHORTEST_S:
         raise UserError(
             f"The reference recording {name} lasts {duration_s:.2f} s; at least {SHORTEST_S} s are needed.", _HINT)
-    if not np.isfinite(waveform).all():
-        raise UserError(f"The reference recording {name} holds samples that are no numbers.", "Convert it again.")
     peak = float(np.abs(waveform).max())
     if peak < _SILENT_PEAK:
         raise UserError(f"The reference recording {name} is silent: its peak is {peak:.5f} of full scale.", _HINT)
@@ -70,8 +64,9 @@ def read_recording(path: Path, title: str = "") -> ReferenceRecording:
         notes.append(f"It lasts {whole_s:.0f} s; the first {LONGEST_S:.0f} s are used.")
     elif whole_s < _SHORT_S:
         notes.append(f"It lasts {whole_s:.1f} s; five to ten seconds give a better likeness.")
-    if channels > 1:
-        notes.append(f"Its {channels} channels are mixed into one.")
+    notes += [f"{finding.message[0].upper()}{finding.message[1:]}." for finding in sound.facts.findings()]
+    if sound.facts.channels > 1 and sound.facts.downmix.mix in (Mix.PLAIN, Mix.WEIGHTED):
+        notes.append(f"Its {sound.facts.channels} channels are mixed into one.")
     if rate < _LOW_RATE:
         notes.append(f"At {rate} samples a second the voice will sound muffled.")
     return ReferenceRecording(waveform, rate, tuple(notes))

@@ -39,6 +39,7 @@ _BARE = ("text", "segments", "utt2spk", "prompts", "prompts-original")  # of Kal
 _SPARE_BYTES = 200_000_000  # bytes left free
 _MAX_MEMBERS = 2_000_000
 _MAX_EXPANSION, _ALWAYS_ALLOWED = 200, 500_000_000  # times the archive's size, beyond so many bytes
+_HIDDEN = "is hidden"
 _MAX_NAMED = 1000  # skipped members that are named one by one
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile,
             NotImplementedError)
@@ -120,7 +121,8 @@ class _Unpacking:
             self.check(size, name)
         inside = path_inside(name)
         if isinstance(inside, str):
-            self.skip(name, inside)
+            if inside != _HIDDEN:  # such as macOS's `__MACOSX/._a.wav`, which nobody packed
+                self.skip(name, inside)
             return None
         lower = inside.name.lower()
         if lower.endswith(SUFFIXES):
@@ -175,7 +177,9 @@ def path_inside(name: str) -> PurePosixPath | str:
     if "\0" in name or not pure.parts or any(len(part.encode("utf-8", "replace")) > 240 for part in pure.parts):
         return "is no name of a file"
     if any(part.startswith((".", "__MACOSX")) for part in pure.parts):
-        return "is hidden"
+        return _HIDDEN
+    if any(0xDC80 <= ord(letter) <= 0xDCFF for letter in name):  # a TAR's name that is not UTF-8: shown as a ZIP's is
+        pure = PurePosixPath(str(pure).encode("utf-8", "surrogateescape").decode("cp437"))
     return PurePosixPath(str(pure).encode("utf-8", "replace").decode())
 
 

@@ -36,14 +36,15 @@ from data import ffmpeg_audio
 from data.disk_collections import DiskDict
 from data.durable_files import ExpectedFile, FileHasher, hash_with_progress, link_or_copy
 from data.importers import (
-    FILM_SUFFIXES,
     ImportedSource,
     Reread,
     SkippedRow,
     SourceEntry,
+    SourceNote,
     SourceRow,
     import_source,
     is_audio,
+    is_film,
     safe_id,
 )
 from data.importers.parquet import write_out
@@ -63,6 +64,7 @@ class OpenSource:
     foreign: bool = False
     notes: tuple[str, ...] = ()
     skipped: tuple[SkippedRow, ...] = ()
+    title: str = ""  # of the archive that was unpacked
 
 
 @contextmanager
@@ -101,7 +103,7 @@ def open_source(source: str, language: str, workspace: Workspace, reporter: Repo
 
 def read_rows(source: OpenSource, language: str, reporter: Reporter) -> ImportedSource:
     """The rows of the source; the sound of a film is extracted when its row is reached."""
-    imported = import_source(source.path, language, foreign=source.foreign)
+    imported = import_source(source.path, language, foreign=source.foreign, title=source.title)
     listed = Reread(lambda: chain(source.skipped, imported.entries))
     entries = _WithFilmSound(listed, source.made, source.path, reporter)
     return replace(imported, entries=entries, notes=(*source.notes, *imported.notes))
@@ -110,7 +112,8 @@ def read_rows(source: OpenSource, language: str, reporter: Reporter) -> Imported
 def count_rows(imported: ImportedSource) -> int:
     """How many entries there are; no film is opened."""
     entries = imported.entries
-    return sum(1 for _ in (entries.entries if isinstance(entries, _WithFilmSound) else entries))
+    listed = entries.entries if isinstance(entries, _WithFilmSound) else entries
+    return sum(not isinstance(entry, SourceNote) for entry in listed)
 
 
 def texts(imported: ImportedSource) -> Iterator[str]:
@@ -166,7 +169,8 @@ def _unpacked(paths: list[Path], source: Path, folder: Path, made: Path, workspa
 
     if paths == [source]:
         skipped = unpack_archive(source, folder, workspace.free_bytes(), on_block)
-        return OpenSource(folder, made, True, (f"{source.name} is an archive; it was unpacked.",), tuple(skipped))
+        return OpenSource(folder, made, True, (f"{source.name} is an archive; it was unpacked.",), tuple(skipped),
+                          source.name)
     skipped = []
     for place, names in walk_folders(source):
         for path in (place / name for name in names):
@@ -179,7 +183,7 @@ def _unpacked(paths: list[Path], source: Path, folder: Path, made: Path, workspa
             elif path.name.lower().endswith(TEXT_SUFFIXES) or is_audio(path.name):
                 link_or_copy(path, inside)
     return OpenSource(folder, made, True, (f"{pluralize(len(paths), 'archive')} of {source.name} were unpacked.",),
-                      tuple(skipped))
+                      tuple(skipped), source.name)
 
 
 @dataclass(frozen=True)
@@ -194,7 +198,7 @@ class _WithFilmSound:
     def __iter__(self) -> Iterator[SourceEntry]:
         fault: tuple[Path, str] | None = None
         for entry in self.entries:
-            if not isinstance(entry, SourceRow) or entry.audio.suffix.lower() not in FILM_SUFFIXES:
+            if not isinstance(entry, SourceRow) or not is_film(entry.audio):
                 yield entry
                 continue
             # a name that is the same at each import, wherever the film was unpacked

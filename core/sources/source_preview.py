@@ -22,7 +22,7 @@ from core.jobs.reporter import pluralize
 from core.library.segments import PREFIX
 from core.sources.archives import is_archive, packed_files, unpack_archive
 from core.workspace import BIN, KINDS, Workspace
-from data.importers import WANTED, SkippedRow, import_source
+from data.importers import WANTED, SkippedRow, SourceNote, import_source
 from data.validation import ValidationReport as ValidationReport
 
 REPORT_FILE = "report.json"
@@ -114,14 +114,16 @@ def _describe(source: str, language: str) -> tuple[str, ...]:
         if path is None:
             return (f"{Path(source).name} is an archive: it is unpacked and recognised when the preparation starts.",)
         found = import_source(path, language)
-        first = list(islice(found, _FIRST))
+        looked_at = list(islice(found, _FIRST))
+    first = [entry for entry in looked_at if not isinstance(entry, SourceNote)]
     left_out = [entry if isinstance(entry, SkippedRow) else SkippedRow(entry.where, "its text is empty")
                 for entry in first if isinstance(entry, SkippedRow) or not entry.text.strip()]
-    more = "first " if len(first) == _FIRST else ""
+    more = "first " if len(looked_at) == _FIRST else ""
     usable = len(first) - len(left_out)
     entries = f"{more}{len(first)} entr{'y' if len(first) == 1 else 'ies'}"
     lines = [*found.notes, f"Of its {entries} {usable} ha{'s' if usable == 1 else 've'} a recording and a text."]
     lines += [f"Skipped: {entry.where}: {entry.reason}." for entry in left_out[:_NAMED]]
+    lines += [f"{entry.where}: {entry.reason}." for entry in looked_at if isinstance(entry, SourceNote)]
     if len(left_out) > _NAMED:
         lines.append(f"{len(left_out) - _NAMED} more are skipped; the report will name them all.")
     return tuple(lines)

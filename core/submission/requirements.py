@@ -47,6 +47,7 @@ from core.sources.hub import check_repository_name
 from core.text import text_rules
 from core.workspace import Workspace
 from data import augmentation, manifest
+from data.splits import why_untrainable
 
 _REFERENCES = {"base": "model", "run": "run", "export": "export"}  # what `base:NAME` and the others refer to
 _LOADS_BASE = ("preflight", "train", "synthesize", "compare", "evaluate", "certify", "export")
@@ -290,6 +291,10 @@ def _check_training(workspace: Workspace, options: TrainOptions) -> None:
     if language := _language_of(workspace, options.dataset):
         languages.check_targets(options.dataset, language.split(","), record.languages, base,
                                 record.origin.earlier_languages)
+        if why := why_untrainable(manifest.load(workspace.dataset(options.dataset)).clips):
+            raise UserError(f"The dataset {options.dataset!r} cannot be trained on: {why}.",
+                            "Add recordings of the same speakers, or prepare it with another held-out share "
+                            "(--held-out); clips without a speaker share one.")
     for name in languages.split_names(options.replay_datasets) if options.scope == "full" else ():
         for language in filter(None, _language_of(workspace, name).split(",")):
             languages.check_replayed(name, language, base)

@@ -16,6 +16,7 @@ from data.front_end import FrontEnd
 from data.manifest import HELD_OUT, TRAIN, PreparedDataset
 
 REPORT_FILE = "report.json"
+_FEW_UNUSED, _UNUSED_SHARE = 3, 0.25  # pieces of merged ones that occur only within longer ones
 _PIECES_PER_TEXT = 50  # that are encoded as one text
 
 
@@ -75,6 +76,8 @@ class TokenizerReport:
     rules: str = ""  # name and hash of the rules that write the text out
     texts_written_out: int = 0  # texts that the rules change, but for spaces
     shared_file: tuple[BaseProof, ...] = ()  # the same for the one file of all languages that some programs load
+    pieces_added: int = 0  # new characters and merges
+    pieces_unused: tuple[str, ...] = ()  # those in no training text, whose rows cannot be trained
 
     @property
     def base_unchanged(self) -> bool:
@@ -104,6 +107,17 @@ class PieceTraining:
     merges: int  # pieces longer than one character
 
 
+def unused_pieces_warning(unused: int, added: int) -> str:
+    """A sentence if more of the new pieces than usual occur in no training text; empty otherwise.
+
+    Merging leaves some: a piece whose every occurrence became part of a longer one.
+    """
+    if unused <= max(_FEW_UNUSED, _UNUSED_SHARE * added):
+        return ""
+    return (f"{unused} of {added} new pieces occur in no training text: their rows stay as they were initialised. "
+            "Train the pieces on this dataset's text, or choose fewer merges.")
+
+
 def measure(base: FrontEnd, extended: FrontEnd, dataset: PreparedDataset, training: PieceTraining, probe_source: str,
             sentences: Sequence[tuple[str, str]]) -> TokenizerReport:
     """Measure `extended` on all of the dataset's text, and prove it on `sentences` (language, text) of the base."""
@@ -118,6 +132,11 @@ def measure(base: FrontEnd, extended: FrontEnd, dataset: PreparedDataset, traini
     every = train | held_out
     unknown = {character for _, unknown in after for character in unknown}
     added = {token.text for token in extended.added_to(base)}
+    pieces = [token for token in extended.added_to(base) if token.kind in ("character", "merge")]
+    trained = set[int]()
+    for clip, (ids, _) in zip(dataset.clips, after, strict=True):
+        if clip.split == TRAIN:
+            trained.update(ids)
     proofs = prove(base, extended, sentences, every_piece=True)
     proven = [proof.language for proof in proofs]
     return TokenizerReport(
@@ -137,6 +156,7 @@ def measure(base: FrontEnd, extended: FrontEnd, dataset: PreparedDataset, traini
         texts_written_out=sum(extended.verbalize(clip.text, clip.language).split() != clip.text.split()
                               for clip in dataset.clips),
         shared_file=prove_shared_file(base, extended, sentences),
+        pieces_added=len(pieces), pieces_unused=tuple(token.text for token in pieces if token.id not in trained),
     )
 
 

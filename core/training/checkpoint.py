@@ -39,7 +39,7 @@ from data.durable_files import fsync_path, fsync_tree, hash_tree, write_json
 FOLDER = checkpoint_names.CHECKPOINTS
 _TENSORS, _NUMBERS, _RANKING = "training.safetensors", "training.json", "best.json"
 _WRITING, _DAMAGED, _REPLACED = ".writing-", ".damaged-", ".replaced-"
-_OTHER_FILES = 16_000_000  # bytes beside the tensors: front-end, journal, samples
+OTHER_FILES = 16_000_000  # bytes beside the tensors: front-end, journal, samples
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ def _wanted_bytes(run_dir: Path, tts: TTSModel, state: TrainerState) -> int:
     tensors += sum(len(content) for one in tts.earlier_trainings for content in one.files.values())
     steps = checkpoint_names.checkpoint_steps(run_dir)
     before = folder_of(run_dir, steps[-1]).rglob("*") if steps else ()
-    return max(tensors, sum(path.stat().st_size for path in before if path.is_file())) + _OTHER_FILES
+    return max(tensors, sum(path.stat().st_size for path in before if path.is_file())) + OTHER_FILES
 
 
 def _describe_last_checkpoint(run_dir: Path) -> str:

@@ -16,12 +16,14 @@ from pathlib import Path
 
 import torch
 
+from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute
 from core.jobs.events import Plan
 from core.jobs.reporter import duration_text, memory_text, pluralize, size_text
 from core.library import model_info
-from core.training import memory_plan, parameter_groups
+from core.text.tokenizer_report import unused_pieces_warning
+from core.training import checkpoint, memory_plan, parameter_groups
 from core.training.memory_plan import MicrobatchPlan
 from core.training.trainer import Trainer
 
@@ -270,6 +272,11 @@ def _data_warnings(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     if uses > _OVERFITTING_EPOCHS:
         yield (f"Each of the {len(data.train)} clips is used {uses:.0f} times in {steps} steps: from about "
                f"{_OVERFITTING_EPOCHS} on the model overfits. Use fewer steps, or add recordings.")
+    trained = {int(number) for item in data.train for number in item.text_ids}
+    pieces = [token for token in trainer.tts.front_end.added_tokens()
+              if token.kind in ("character", "merge") and token.language in data.languages]
+    if warning := unused_pieces_warning(sum(token.id not in trained for token in pieces), len(pieces)):
+        yield warning
     speakers = {item.speaker for item in data.train}
     if len(speakers) == 1:
         yield (f"All {len(data.train)} clips have one speaker, {next(iter(speakers))!r}: the new language may sound "
@@ -312,6 +319,16 @@ def _disk_warnings(trainer: Trainer, run_dir: Path, options: TrainOptions) -> It
     if free < one * most:
         yield (f"The disk may not hold the checkpoints: {most} of about {size_text(one)} are there at once, "
                f"{size_text(one * most)}, and {size_text(free)} are free. Free some space, or keep fewer.")
+
+
+def check_first_checkpoint(trainer: Trainer, run_dir: Path) -> None:
+    """`UserError` if the disk has no room for one checkpoint: before the first step, not after hours."""
+    kept = sum(len(content) for one in trainer.tts.earlier_trainings for content in one.files.values())
+    one, free = checkpoint_bytes(trainer) + kept + checkpoint.OTHER_FILES, shutil.disk_usage(run_dir).free
+    if free < one:
+        raise UserError(f"The first checkpoint needs about {size_text(one)}, and {size_text(free)} are free in "
+                        f"{run_dir}.",
+                        "Free some space on that disk, then start again; or use another workspace (--workspace).")
 
 
 def checkpoint_bytes(trainer: Trainer) -> int:

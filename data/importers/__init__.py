@@ -22,8 +22,10 @@ from data.importers.rows import (
     Reread,
     SkippedRow,
     SourceEntry,
+    SourceNote,
     SourceRow,
     is_audio,
+    is_film,
     notation_of,
     resolve_rows,
     safe_id,
@@ -31,21 +33,23 @@ from data.importers.rows import (
 )
 
 __all__ = ["AUDIO_SUFFIXES", "FILM_SUFFIXES", "SOUND_SUFFIXES", "TABLE_NAMES", "WANTED", "ImportedSource",
-           "Reread", "SkippedRow", "SourceEntry", "SourceRow", "import_source", "is_audio", "safe_id", "unused_id"]
+           "Reread", "SkippedRow", "SourceEntry", "SourceNote", "SourceRow", "import_source", "is_audio", "is_film",
+           "safe_id", "unused_id"]
 
 _FIRST = 20  # entries whose texts are looked at
 
 
-def import_source(source: Path, language: str = "", *, foreign: bool = False) -> ImportedSource:
+def import_source(source: Path, language: str = "", *, foreign: bool = False, title: str = "") -> ImportedSource:
     """Read a folder or a file; raises `UserError` when there is nothing that could be a dataset.
 
-    `language` selects among subtitles. `foreign`: the source was downloaded, so it may not name absolute paths.
+    `language` selects among subtitles, and among rows that name theirs. `foreign`: the source was downloaded, so it may
+    not name absolute paths. `title`: the archive that `source` was unpacked from.
     """
     with reading(source, "Look at the file; if it is damaged, get it again."):
-        return _import(source, language, foreign)
+        return _import(source, language, foreign, title)
 
 
-def _import(source: Path, language: str, foreign: bool) -> ImportedSource:
+def _import(source: Path, language: str, foreign: bool, title: str) -> ImportedSource:
     folder, forms = recognise(source, language)
     form, others = forms[0], forms[1:]
     notes = [f"Recognised as {form.title}: {form.what}."]
@@ -55,7 +59,8 @@ def _import(source: Path, language: str, foreign: bool) -> ImportedSource:
 
     def read() -> Iterator[SourceEntry]:
         with reading(source, "Look at the file; if it is damaged, get it again."):
-            yield from resolve_rows(form.read(), RecordingLookup(folder, foreign=foreign))
+            lookup = RecordingLookup(folder, foreign=foreign, title=title)
+            yield from resolve_rows(form.read(), lookup, language)
 
     entries = Reread(read)
     first = list(islice(entries, _FIRST))

@@ -17,14 +17,16 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from config import foreign
 from config.errors import UserError, join_names
 from data.importers import text_files
-from data.importers.rows import ParsedItem, ParsedUtterance, SkippedRow, notation_of, standard_values
+from data.importers.rows import ParsedItem, ParsedUtterance, SkippedRow, SourceNote, notation_of, standard_values
 
 _DEEPEST = 8  # tiers above one another
+_NO_SPEECH = 0.6  # Whisper's own threshold (`no_speech_threshold`)
 _LONGEST = 1 << 24  # characters of one recording's annotation
 _TOKEN = re.compile(r'"((?:[^"]|"")*)"|<(\w+)>|(?<![^\s])([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![^\s])')
 _TRANSCRIPTS = frozenset((  # words in the names of tiers that hold what is spoken, as it is written
@@ -211,6 +213,7 @@ def read_json(path: Path, audio: str) -> Iterator[ParsedItem]:
     record = {str(name).lower(): value for name, value in record.items()}
     segments = record.get("segments")
     if isinstance(segments, list) and segments:
+        yield from _doubtful_segments(path, segments)
         for number, segment in enumerate(segments, 1):
             where = f"{path.name} segment {number}"
             try:
@@ -226,6 +229,21 @@ def read_json(path: Path, audio: str) -> Iterator[ParsedItem]:
         yield ParsedUtterance(audio, audio, values["text"], speaker=values.get("speaker", ""))
     else:
         yield SkippedRow(audio, f"{path.name} beside it has no text")
+
+
+def _doubtful_segments(path: Path, segments: list[object]) -> Iterator[SourceNote]:
+    """Notes about segments of Whisper that it may have made up: where it heard no speech, or repeats itself."""
+    known = [segment for segment in segments if isinstance(segment, dict)]
+    silent = [number for number, segment in enumerate(known, 1)
+              if isinstance(value := segment.get("no_speech_prob"), int | float) and value > _NO_SPEECH]
+    if silent:
+        yield SourceNote(path.name, f"{len(silent)} of {len(known)} segments have a no_speech_prob above "
+                         f"{_NO_SPEECH:g}, the first is segment {silent[0]}: what they say may not be in the recording")
+    texts = [str(segment.get("text", "")).strip() for segment in known]
+    again = [number for number, (one, other) in enumerate(pairwise(texts), 2) if one and one == other]
+    if again:
+        yield SourceNote(path.name, f"{len(again)} of {len(known)} segments repeat the text of the one before, the "
+                         f"first is segment {again[0]}: {texts[again[0] - 1][:60]!r}")
 
 
 def speaker_of(path: Path) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from data.disk_collections import DiskDict
 from data.importers import sidecars, tables, text_files
-from data.importers.rows import ParsedItem, ParsedUtterance, SkippedRow, is_audio, split_of_folders
+from data.importers.rows import ParsedItem, ParsedUtterance, SkippedRow, is_audio, split_of_folders, standard_values
 
 _FORMAT = {"-t": True, "-r": True, "-b": True, "-e": True, "-c": True}
 _DECODERS: dict[str, dict[str, bool]] = {  # options that do not change the sound, and whether a value follows
@@ -171,4 +171,4 @@ def read_common_voice(paths: list[Path]) -> Iterator[ParsedItem]:
             else:
                 values = dict(zip(header[1], row[1], strict=True))
                 yield ParsedUtterance(row[0], values["path"], values["sentence"], speaker=values["client_id"],
-                                      split=split)
+                                      split=split, language=standard_values(values).get("language", ""))

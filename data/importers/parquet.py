@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from config.errors import UserError
 from data.disk_collections import DiskDict
-from data.importers.rows import COLUMNS, safe_id, unused_id
+from data.importers.rows import COLUMNS, column_names, safe_id, unused_id
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -94,9 +94,9 @@ def _opened(table: Path | io.RawIOBase, name: str) -> Iterator[ParquetFile]:
 
 def _columns(schema: Any, name: str) -> dict[str, str]:
     """The table's column for each meaning; audio bytes and a text are required."""
-    names = {name.lower(): name for name in schema.names}
+    names = dict(zip(column_names(schema.names), schema.names, strict=True))
     found = {}
-    for meaning in ("audio", "text", "id", "speaker"):
+    for meaning in ("audio", "text", "id", "speaker", "language"):
         column = next((names[name] for name in COLUMNS[meaning] if name in names), None)
         if column is not None:
             found[meaning] = column
@@ -123,6 +123,6 @@ def _row(record: dict[str, Any], folder: Path, split: str, ids: DiskDict, lines:
     elif keep_paths:
         name = str(held.get("path") or "")
     line = {"audio": name, "text": str(record["text"] or ""), "speaker": str(record.get("speaker") or ""),
-            "split": split, "bytes": len(content)}
+            "language": str(record.get("language") or ""), "split": split, "bytes": len(content)}
     lines.write(json.dumps(line, ensure_ascii=False) + "\n")
     return len(content)

@@ -208,10 +208,10 @@ def _table(path: Path) -> SourceForm | None:
     why = f"{path.name} names its recordings itself"
     if header := tables.header_of(start):
         name = {"\t": "TSV", ",": "CSV", ";": "CSV with semicolons", "|": "LJSpeech with a header"}[header[0]]
-        return SourceForm(name, path.name, why, lambda: tables.read_table(path))
+        return SourceForm(name, _with_unused(path), why, lambda: tables.read_table(path))
     if start.lstrip()[:1] in ("{", "[") and path.suffix.lower() in (".json", ".jsonl", ".ndjson"):
         if tables.is_json_lines(start) or (path.suffix.lower() != ".json" and not start.lstrip().startswith("[")):
-            return SourceForm("JSON lines", path.name, why, lambda: tables.read_json_lines(path))
+            return SourceForm("JSON lines", _with_unused(path), why, lambda: tables.read_json_lines(path))
         return SourceForm("JSON", path.name, why, lambda: tables.read_json(path))
     lookup = RecordingLookup(path.parent)
     if (bar := tables.ljspeech_delimiter(start)) and sidecars.kind_of(path) is sidecars.PLAIN:
@@ -227,6 +227,11 @@ def _table(path: Path) -> SourceForm | None:
     if delimiter and not sidecars.kind_of(path).timed:
         return SourceForm("CSV without a header", path.name, why, lambda: tables.read_pairs(path, delimiter))
     return None
+
+
+def _with_unused(path: Path) -> str:
+    """The name of a table, and which of its columns are not used."""
+    return "; ".join((path.name, *tables.unused_notes(path)))
 
 
 def _required(path: Path) -> SourceForm:

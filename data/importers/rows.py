@@ -12,14 +12,18 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from rapidfuzz import fuzz, process
+
+from config.languages import same_language
+from data import sound_containers
 from data.disk_collections import DiskDict
 from data.manifest import HELD_OUT, TRAIN
 
@@ -35,21 +39,60 @@ TEXT_SUFFIXES = (".txt", ".lab", ".srt", ".vtt", ".lrc", ".textgrid", ".eaf", ".
                  ".jsonl", ".ndjson", ".jsonl.gz", ".scp", ".stm", ".data")
 """Texts and tables that a reader knows; archives and repositories have others too."""
 AUDIO_FOLDERS = ("", "wavs", "audio", "clips", "wav", "mp3", "recordings", "audios")
+_NAME_ENCODINGS = ("utf-8", "gb18030", "shift_jis", "cp866", "cp1251", "koi8-r", "big5", "euc-kr", "euc-jp", "cp850",
+                   "cp437", "cp1252", "cp1256", "cp1255", "cp1253", "cp874", "cp1258")
+"""Of names in archives that older programs packed."""
+_NEAR, _MOST_COMPARED = 60.0, 20_000  # of 100, by rapidfuzz's ratio; names of recordings
 _LONGEST_NAME = 240  # bytes in one part of a path; longer ones are texts in the wrong column
 COLUMNS = {  # names of columns and keys by meaning
     "audio": ("audio", "audio_path", "audio_file", "audio_filepath", "audio_filename", "path", "file", "file_name",
               "filename", "file_path", "filepath", "wav", "wav_path", "wav_file", "wav_filename", "mp3", "clip"),
     "text": ("text", "sentence", "transcript", "transcription", "normalized_text", "text_normalized",
-             "raw_transcription", "text_original", "original_text", "wrd"),
+             "raw_transcription", "text_original", "original_text", "wrd", "subtitle", "caption"),
     "spelled": ("normalized", "normalised", "normalized_transcription", "normalized transcription",
                 "normalized_text", "text_normalized"),
     "id": ("id", "utterance_id", "utt_id", "segment_id", "index"),
     "speaker": ("speaker", "speaker_id", "speaker_name", "client_id", "spk", "spk_id"),
+    "language": ("language", "language_id", "lang", "lang_id", "language_code", "locale"),
     "split": ("split", "set", "subset"),
     "begin": ("begin", "begin_s", "begin_time", "start", "start_s", "start_time", "offset"),
     "end": ("end", "end_s", "end_time", "stop"),
     "duration": ("duration", "duration_s"),
 }
+def _bare(name: str) -> str:
+    """A column's name without case, blanks, `_` and `-`."""
+    return re.sub(r"[\s_-]+", "", name.lower())
+
+
+_KNOWN = {_bare(name): name for names in COLUMNS.values() for name in names}
+
+
+def column_names(given: Sequence[str]) -> list[str]:
+    """The names of a header as `COLUMNS` has them, as `speaker_id` for `Speaker ID`; others in lower case.
+
+    Of two columns that mean the same name, the later one keeps its own.
+    """
+    names = list[str]()
+    lower = [name.strip().strip('"').strip().lower() for name in given]
+    for name in lower:
+        known = _KNOWN.get(_bare(name), name)
+        names.append(name if known in names or (known in lower and known != name) else known)
+    return names
+
+
+def unused_columns(names: Sequence[str], spelled: bool = False) -> list[str]:
+    """Which of `column_names` no value is taken from; `spelled`: whether the normalised text is read."""
+    used = set[str]()
+    for meaning, known in COLUMNS.items():
+        if meaning != "spelled" or spelled:
+            used.update([name for name in known if name in names][:1])
+    times = ("onset", "offset", "from", "to", "timestamp", "timestamps")
+    return [name for name in names if name and name not in used and name not in times and not _MS.fullmatch(name)
+            and not _OTHER_UNIT.fullmatch(name)]
+
+
+_MS = re.compile(r"(?:begin|start|onset|end|stop|offset)(?:_time)?_?ms")
+_OTHER_UNIT = re.compile(r"(?:begin|start|onset|end|stop|offset)_?(?:samples?|frames?)")
 SPLIT_NAMES = {
     "train": TRAIN, "training": TRAIN, "held_out": HELD_OUT, "held-out": HELD_OUT, "heldout": HELD_OUT,
     "test": HELD_OUT, "validation": HELD_OUT, "valid": HELD_OUT, "dev": HELD_OUT, "val": HELD_OUT, "eval": HELD_OUT,
@@ -103,6 +146,7 @@ class ParsedUtterance:
     split: str = ""  # a name of `SPLIT_NAMES`, or empty
     begin_s: float = 0.0
     end_s: float | None = None  # None is the end of the recording
+    language: str = ""  # a code or a name; empty where the source has none
 
 
 @dataclass(frozen=True)
@@ -111,6 +155,11 @@ class SkippedRow:
 
     where: str
     reason: str
+
+
+@dataclass(frozen=True)
+class SourceNote(SkippedRow):
+    """Something about a file, `reason`, that costs no row: a finding."""
 
 
 ParsedItem = ParsedUtterance | SkippedRow
@@ -165,16 +214,20 @@ class ImportedSource:
 
     @property
     def skipped(self) -> tuple[SkippedRow, ...]:
-        return tuple(entry for entry in self if isinstance(entry, SkippedRow))
+        return tuple(entry for entry in self if isinstance(entry, SkippedRow) and not isinstance(entry, SourceNote))
 
 
-def resolve_rows(found: Iterable[ParsedItem], lookup: RecordingLookup) -> Iterator[SourceEntry]:
-    """Each utterance as a row: its recording must exist, and its id must be unique."""
+def resolve_rows(found: Iterable[ParsedItem], lookup: RecordingLookup, language: str = "") -> Iterator[SourceEntry]:
+    """Each utterance as a row: its recording must exist, its id must be unique, and its language be `language`."""
     with DiskDict() as raw_ids, DiskDict() as ids:
         for item in found:
             item = replace(item, where=printable(item.where))
             if isinstance(item, SkippedRow):
                 yield item
+                continue
+            if item.language.strip() and language and is_other_language(item.language, language):
+                yield SkippedRow(item.where, f"its language is {item.language.strip()[:40]!r}, and {language!r} is "
+                                 "imported")
                 continue
             try:
                 path = lookup.find(item.audio or item.id)
@@ -182,6 +235,12 @@ def resolve_rows(found: Iterable[ParsedItem], lookup: RecordingLookup) -> Iterat
                 yield SkippedRow(item.where, str(why))
                 continue
             yield _row(item, path, lookup.folder, raw_ids, ids)
+
+
+def is_other_language(given: str, wanted: str) -> bool:
+    """Whether a value of a table is a language other than `wanted`; GPT-SoVITS's `auto` says nothing."""
+    name = given.strip().lower().removeprefix("all_")
+    return not name.startswith("auto") and not same_language({"jp": "ja"}.get(name, name), wanted)
 
 
 def _row(item: ParsedUtterance, path: Path, folder: Path, raw_ids: DiskDict, ids: DiskDict) -> SourceEntry:
@@ -192,7 +251,9 @@ def _row(item: ParsedUtterance, path: Path, folder: Path, raw_ids: DiskDict, ids
         return SkippedRow(item.where, f"it goes from {item.begin_s:g} s to {item.end_s or 0:g} s, which is not a valid "
                           "span")
     name = item.id.strip() or _of_audio(item, path, folder)
-    if (before := raw_ids.put(name, item.where)) is not None:
+    # Without an id of its own, a recording may share its stem with another one, as x.wav and x.flac do.
+    identity = f"id {name}" if item.id.strip() else f"part {item.begin_s:g} {item.end_s} {path}"
+    if (before := raw_ids.put(identity, item.where)) is not None:
         return SkippedRow(item.where, f"the id {safe_id(name)!r} was already used at {before}")
     text = re.sub(r"[\t\r\n]+", " ", item.text).strip()
     # without control characters and lone surrogates, which no file can hold
@@ -228,12 +289,29 @@ def safe_id(name: str) -> str:
 def _of_audio(item: ParsedUtterance, path: Path, folder: Path) -> str:
     """An id from the recording's name, and for a part from its times in milliseconds: it does not depend on others."""
     inside = path.relative_to(folder) if path.is_relative_to(folder) else Path(path.name)
+    if not item.audio.isascii() and is_audio(item.audio) and PurePosixPath(item.audio).name != path.name:
+        inside = inside.with_name(PurePosixPath(item.audio).name)  # found in another encoding of its name
     parts = inside.with_suffix("").parts
     stem = "-".join(parts[1:] if len(parts) > 1 and parts[0] in AUDIO_FOLDERS else parts)
     if item.begin_s == 0 and item.end_s is None:
         return stem
     end = "end" if item.end_s is None else f"{round(item.end_s * 1000):07d}"
     return f"{stem}-{round(item.begin_s * 1000):07d}-{end}"
+
+
+def _misread(name: str) -> Iterator[str]:
+    """`name` as an unpacker shows it that does not know the encoding of an archive's names."""
+    for encoding in _NAME_ENCODINGS:
+        try:
+            raw = name.encode(encoding)
+        except UnicodeEncodeError:
+            continue
+        for shown in ("cp437", "latin-1", "cp1252", "cp866"):
+            try:
+                yield raw.decode(shown)
+            except UnicodeDecodeError:
+                continue
+        yield raw.decode("utf-8", "surrogateescape")
 
 
 class RecordingNotFound(Exception):
@@ -244,6 +322,12 @@ def is_audio(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in AUDIO_SUFFIXES
 
 
+def is_film(path: Path) -> bool:
+    """Whether ffmpeg must extract the audio track of a file: by its content, and by its suffix if that is unknown."""
+    kind = sound_containers.content_of(path)
+    return kind in sound_containers.FILM_KINDS or (kind == "" and path.suffix.lower() in FILM_SUFFIXES)
+
+
 class RecordingLookup:
     """Finds recordings of the source in `folder`.
 
@@ -251,8 +335,9 @@ class RecordingLookup:
     paths, since its author could read them; a downloaded one (`foreign`) may not.
     """
 
-    def __init__(self, folder: Path, *, foreign: bool = False) -> None:
+    def __init__(self, folder: Path, *, foreign: bool = False, title: str = "") -> None:
         self.folder = folder
+        self._title = title or str(folder)
         self._foreign = foreign
         self._real = os.path.realpath(folder)
         self._places = [f"{path}/" for place in AUDIO_FOLDERS if os.path.isdir(path := os.path.join(folder, place))]
@@ -268,7 +353,21 @@ class RecordingLookup:
         for path in chain(self._candidates(given), *map(self._candidates, self._spellings(given))):
             if os.path.isfile(path):  # false too for a name that the system does not take
                 return self._checked(Path(path), name)
-        raise RecordingNotFound(f"the audio {name[:60]!r} is not in {self.folder}")
+        nearest = self._nearest(name)
+        raise RecordingNotFound(f"the audio {name[:60]!r} is not in {self._title}"
+                                + (f"; the nearest name there is {nearest[:60]!r}" if nearest else ""))
+
+    def _nearest(self, name: str) -> str:
+        """The name of a recording here that is most like `name`; empty if none is."""
+        match = process.extractOne(PurePosixPath(name.replace("\\", "/")).name, self._names, scorer=fuzz.ratio,
+                                   score_cutoff=_NEAR)
+        return printable(match[0]) if match else ""
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """The names of recordings here, at most `_MOST_COMPARED`."""
+        names = (name for _, _, names in os.walk(self.folder) for name in names if is_audio(name))
+        return list(islice(names, _MOST_COMPARED))
 
     def has(self, name: str) -> bool:
         """Whether `find` finds it."""
@@ -303,6 +402,8 @@ class RecordingLookup:
         others = [f"{stem}{other}" for other in suffixes if not suffix or other.lower() == suffix.lower()]
         others += [stem + suffix.lower()]
         others += [unicodedata.normalize(form, other) for form in forms for other in (name, *others)]
+        if forms and not name.isascii():
+            others += list(_misread(name))
         yield from (other for other in dict.fromkeys(others) if other != name)
 
     @cached_property
@@ -332,10 +433,6 @@ def has_clip_columns(names: Collection[str]) -> bool:
     """Whether these columns are enough for a table of recordings."""
     meanings = {meaning for meaning, known in COLUMNS.items() if not set(known).isdisjoint(names)}
     return "text" in meanings and bool(meanings & {"audio", "id"})
-
-
-_MS = re.compile(r"(?:begin|start|onset|end|stop|offset)(?:_time)?_?ms")
-_OTHER_UNIT = re.compile(r"(?:begin|start|onset|end|stop|offset)_?(?:samples?|frames?)")
 
 
 def _times_by_other_names(record: Mapping[str, object]) -> Iterator[tuple[str, str]]:

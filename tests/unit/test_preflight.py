@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import shutil
 
 import numpy as np
@@ -223,10 +225,19 @@ def test_a_disk_that_will_not_hold_the_checkpoints_is_told(world: Workspace, mon
     assert f"3 of about {one / 1e3:.1f} kB are there at once, {3 * one / 1e3:.1f} kB, and 100.0 kB are free" in said
 
 
+def test_new_rows_that_no_clip_trains_are_told(world: Workspace) -> None:
+    there = manifest.load(world.dataset("demo-am"))
+    first = there.clips[0].text
+    clips = [dataclasses.replace(clip, text=first) for clip in there.clips]
+    (world.datasets / "same").mkdir()
+    manifest.save(world.datasets / "same", manifest.make_card("same", "am", "changed", clips), clips)
+    said = advised(world, dataset="same")
+    assert re.search(r"\d+ of \d+ new pieces occur in no training text", said)
+    assert "occur in no training text" not in advised(world)
+
+
 def test_unknown_characters_are_counted(world: Workspace) -> None:
     there = manifest.load(world.dataset("demo-am"))
-    import dataclasses
-
     clips = [dataclasses.replace(clip, text=clip.text + "ፐ") if clip.id in ("000", "001") else clip
              for clip in there.clips]
     (world.datasets / "odd").mkdir()

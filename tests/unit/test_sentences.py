@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -132,3 +133,44 @@ def test_nothing_is_lost_and_no_cut_is_within_a_word_of_icu(language: str) -> No
             start = text.index(piece, place)
             place = start + len(piece)
             assert {start, place} <= edges, piece
+
+
+QUOTATIONS = re.compile("[«»“”„‹›\"「」『』]")
+
+
+@pytest.mark.parametrize("limit", [20, 45, 60, 120])
+def test_a_long_sentence_is_cut_at_no_place_that_ends_none(limit: int) -> None:
+    """At any limit: what is called the end of a sentence is one by `split_sentences`, or lies in a quotation."""
+    for case in map(json.loads, GOLDEN.read_text("utf-8").splitlines()):
+        wanted = ends(split_sentences(case["text"], language=case["language"]))
+        chunks = split_text(case["text"], limit, len, word_limit=1000, language=case["language"])
+        assert letters("".join(chunk.text for chunk in chunks)) == letters(case["text"])
+        false = {place for place, chunk in zip(accumulate(len(letters(chunk.text)) for chunk in chunks), chunks,
+                                               strict=True) if chunk.boundary == "sentence"} - wanted
+        for place in false:
+            assert QUOTATIONS.search(letters(case["text"])[:place]), (case["text"], place)
+
+
+@pytest.mark.parametrize("limit", [30, 45, 60, 120, 200])
+@pytest.mark.parametrize("times", [1, 3])
+def test_no_chunk_ends_after_an_abbreviation_within_a_sentence(limit: int, times: int) -> None:
+    part = ("The people who came to the village with Dr. Brown and Mrs. Smith from St. Louis in the U.S. last year, "
+            "e.g. the teachers")
+    text = f"{', and '.join([part] * times)}, said that nobody would believe them."
+    chunks = split_text(text, limit, len, language="en")
+    assert [chunk.boundary for chunk in chunks].count("sentence") == 1
+    assert not [chunk.text for chunk in chunks[:-1] if chunk.text.endswith((".", "Dr", "Mrs", "St"))]
+
+
+def test_a_quotation_of_several_sentences_is_cut_between_them() -> None:
+    text = ('He said "Go home now, all of you. Stay with Dr. Brown until morning comes. Then come back." and left the '
+            'room.')
+    chunks = split_text(text, 60, len, language="en")
+    assert [chunk.text for chunk in chunks if chunk.boundary == "sentence"] == [
+        'He said "Go home now, all of you.', "Stay with Dr. Brown until morning comes.",
+        'Then come back." and left the room.']
+
+
+def test_saints_of_italian_are_no_sentences() -> None:
+    assert split_sentences("Vive in piazza S. Marco da anni. Va bene.", language="it") == [
+        "Vive in piazza S. Marco da anni.", "Va bene."]

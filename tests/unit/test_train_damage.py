@@ -55,6 +55,15 @@ def test_a_disk_that_will_not_hold_a_checkpoint_ends_the_run_before_it_is_begun(
     assert [event.step for event in started(world).of("step")] == [5, 6, 7, 8]
 
 
+def test_a_disk_without_room_for_the_first_checkpoint_is_refused_before_the_first_step(
+        world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = Listener(world.runs / "one")
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 0, 5_000_000))
+    with pytest.raises(UserError, match=r"The first checkpoint needs about 16\.. MB, and 5\.0 MB are free in .*one"):
+        train.run(train_options(), world, listener)
+    assert not listener.of("step")
+
+
 def test_a_full_disk_leaves_the_checkpoint_before_intact(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     written = tensor_files.write
 

@@ -10,6 +10,7 @@ from small_data import AMHARIC, RATE, write_clip, write_dataset
 
 from config.errors import UserError
 from data.importers import ImportedSource, SkippedRow, SourceRow, import_source
+from data.languages.words import words
 from data.manifest import HELD_OUT, TRAIN
 from data.splits import assign, overlaps
 from data.validation import CheckedRow, ValidationFinding, ValidationReport, validate
@@ -179,3 +180,33 @@ def test_nothing_to_train_on_is_refused() -> None:
     with pytest.raises(UserError, match="All 2 clips are held out") as caught:
         assign([checked("a", HELD_OUT), checked("b", HELD_OUT)], 0.1, 0)
     assert "The source's own split column did it" in caught.value.hint
+
+
+def text_warnings(tmp_path: Path, texts: list[str], normaliser: str) -> dict[str, str]:
+    """The warnings about texts, by kind."""
+    rows = []
+    for number, text in enumerate(texts):
+        soundfile.write(tmp_path / f"{number}.wav", 0.1 * np.sin(np.arange(2 * RATE) / (9 + number)), RATE)
+        rows.append(SourceRow(str(number), tmp_path / f"{number}.wav", text, f"line {number + 1}"))
+    _, report = validate(ImportedSource(rows), normaliser)
+    return {finding.kind: finding.message for finding in report.warnings}
+
+
+def test_capitals_that_are_letters_are_named(tmp_path: Path) -> None:
+    warnings = text_warnings(tmp_path, ["ami bON idiok", "owo bon utom", "mkpOn edi"], "latin")
+    assert "2 words have capitals within, such as 'bON'" in warnings["case"]
+    assert "'bON' is read as 'bon'" in warnings["case"]
+    ordinary = ["The Old Man came", "NATO and the EU met", *[f"nothing is written here {word}" for word in "abcdef"],
+                "many more words of ordinary text stand in this line so that one name is rare " * 3 + "McDonald"]
+    assert "case" not in text_warnings(tmp_path, ordinary, "latin")
+
+
+def test_letters_of_unusual_orthographies_stay(tmp_path: Path) -> None:
+    assert "case" not in text_warnings(tmp_path, ["wa ábí ngá moyi ω ε ɔ", "bε sεrε ω"], "generic")
+    assert words("bε sεrε ωra ŋa ɛ", "generic") == "bε sεrε ωra ŋa ɛ"
+
+
+def test_several_signs_for_one_apostrophe_are_named(tmp_path: Path) -> None:
+    mixed = text_warnings(tmp_path, ["haw aʻi kaʻa", "kaʿa ana"], "generic")["apostrophes"]
+    assert "2 signs that look like an apostrophe: ʻ (U+02BB) 2 times, ʿ (U+02BF) 1 times" in mixed
+    assert "apostrophes" not in text_warnings(tmp_path, ["oʻzbek go‘zal", "o'zbek goʼzal o`zi"], "uzbek")

@@ -1,0 +1,95 @@
+"""Signs in transcripts of what nobody speaks: sounds in brackets, tags, speaker labels, times and HTML entities.
+
+They are found in texts of any source. Which of them are spoken in a language nobody can tell from the signs alone, so
+they are reported, and removed only on request.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass, field
+
+_LONGEST_LABEL = 30  # characters
+_TIME = r"\d{1,2}:\d{2}:\d{2}(?:[.,]\d{1,3})?"
+_STARRED_KIND = "text in * *"
+_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("HTML entities", re.compile(r"&(?:[A-Za-z]{2,10}|#\d{1,6}|#[xX][0-9A-Fa-f]{1,5});")),
+    ("tags in < >", re.compile(r"</?[A-Za-z|][^<>]{0,200}>|<\d[\d:.]*>")),
+    ("times", re.compile(rf"[\[(]?\s*(?:{_TIME}|\d{{1,2}}:\d{{2}}\.\d{{1,3}})\s*"
+                         rf"(?:-{{1,2}}>\s*(?:{_TIME}|[\d:.]+))?\s*[\])]?"
+                         r"|[\[(]\d{1,3}:\d{2}[\])]|^\s*0\d?:\d{2}\s+(?=[^\W\d])")),
+    ("text in [ ]", re.compile(r"\[[^\[\]]{1,200}\]|【[^【】]{1,200}】")),
+    ("text in ( )", re.compile(r"\([^()]{1,200}\)|（[^（）]{1,200}）")),
+    ("text in { }", re.compile(r"\{[^{}]{1,200}\}")),
+    ("music signs", re.compile(r"[♪♫♬♩]")),
+    (_STARRED_KIND, re.compile(r"(?<!\*)\*{1,2}([^*\s][^*]{0,200})\*{1,2}(?!\*)")),
+    ("signs for a new speaker", re.compile(r"(?:^|(?<=\s))(?:>{2,}|»{2,})\s*|^\s*[-–—]\s+(?=\S)"
+                                           r"|(?<=[.?!…]\s)[-–—]\s+(?=\S)")),
+)
+LABEL = "a speaker's name before a colon"
+KINDS = (*(kind for kind, _ in _KINDS), LABEL)
+_LABEL = re.compile(r"\s*(?:[-–—>]+\s*)?([^\W_][^:：\n]*)[:：]\s+(?=\S)")
+
+
+@dataclass
+class UnspokenSigns:
+    """Counts of texts with signs of each kind, and the first place and an example."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    first: dict[str, tuple[str, str]] = field(default_factory=dict)  # the place and the sign
+
+    def add(self, text: str, where: str) -> None:
+        for kind, sign in signs(text).items():
+            self.counts[kind] = self.counts.get(kind, 0) + 1
+            self.first.setdefault(kind, (where, sign))
+
+
+def signs(text: str) -> dict[str, str]:
+    """The first sign of each kind in a text, by the kind."""
+    found = {}
+    for kind, pattern in _KINDS:
+        # What is within a tag or a time is not another sign.
+        if match := pattern.search(text):
+            found[kind] = match.group().strip()
+            if kind != "HTML entities":
+                text = pattern.sub(" ", text)
+    if label := _label_of(text):
+        found[LABEL] = label.strip()
+    return found
+
+
+def without_signs(text: str) -> str:
+    """A text without what the signs mark: labels, times, tags and what is in brackets; entities become characters."""
+    text = html.unescape(html.unescape(text))
+    for kind, pattern in _KINDS[1:]:
+        text = pattern.sub(_without_stars if kind == _STARRED_KIND else " ", text)
+    if label := _label_of(text):
+        text = text[len(label):]
+    return " ".join(text.split())
+
+
+def _without_stars(match: re.Match[str]) -> str:
+    """Within a sentence, `They painted *the old* door`, stars are emphasis, and what is between them is spoken."""
+    before, after = match.string[:match.start()].rstrip(), match.string[match.end():].lstrip()
+    is_within = before[-1:] not in ("", ".", "?", "!", "…") and after[:1] not in ("", ".", "?", "!")
+    return match[1] if is_within else " "
+
+
+def _label_of(text: str) -> str:
+    """The label at the start of a text, with its colon; empty if there is none.
+
+    `NARRATOR:`, `Anna Maria:`, `SPEAKER_00:`, `Speaker 1:` are labels: up to three words, each with a capital or a
+    number. Scripts without capitals have one word. `He said: go` is none.
+    """
+    match = _LABEL.match(text)
+    if match is None or len(match[1]) > _LONGEST_LABEL:
+        return ""
+    words = match[1].replace("_", " ").split()
+    cased = match[1].lower() != match[1].upper()
+    if cased:
+        is_label = len(words) <= 3 and all(word[0].isupper() or word[0].isdigit() for word in words) and not (
+            words[0][0].isdigit())
+    else:
+        is_label = len(words) == 1 and not match[1].strip().isdecimal()
+    return match.group() if is_label else ""

@@ -1,0 +1,54 @@
+"""Rolling captions are read once; captions that repeat a line because it was said twice keep it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from data.importers.rows import ParsedUtterance, SkippedRow, SourceNote
+from data.importers.subtitles import read_subtitles
+
+LINE = st.text(st.characters(categories=["Ll"]), min_size=1, max_size=12)
+LINES = st.lists(LINE, min_size=3, max_size=8, unique=True)
+
+
+def clock(seconds: float, mark: str) -> str:
+    return f"00:{int(seconds) // 60:02d}:{int(seconds) % 60:02d}{mark}{round(seconds * 1000) % 1000:03d}"
+
+
+def rolling(lines: list[str], suffix: str, blank: str) -> str:
+    """As yt-dlp writes YouTube's captions: a cue with the line before and the new one, then 10 ms of the new one."""
+    mark, cues, before = "." if suffix == "vtt" else ",", [], blank
+    for number, line in enumerate(lines):
+        begin, end = 3.0 * number, 3.0 * number + 2.99
+        tagged = f"{line[:1]}<00:00:00.200><c>{line[1:]}</c>" if suffix == "vtt" else line
+        cues.append(f"{clock(begin, mark)} --> {clock(end, mark)}\n{before}\n{tagged}\n")
+        cues.append(f"{clock(end, mark)} --> {clock(end + 0.01, mark)}\n{line}\n{blank}\n")
+        before = line
+    numbered = (f"{number}\n{cue}" if suffix == "srt" else cue for number, cue in enumerate(cues, 1))
+    return ("WEBVTT\nKind: captions\n\n" if suffix == "vtt" else "") + "\n".join(numbered)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines=LINES, suffix=st.sampled_from(["vtt", "srt"]))
+def test_each_line_of_rolling_captions_is_read_once(tmp_path: Path, lines: list[str], suffix: str) -> None:
+    path = tmp_path / f"talk.{suffix}"
+    path.write_text(rolling(lines, suffix, " "), encoding="utf-8")
+    items = list(read_subtitles(path, "talk.wav"))
+    assert [item.text for item in items if isinstance(item, ParsedUtterance)] == lines
+    notes = [item for item in items if isinstance(item, SourceNote)]
+    assert len(notes) == 1
+    assert f"rolling captions: {2 * len(lines) - 1} lines" in notes[0].reason
+    assert not [item for item in items if isinstance(item, SkippedRow) and not isinstance(item, SourceNote)]
+
+
+@pytest.mark.parametrize("lines", [["no", "no", "yes", "yes"], ["a", "b", "b", "c", "c"]])
+def test_a_line_that_is_said_twice_stays(tmp_path: Path, lines: list[str]) -> None:
+    cues = "\n".join(f"{clock(2.0 * at, '.')} --> {clock(2.0 * at + 2, '.')}\n{line}\n"
+                     for at, line in enumerate(lines))
+    (tmp_path / "a.vtt").write_text(f"WEBVTT\n\n{cues}", encoding="utf-8")
+    items = list(read_subtitles(tmp_path / "a.vtt", "a.wav"))
+    assert [item.text for item in items if isinstance(item, ParsedUtterance)] == lines
