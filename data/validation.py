@@ -20,8 +20,9 @@ import numpy as np
 from config.errors import UserError
 from data.disk_collections import DiskDict, DiskList
 from data.importers import SkippedRow, SourceEntry, SourceRow
+from data.measures import silence_at_ends
 from data.normalisers import TextNormaliser, dropped, is_mark
-from data.sound_files import cut_to_flac, file_duration, read_samples
+from data.sound_files import cut_to_flac, file_duration, read_samples, silence_to_trim
 
 _MAX_NAMED = 12  # characters
 _DIRECTION_MARKS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode Standard Annex 9
@@ -57,8 +58,10 @@ class CheckedRow:
 
     row: SourceRow
     normal: str  # normalised text
-    duration_s: float
+    duration_s: float  # of the part that is used
     sha256: str  # of the file's bytes
+    trimmed_start_s: float = 0.0  # silence at the start of the file that is not used
+    trimmed_end_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ class ValidationReport:
     warnings: Sequence[ValidationFinding]
     form: str = ""  # the recognised format
     notes: tuple[str, ...] = ()  # about the format
+    trimmed_clips: int = 0  # of the kept ones
+    trimmed_s: float = 0.0  # silence at their ends that is not used
 
     def with_warnings(self, more: Iterable[ValidationFinding]) -> ValidationReport:
         return replace(self, warnings=with_more(self.warnings, more))
@@ -118,10 +123,11 @@ def with_more(findings: Sequence[ValidationFinding], more: Iterable[ValidationFi
 
 def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckLimits = ClipCheckLimits(),
              progress: Callable[[int], None] = lambda done: None, verbalize: Callable[[str], str] = str,
-             folder: Path | None = None) -> tuple[Sequence[CheckedRow], ValidationReport]:
+             folder: Path | None = None, *, keep_edges: bool = True) -> tuple[Sequence[CheckedRow], ValidationReport]:
     """Check every row; `UserError` if none is left. `progress` gets the number of entries that are done.
 
-    `verbalize` applies text rules before the normaliser. The rows lie in an unnamed file in `folder`.
+    `verbalize` applies text rules before the normaliser. The rows lie in an unnamed file in `folder`. Without
+    `keep_edges` the silence at the ends of a clip is trimmed; what is checked is the whole clip.
     """
     reading = TextNormaliser(normaliser, verbalize)
     errors, warnings = findings_on_disk(), findings_on_disk()
@@ -131,7 +137,7 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
         for found, entry in enumerate(entries, start=1):
             if isinstance(entry, SkippedRow):
                 errors.add(ValidationFinding("skipped", entry.where, entry.reason))
-            elif checked := _check(entry, reading, limits, errors, warnings):
+            elif checked := _check(entry, reading, limits, errors, warnings, keep_edges=keep_edges):
                 if (first := first_use.put(checked.sha256, json.dumps([entry.where, checked.normal]))) is not None:
                     _note_duplicate(checked, first, errors, warnings)
                 else:
@@ -172,7 +178,7 @@ def _from_line(line: bytes) -> CheckedRow:
 
 
 def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, errors: DiskList[ValidationFinding],
-           warnings: DiskList[ValidationFinding]) -> CheckedRow | None:
+           warnings: DiskList[ValidationFinding], *, keep_edges: bool) -> CheckedRow | None:
     row = _without_controls(row, warnings)
     normal = reading.normal(row.text)
     if not normal:
@@ -213,7 +219,9 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
     if not limits.min_characters_per_s <= rate <= limits.max_characters_per_s:
         warnings.add(ValidationFinding("pace", row.where,
                                        f"{row.id}: {rate:.1f} characters a second; does the text fit?"))
-    return CheckedRow(row, normal, round(duration_s, 3), hashlib.sha256(content).hexdigest())
+    start_s, end_s = (0.0, 0.0) if keep_edges else silence_to_trim(*silence_at_ends(waveform, sample_rate), duration_s)
+    return CheckedRow(row, normal, round(duration_s - start_s - end_s, 3), hashlib.sha256(content).hexdigest(),
+                      start_s, end_s)
 
 
 def row_bytes(row: SourceRow) -> tuple[bytes, int]:
