@@ -342,6 +342,7 @@ class PrepareOptions(Options):
     any_script: bool = Field(False, title="Accept any script", description="Import texts in a script that is unusual for the language, or with Latin, Greek and Cyrillic letters in one word, without asking.")
     licence: str = Field("", max_length=200, title="Licence", description="Licence of the recordings, such as `CC-BY-4.0`; shown with the dataset and with every export trained on it.")
     held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips held out from training where the source defines no split.")
+    keep_edges: bool = Field(False, title="Keep silent edges", description="Keep all silence at the start and end of the clips. By default it is trimmed to 0.1 s, because a model that learns it begins its sentences with silence; the recordings themselves are not modified.")
     split_disjoint_by: Literal["source", "speaker"] = Field("source", title="Held-out split by", description="Held-out and training clips share no `source` (sentence or recording), or no `speaker` either. A split of the source is kept.")
     model: ModelName = Field("tiny", title="Model", description="Base model that extracts the features.")
     variants: int = Field(0, ge=0, le=10, title="Augmented variants", description="Variants of each training clip in speed, pitch and noise, for augmentation in training. Each takes as long to extract as the clip. 0 adds none and keeps existing ones.")

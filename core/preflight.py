@@ -153,7 +153,9 @@ def _prepare(workspace: Workspace, options: TrainOptions, training_run: Training
     same = total = 0
     for clip in dataset.clips:
         if clip.id in wanted:
-            codes = extractor.extract(audio.load(dataset.audio_path(clip), extractor.sample_rate)).speech_codes
+            waveform = audio.load(dataset.audio_path(clip), extractor.sample_rate, clip.trimmed_start_s,
+                                  clip.trimmed_end_s)
+            codes = extractor.extract(waveform).speech_codes
             cached = wanted[clip.id].speech_codes
             total += max(len(codes), len(cached))
             shared = min(len(codes), len(cached))

@@ -28,7 +28,7 @@ from config.languages import script_doubt
 from config.schema import AS_IS, PrepareOptions
 from core import compute
 from core.dataset import languages, model_limits
-from core.dataset.clip_index import ClipIndex, MeasureStore, build_index, reading_names
+from core.dataset.clip_index import ClipIndex, MeasureStore, build_index, reading_names, trimmed_measures
 from core.dataset.languages import describe_language
 from core.dataset.model_limits import UNKNOWN_COVERAGE, TokenizerCoverage
 from core.jobs.events import Plan, Progress, Result, WarningRaised
@@ -129,6 +129,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         "dataset": options.dataset, "state": state, "clips": len(dataset.clips),
         "train": dataset.card.train_clips, "held_out": dataset.card.held_out_clips,
         "minutes": round(dataset.card.duration_s / 60, 2), "read_as": report.form,
+        "trimmed_clips": dataset.card.trimmed_clips, "trimmed_s": dataset.card.trimmed_s,
         "left_out": len(report.errors), "warnings": len(report.warnings),
         "features": len(dataset.clips) - failed, "features_failed": failed,
         "too_long": too_long, "text_too_long": len(coverage.too_long), "text_unknown": len(coverage.unknown),
@@ -194,12 +195,13 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
         _show(report, reporter)
         made = (ManifestClip(row.row.id,
                              f"audio/{row.row.id}{_suffix(row)}",
-                             row.row.text, options.language, split, row.duration_s, row.row.speaker, row.sha256)
+                             row.row.text, options.language, split, row.duration_s, row.row.speaker, row.sha256,
+                             trimmed_start_s=row.trimmed_start_s, trimmed_end_s=row.trimmed_end_s)
                 for row, split in zip(rows, splits, strict=True))
         clips = manifest.clips_on_disk(gathered.made)
         for clip in with_sources(made, rows, old.sides if old else Sides()):
             clips.add(clip)
-        dataset, state = _write(options, target, old, clips, rows, report)
+        dataset, state = _write(options, target, old, clips, rows, report, reporter)
     return dataset, state, report
 
 
@@ -244,7 +246,7 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
 
     rows, report = validate(first(options.max_clips), reading.normaliser, progress=progress,
                             verbalize=reading.verbalize, folder=gathered.made,
-                            remove_unspoken=options.remove_unspoken)
+                            remove_unspoken=options.remove_unspoken, keep_edges=options.keep_edges)
     notes = imported.notes
     if old is not None:
         rows, found, note = merge_rows(old, rows, public_name(options.source), gathered.made)
@@ -270,6 +272,9 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
         rows, splits = remaining, tuple(split for at, split in enumerate(splits) if at not in out)
         report = replace(report.with_errors(out.values()), kept=report.kept - len(out),
                          duration_s=round(sum(row.duration_s for row in rows), 3))
+    trimmed_s = [row.trimmed_start_s + row.trimmed_end_s for row in rows]
+    report = replace(report, trimmed_clips=sum(seconds > 0 for seconds in trimmed_s),
+                     trimmed_s=round(sum(trimmed_s), 3))
     return rows, splits, report.with_warnings(note_one_recording(rows, splits) if old is None else ())
 
 
@@ -324,7 +329,7 @@ def _shown(findings: Sequence[ValidationFinding]) -> list[ValidationFinding]:
 
 
 def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips: Sequence[ManifestClip],
-           rows: Sequence[CheckedRow], report: ValidationReport) -> tuple[PreparedDataset, str]:
+           rows: Sequence[CheckedRow], report: ValidationReport, reporter: Reporter) -> tuple[PreparedDataset, str]:
     """The dataset on disk, and whether it was written now or was there already."""
     old_card = old.dataset.card if old else None
     given = public_name(options.source)
@@ -341,11 +346,22 @@ def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips
     if target.exists():
         there = manifest.load(target)
         if there.card.fingerprint != card.fingerprint:
-            raise UserError(
-                f"There already is another dataset named {options.dataset!r}: {pluralize(there.card.clips, 'clip')} in "
-                f"{there.card.language!r} from {there.card.source!r}, the new one has {card.clips}.",
-                f"Choose another dataset name; with --add-to {options.dataset} it will hold both.",
-            )
+            if not _differ_in_edges_alone(there.clips, all_clips()):
+                raise UserError(
+                    f"There already is another dataset named {options.dataset!r}: "
+                    f"{pluralize(there.card.clips, 'clip')} in {there.card.language!r} from {there.card.source!r}, the "
+                    f"new one has {card.clips}.",
+                    f"Choose another dataset name; with --add-to {options.dataset} it will hold both.",
+                )
+            if options.keep_edges:
+                raise UserError(
+                    f"The dataset {options.dataset!r} has {pluralize(there.card.trimmed_clips, 'clip')} whose silence "
+                    "at the ends is trimmed, and a dataset never changes.",
+                    "Choose another dataset name to keep the silence.")
+            reporter.emit(WarningRaised(
+                f"The dataset {options.dataset!r} stays as it is, with silence at the ends of "
+                f"{pluralize(card.trimmed_clips, 'clip')} ({card.trimmed_s:.0f} s) that would be trimmed now. Prepare "
+                "the recordings under another name to trim it."))
         _check_audio(there)
         if licence and licence != there.card.licence:  # add it where there was none
             if there.card.licence:
@@ -376,6 +392,11 @@ def _suffix(row: CheckedRow) -> str:
     kind = sound_containers.content_of(row.row.audio)
     given = row.row.audio.suffix.lower()
     return given if given in _SUFFIXES.get(kind, (given,)) else _SUFFIXES[kind][0]
+
+
+def _differ_in_edges_alone(clips: Iterable[ManifestClip], others: Iterable[ManifestClip]) -> bool:
+    """Whether the datasets are the same but for the silence at the ends of their clips."""
+    return manifest.fingerprint(manifest.with_edges(clips)) == manifest.fingerprint(manifest.with_edges(others))
 
 
 def _copy_audio(clips: Iterable[ManifestClip], rows: Sequence[CheckedRow], folder: Path) -> None:
@@ -425,7 +446,7 @@ def extract_features(dataset: PreparedDataset, extractor: Extractor, workspace: 
     failed = _extract(_Takes(dataset, cache), extractor, reporter, "clips")
     if failed == len(dataset.clips):
         raise UserError(f"None of the {failed} clips gave features.", "The warnings above name the reason of each.")
-    keys: Iterator[str] = (clip.sha256 for clip in dataset.clips)
+    keys: Iterator[str] = (clip.feature_key for clip in dataset.clips)
     if recipe is not None:
         variants = _Takes(dataset, cache, recipe)
         _extract(variants, extractor, reporter, "variants")
@@ -446,7 +467,8 @@ class _Take:
 
     def load(self, dataset: PreparedDataset, sample_rate: int) -> torch.Tensor:
         """Waveform (S,) at `sample_rate` Hz."""
-        waveform = audio.load(dataset.audio_path(self.clip), sample_rate)
+        waveform = audio.load(dataset.audio_path(self.clip), sample_rate, self.clip.trimmed_start_s,
+                              self.clip.trimmed_end_s)
         if self.variant is None:
             return waveform
         return torch.from_numpy(augmentation.apply(waveform.numpy(), sample_rate, self.variant, self.key))
@@ -463,11 +485,11 @@ class _Takes:
     def of(self, clip: ManifestClip) -> list[_Take]:
         """The takes of one clip."""
         if self.recipe is None:
-            return [_Take(clip.id, clip, clip.sha256)]
-        if clip.split != TRAIN or not self.cache.has(clip.sha256):
+            return [_Take(clip.id, clip, clip.feature_key)]
+        if clip.split != TRAIN or not self.cache.has(clip.feature_key):
             return []
         return [_Take(f"{clip.id}, variant {number}", clip, key, variant)
-                for number, (key, variant) in enumerate(self.recipe.of(clip.sha256), 1)]
+                for number, (key, variant) in enumerate(self.recipe.of(clip.feature_key), 1)]
 
     def waiting(self) -> tuple[int, np.ndarray]:
         """How many takes there are; and (W, 2) numbers of clip and take of those without features, longest first."""
@@ -567,7 +589,7 @@ def index_clips(dataset: PreparedDataset, workspace: Workspace, reporter: Report
             for clip in part:
                 too_long = filter(None, (long_speech.get(clip.id), coverage.too_long.get(clip.id)))
                 text = readings[clip.language].normal(clip.text)
-                yield AnalysedClip(clip.id, text, clip.speaker, found.get(clip.sha256),
+                yield AnalysedClip(clip.id, text, clip.speaker, trimmed_measures(clip, found),
                                    coverage.unknown.get(clip.id, ""), "; ".join(too_long))
 
     with_findings = build_index(workspace, dataset, clips(), about)

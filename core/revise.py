@@ -21,14 +21,14 @@ from config.errors import UserError
 from config.schema import ReviseOptions
 from core import compute
 from core.dataset import model_limits, review
-from core.dataset.clip_index import ClipIndex, MeasureStore, build_index, reading_names
+from core.dataset.clip_index import ClipIndex, MeasureStore, build_index, reading_names, trimmed_measures
 from core.dataset.model_limits import UNKNOWN_COVERAGE
 from core.dataset.review import ReviewDecision
 from core.jobs.events import Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.library import model_info
 from core.library.catalog import family_of
-from core.prepare import extract_features
+from core.prepare import extract_features, measure_dataset
 from core.sources.source_preview import REPORT_FILE
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
@@ -41,7 +41,7 @@ from data.front_end import FrontEnd
 from data.manifest import HELD_OUT, TRAIN, ManifestClip, PreparedDataset
 from data.measures import Measures, measure
 from data.normalisers import TextNormaliser, for_other_language
-from data.sound_files import encode_flac, repair
+from data.sound_files import TRIM, encode_flac, repair
 from data.splits import Sides
 from models.registry import family
 
@@ -68,7 +68,7 @@ def run(options: ReviseOptions, workspace: Workspace, reporter: Reporter) -> Res
     counts: Result = {}
     with stage(reporter, "version"):
         if _is_resumed(options, workspace):
-            index_version(workspace, options.dataset, options.save_as)
+            index_version(workspace, options.dataset, options.save_as, reporter)
         else:
             version = save_version(workspace, options.dataset, options.save_as, reporter, options.language)
             counts = {"excluded": len(version.excluded), "included_again": len(version.included),
@@ -136,7 +136,7 @@ def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter, 
         (folder / review.EXCLUDED_FILE).write_text("".join(lines), encoding="utf-8")
         report = _report(dataset, version, clips, excluded, readings)
         (folder / REPORT_FILE).write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    index_version(workspace, name, new)
+    index_version(workspace, name, new, reporter)
     return version
 
 
@@ -275,7 +275,9 @@ def _repair(dataset: PreparedDataset, clip: ManifestClip, measures: Measures | N
     (folder / path).write_bytes(content)
     (folder / ORIGINALS).mkdir(exist_ok=True)
     link_or_copy(dataset.audio_path(clip), folder / ORIGINALS / Path(clip.audio).name)
-    new = replace(clip, audio=path, sha256=hashlib.sha256(content).hexdigest(), duration_s=len(done) / rate)
+    new = replace(clip, audio=path, sha256=hashlib.sha256(content).hexdigest())
+    if TRIM in fixes:  # the new recording has no silence that is left out
+        new = replace(new, duration_s=len(done) / rate, trimmed_start_s=0.0, trimmed_end_s=0.0)
     return new, measure(done, rate)
 
 
@@ -293,18 +295,21 @@ def _report(dataset: PreparedDataset, version: DatasetVersion, clips: tuple[Mani
     characters = Counter(character for clip in clips for character in readings[clip.language].normal(clip.text))
     return {**values, "kept": len(clips), "errors": errors, "notes": [*values.get("notes", ()), note],
             "duration_s": round(sum(clip.duration_s for clip in clips), 3),
+            "trimmed_clips": sum(clip.is_trimmed for clip in clips),
+            "trimmed_s": round(sum(clip.trimmed_start_s + clip.trimmed_end_s for clip in clips), 3),
             "characters": dict(sorted(characters.items()))}
 
 
-def index_version(workspace: Workspace, name: str, new: str) -> None:
+def index_version(workspace: Workspace, name: str, new: str, reporter: Reporter) -> None:
     """Index the clips of `new`, a version of `name`, unless that was done.
 
-    Measures are there already, and only texts that changed are normalised again.
+    Only recordings without measures are measured, and only texts that changed are normalised again.
     """
     base, dataset = manifest.load(workspace.dataset(name)), manifest.load(workspace.dataset(new))
     if ClipIndex.exists(workspace, dataset.card.fingerprint):
         return
     old = ClipIndex(workspace, base.card.fingerprint)
+    measure_dataset(dataset, workspace, reporter)
     language = dataset.card.language
     readings = _readings(workspace, base, language)
     about = {**old.about(), "dataset": new, **reading_names(dataset.card, readings)}
@@ -325,10 +330,10 @@ def index_version(workspace: Workspace, name: str, new: str) -> None:
                 text = one.spoken if same and one and one.clip.text == clip.text else (
                     readings[clip.language].normal(clip.text))
                 too_long = [coverage.too_long.get(clip.id, "")]
-                if one is not None and one.clip.sha256 == clip.sha256:  # its speech is as long as it was
+                if one is not None and one.clip.feature_key == clip.feature_key:  # its speech is as long as it was
                     message = next((each.message for each in one.findings if each.kind == "too long"), "")
                     too_long = [*(each for each in message.split("; ") if "codes of speech" in each), *too_long]
-                yield AnalysedClip(clip.id, text, clip.speaker, measures.get(clip.sha256),
+                yield AnalysedClip(clip.id, text, clip.speaker, trimmed_measures(clip, measures),
                                    coverage.unknown.get(clip.id, ""), "; ".join(filter(None, too_long)))
 
     build_index(workspace, dataset, clips(), about)

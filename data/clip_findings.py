@@ -27,8 +27,8 @@ from data.disk_collections import DiskDict
 from data.measures import Measures, differing_bits
 
 ERROR, WARNING = "error", "warning"
-SAME_SOUND, TWO_TEXTS = "same sound", "two texts"
-"""Kinds: a copy of another clip, and clips with the same sound and different texts."""
+SAME_SOUND, TWO_TEXTS, EDGES = "same sound", "two texts", "edges"
+"""Kinds: a copy of another clip, clips with the same sound and different texts, and silent edges that were kept."""
 _BINS = 24
 _MOST_CHARACTERS = 48
 LEARNABLE = 10  # times; a rarer character can hardly be learned
@@ -45,7 +45,8 @@ class ClipLimits:
     level_apart: float = 10.0  # LU from the median of the dataset
     least_lufs: float = -45.0
     snr_db: float = 10.0
-    silence_s: float = 0.75  # at either end
+    edge_s: float = 0.75  # silence at either end
+    pause_s: float = 1.0  # silence between two sounds
     bandwidth_hz: float = 5500.0  # telephone ends at 4000
     pace_z: float = 3.5  # robust z-score (Iglewicz and Hoaglin 1993)
     pace_times: float = 1.5  # and at least this ratio to the median: uniform data has large scores
@@ -140,9 +141,12 @@ def audio_findings(measures: Measures, limits: ClipLimits) -> list[ClipFinding]:
         found.append(ClipFinding("noise", WARNING, f"the voice is {measures.snr_db:.0f} dB over the noise, "
                                  f"{limits.snr_db:g} or more are wanted", 2 + (limits.snr_db - measures.snr_db) / 5))
     for seconds, where in ((measures.silence_start_s, "start"), (measures.silence_end_s, "end")):
-        if seconds > limits.silence_s:
-            found.append(ClipFinding("silence", WARNING, f"{seconds:.1f} s of silence at the {where}",
+        if seconds > limits.edge_s:  # of clips whose edges were kept
+            found.append(ClipFinding(EDGES, WARNING, f"{seconds:.1f} s of silence at the {where}",
                                      1 + min(2.0, seconds / 2)))
+    if measures.pause_s > limits.pause_s:
+        found.append(ClipFinding("silence", WARNING, f"{measures.pause_s:.1f} s of silence within the clip",
+                                 1 + min(2.0, measures.pause_s / 2)))
     if 0 < measures.bandwidth_hz < limits.bandwidth_hz:
         found.append(ClipFinding("bandwidth", WARNING, f"nothing above {measures.bandwidth_hz / 1000:.1f} kHz in "
                                  f"{measures.sample_rate:,} samples a second: muffled, as by telephone", 2.5))
@@ -168,8 +172,7 @@ _READ: tuple[tuple[str, str, Callable[[AnalysedClip], float | None]], ...] = (
     (LEVEL_TITLE, "LUFS", lambda clip: clip.measures.level_lufs if clip.measures else None),
     ("Voice over noise", "dB", lambda clip: clip.measures.snr_db if clip.measures else None),
     (CLIPPING_TITLE, "% of the samples", lambda clip: 100 * clip.measures.clipped_share if clip.measures else None),
-    ("Silence at the longer end", "s", lambda clip: max(clip.measures.silence_start_s, clip.measures.silence_end_s)
-     if clip.measures else None),
+    ("Longest pause", "s", lambda clip: clip.measures.pause_s if clip.measures else None),
     ("Bandwidth", "kHz", lambda clip: clip.measures.bandwidth_hz / 1000 if clip.measures else None),
 )
 

@@ -11,7 +11,7 @@ from array import array
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import IO
 
@@ -26,6 +26,7 @@ MANIFEST_FILE = "manifest.jsonl"
 CARD_FILE = "dataset.yaml"
 TRAIN, HELD_OUT = "train", "held_out"
 SPLITS = (TRAIN, HELD_OUT)
+_LATER_FIELDS = {"trimmed_start_s", "trimmed_end_s"}  # datasets that were prepared before them lack them
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,24 @@ class ManifestClip:
     text: str  # as given, not normalised
     language: str
     split: str  # one of SPLITS
-    duration_s: float
+    duration_s: float  # of the part that is used
     speaker: str
     sha256: str  # of the audio file's bytes
     source: str = ""  # the recording it was cut from; empty for a whole recording
+    trimmed_start_s: float = 0.0  # silence at the start of the file that is not used
+    trimmed_end_s: float = 0.0
+
+    @property
+    def is_trimmed(self) -> bool:
+        return self.trimmed_start_s > 0 or self.trimmed_end_s > 0
+
+    @property
+    def feature_key(self) -> str:
+        """The key of its features in the cache: the hash of the file's bytes, and of the part of it that is used."""
+        if not self.is_trimmed:
+            return self.sha256
+        part = f"{self.sha256} {self.trimmed_start_s:.3f} {self.trimmed_end_s:.3f}"
+        return hashlib.sha256(part.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -54,10 +69,12 @@ class DatasetCard:
     train_clips: int
     held_out_clips: int
     duration_s: float
-    fingerprint: str  # over audio, texts, languages, splits and speakers
+    fingerprint: str  # over audio, its parts that are used, texts, languages, splits and speakers
     licence: str = ""  # of the recordings; empty if unknown
     reviewed: str = ""  # the dataset that it was made from in a review
     split: str = ""  # how held-out clips were drawn
+    trimmed_clips: int = 0  # clips whose file has silence at its ends that is not used
+    trimmed_s: float = 0.0
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -90,28 +107,46 @@ def make_card(name: str, language: str, source: str, clips: Iterable[ManifestCli
               split: str = "") -> DatasetCard:
     """The card of `clips`, which are iterated once."""
     counts: Counter[str] = Counter()
-    duration_s = 0.0
+    duration_s = trimmed_s = 0.0
+    trimmed_clips = 0
 
     def counted() -> Iterator[ManifestClip]:
-        nonlocal duration_s
+        nonlocal duration_s, trimmed_s, trimmed_clips
         for clip in clips:
             counts[clip.split] += 1
             duration_s += clip.duration_s
+            trimmed_s += clip.trimmed_start_s + clip.trimmed_end_s
+            trimmed_clips += clip.is_trimmed
             yield clip
 
     mark, total = fingerprint(counted()), counts.total()
     return DatasetCard(name, language, source, total, counts[TRAIN], total - counts[TRAIN], round(duration_s, 3), mark,
-                       licence, split=split)
+                       licence, split=split, trimmed_clips=trimmed_clips, trimmed_s=round(trimmed_s, 3))
 
 
 def fingerprint(clips: Iterable[ManifestClip]) -> str:
     """sha256 over what training sees, independent of order and file names."""
     digest = hashlib.sha256()
-    for number, line in enumerate(sorted_on_disk(json.dumps([
-            clip.sha256, clip.text, clip.language, clip.split, clip.speaker, *([clip.source] if clip.source else [])])
-                                                 for clip in clips)):
+    for number, line in enumerate(sorted_on_disk(map(_fingerprint_line, clips))):
         digest.update((f"\n{line}" if number else line).encode())
     return digest.hexdigest()
+
+
+def _fingerprint_line(clip: ManifestClip) -> str:
+    """What training sees of a clip; a clip without source or trimming has the line it had before there were such."""
+    values: list[object] = [clip.sha256, clip.text, clip.language, clip.split, clip.speaker]
+    if clip.source:
+        values.append(clip.source)
+    if clip.is_trimmed:
+        values.append([clip.trimmed_start_s, clip.trimmed_end_s])
+    return json.dumps(values)
+
+
+def with_edges(clips: Iterable[ManifestClip]) -> Iterator[ManifestClip]:
+    """The clips with the silence at the ends of their files."""
+    for clip in clips:
+        trimmed_s = clip.trimmed_start_s + clip.trimmed_end_s
+        yield replace(clip, duration_s=round(clip.duration_s + trimmed_s, 3), trimmed_start_s=0.0, trimmed_end_s=0.0)
 
 
 def save(folder: Path, card: DatasetCard, clips: Iterable[ManifestClip]) -> None:
@@ -158,11 +193,12 @@ def load_card(folder: Path) -> DatasetCard:
 
 def _checked(file: IO[bytes], path: Path, begins: array[int]) -> Iterator[ManifestClip]:
     """Clips of a manifest, line by line; appends the start of each line to `begins`."""
-    wanted = {field.name for field in fields(ManifestClip)}
+    known = {field.name for field in fields(ManifestClip)}
+    required = known - _LATER_FIELDS
     for number, begin, row in _json_lines(file, path):
-        if set(row) != wanted:
+        if not required <= set(row) <= known:
             raise UserError(
-                f"{path}, line {number}: missing {sorted(wanted - set(row))}, unknown {sorted(set(row) - wanted)}.",
+                f"{path}, line {number}: missing {sorted(required - set(row))}, unknown {sorted(set(row) - known)}.",
                 "Prepare the dataset again.",
             )
         if row["split"] not in SPLITS:

@@ -490,24 +490,25 @@ def _without_noise(samples: np.ndarray, rate: int, noise: np.ndarray) -> np.ndar
     return np.asarray(made, dtype=np.float32)
 
 
-EDGE_SILENCE_S = 0.2  # at each end
+EDGE_SILENCE_S = 0.1  # at each end
 TRIM, LEVEL = "trim", "level"
 _FADE_S = 0.005
 
 
-def repair(waveform: Samples, sample_rate: int, measures: Measures, fixes: Sequence[str],
-           target_lufs: float) -> Samples:
-    """(S,) with `fixes` applied: `trim` to 0.2 s of silence at each end, `level` to `target_lufs` or near it."""
-    if TRIM in fixes:
-        waveform = _trimmed(waveform, sample_rate, measures)
-    if LEVEL in fixes and measures.level_lufs is not None:
-        waveform = waveform * np.float32(gain_to(target_lufs, measures.level_lufs, float(np.abs(waveform).max())))
-    return waveform.astype(np.float32)
+def silence_to_trim(silence_start_s: float, silence_end_s: float, duration_s: float) -> tuple[float, float]:
+    """Seconds to cut at both ends of a recording of `duration_s`, so that 0.1 s of silence is left at each.
+
+    Whole milliseconds. A recording that is silent throughout keeps all of it.
+    """
+    if silence_start_s + silence_end_s >= duration_s:
+        return 0.0, 0.0
+    return (max(0.0, round(silence_start_s - EDGE_SILENCE_S, 3)), max(0.0, round(silence_end_s - EDGE_SILENCE_S, 3)))
 
 
-def _trimmed(waveform: Samples, sample_rate: int, measures: Measures) -> Samples:
-    begin = max(0, round((measures.silence_start_s - EDGE_SILENCE_S) * sample_rate))
-    end = len(waveform) - max(0, round((measures.silence_end_s - EDGE_SILENCE_S) * sample_rate))
+def trim(waveform: Samples, sample_rate: int, start_s: float, end_s: float) -> Samples:
+    """(S,) without so many seconds at its ends, faded over 5 ms where it was cut, against clicks."""
+    begin = round(start_s * sample_rate)
+    end = len(waveform) - round(end_s * sample_rate)
     cut = waveform[begin:end].copy()
     fade = np.linspace(0, 1, max(1, round(_FADE_S * sample_rate)), dtype=np.float32)[:len(cut)]
     if begin:
@@ -515,3 +516,14 @@ def _trimmed(waveform: Samples, sample_rate: int, measures: Measures) -> Samples
     if end < len(waveform):
         cut[len(cut) - len(fade):] *= fade[::-1]
     return cut
+
+
+def repair(waveform: Samples, sample_rate: int, measures: Measures, fixes: Sequence[str],
+           target_lufs: float) -> Samples:
+    """(S,) with `fixes` applied: `trim` to 0.1 s of silence at each end, `level` to `target_lufs` or near it."""
+    if TRIM in fixes:
+        waveform = trim(waveform, sample_rate, *silence_to_trim(measures.silence_start_s, measures.silence_end_s,
+                                                                measures.duration_s))
+    if LEVEL in fixes and measures.level_lufs is not None:
+        waveform = waveform * np.float32(gain_to(target_lufs, measures.level_lufs, float(np.abs(waveform).max())))
+    return waveform.astype(np.float32)

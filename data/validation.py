@@ -22,8 +22,9 @@ import numpy as np
 from config.errors import UserError
 from data.disk_collections import DiskDict, DiskList
 from data.importers import SkippedRow, SourceEntry, SourceNote, SourceRow
+from data.measures import silence_at_ends
 from data.normalisers import TextNormaliser, dropped, is_mark
-from data.sound_files import cut_to_flac, examine, read_samples, read_sound, to_flac
+from data.sound_files import cut_to_flac, examine, read_samples, read_sound, silence_to_trim, to_flac
 from data.unspoken_text import UnspokenSigns, without_signs
 
 _MAX_NAMED = 12  # characters
@@ -63,9 +64,11 @@ class CheckedRow:
 
     row: SourceRow
     normal: str  # normalised text
-    duration_s: float
+    duration_s: float  # of the part that is used
     sha256: str  # of the bytes that the dataset gets
     is_rewritten: bool = False  # these are a mono FLAC file, as other programs would read the file otherwise
+    trimmed_start_s: float = 0.0  # silence at the start of the file that is not used
+    trimmed_end_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ class ValidationReport:
     warnings: Sequence[ValidationFinding]
     form: str = ""  # the recognised format
     notes: tuple[str, ...] = ()  # about the format
+    trimmed_clips: int = 0  # of the kept ones
+    trimmed_s: float = 0.0  # silence at their ends that is not used
 
     def with_warnings(self, more: Iterable[ValidationFinding]) -> ValidationReport:
         return replace(self, warnings=with_more(self.warnings, more))
@@ -125,12 +130,13 @@ def with_more(findings: Sequence[ValidationFinding], more: Iterable[ValidationFi
 
 def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckLimits = ClipCheckLimits(),
              progress: Callable[[int], None] = lambda done: None, verbalize: Callable[[str], str] = str,
-             folder: Path | None = None, *,
-             remove_unspoken: bool = False) -> tuple[Sequence[CheckedRow], ValidationReport]:
+             folder: Path | None = None, *, remove_unspoken: bool = False,
+             keep_edges: bool = True) -> tuple[Sequence[CheckedRow], ValidationReport]:
     """Check every row; `UserError` if none is left. `progress` gets the number of entries that are done.
 
     `verbalize` applies text rules before the normaliser. The rows lie in an unnamed file in `folder`.
-    `remove_unspoken`: take what `data.unspoken_text` finds out of the texts.
+    `remove_unspoken`: take what `data.unspoken_text` finds out of the texts. Without `keep_edges` the silence at the
+    ends of a clip is trimmed; what is checked is the whole clip.
     """
     reading = TextNormaliser(normaliser, verbalize)
     errors, warnings = findings_on_disk(), findings_on_disk()
@@ -148,7 +154,7 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
                     entry = replace(entry, text=without_signs(entry.text))
             if isinstance(entry, SkippedRow):
                 errors.add(ValidationFinding("skipped", entry.where, entry.reason))
-            elif checked := _check(entry, reading, limits, errors, warnings, recordings):
+            elif checked := _check(entry, reading, limits, errors, warnings, recordings, keep_edges=keep_edges):
                 if (first := first_use.put(checked.sha256, json.dumps([entry.where, checked.normal]))) is not None:
                     _note_duplicate(checked, first, errors, warnings)
                 else:
@@ -202,7 +208,7 @@ def _from_line(line: bytes) -> CheckedRow:
 
 
 def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, errors: DiskList[ValidationFinding],
-           warnings: DiskList[ValidationFinding], recordings: DiskDict) -> CheckedRow | None:
+           warnings: DiskList[ValidationFinding], recordings: DiskDict, *, keep_edges: bool) -> CheckedRow | None:
     row = _without_controls(row, warnings)
     normal = reading.normal(row.text)
     if not normal:
@@ -250,8 +256,9 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
     if not limits.min_characters_per_s <= rate <= limits.max_characters_per_s:
         warnings.add(ValidationFinding("pace", row.where,
                                        f"{row.id}: {rate:.1f} characters a second; does the text fit?"))
-    return CheckedRow(row, normal, round(duration_s, 3), hashlib.sha256(content).hexdigest(),
-                      not row.is_part and not facts.is_plain)
+    start_s, end_s = (0.0, 0.0) if keep_edges else silence_to_trim(*silence_at_ends(waveform, sample_rate), duration_s)
+    return CheckedRow(row, normal, round(duration_s - start_s - end_s, 3), hashlib.sha256(content).hexdigest(),
+                      not row.is_part and not facts.is_plain, start_s, end_s)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@
     python -m scripts.review mine --exclude-kind "same sound"        (--exclude-errors KIND: only where it is an error)
     python -m scripts.review mine --undo-kind "same sound"           undo what was decided about all of a kind
     python -m scripts.review mine --include clip9 --text clip3 "what is said"
-    python -m scripts.review mine --fix-kind silence                 cut the silence at the ends of all that have some
+    python -m scripts.review mine --fix-kind edges                   cut the silence at the ends of all that have some
     python -m scripts.review mine --save-as mine-2                   the dataset with what was decided
 """
 

@@ -232,8 +232,12 @@ def waveform_view(one: IndexedClip) -> Html:
     heights = [max(0.6, _WAVE_HEIGHT / 2 * peak / 255) for peak in peaks]
     top = " ".join(f"{at},{_WAVE_HEIGHT / 2 - height:.1f}" for at, height in enumerate(heights))
     bottom = " ".join(f"{at},{_WAVE_HEIGHT / 2 + heights[at]:.1f}" for at in reversed(range(len(heights))))
-    width, duration_s = len(peaks) - 1, max(one.measures.duration_s, 1e-3)
-    ends = [(0.0, one.measures.silence_start_s), (duration_s - one.measures.silence_end_s, one.measures.silence_end_s)]
+    # The outline is that of the whole recording, also of what is trimmed from the clip.
+    start_s = one.measures.silence_start_s + one.clip.trimmed_start_s
+    end_s = one.measures.silence_end_s + one.clip.trimmed_end_s
+    whole_s = one.measures.duration_s + one.clip.trimmed_start_s + one.clip.trimmed_end_s
+    width, duration_s = len(peaks) - 1, max(whole_s, 1e-3)
+    ends = [(0.0, start_s), (duration_s - end_s, end_s)]
     silent = join(element("rect", x=f"{width * start / duration_s:.1f}", y="0", height=f"{_WAVE_HEIGHT:g}",
                           width=f"{width * length / duration_s:.1f}", class_="silent") for start, length in ends)
     drawing = element("svg", element("polygon", points=f"{top} {bottom}"), silent, preserveAspectRatio="none",
@@ -245,7 +249,8 @@ def measurements(one: IndexedClip) -> str:
     """Duration, loudness, signal-to-noise ratio and speaking rate, in a line."""
     if one.measures is None:
         return "not measured"
-    parts = [f"{one.measures.duration_s:.1f} s"]
+    trimmed_s = one.clip.trimmed_start_s + one.clip.trimmed_end_s
+    parts = [f"{one.measures.duration_s:.1f} s" + (f" ({trimmed_s:.1f} s of silence trimmed)" if trimmed_s else "")]
     parts += [f"{one.measures.level_lufs:.0f} LUFS"] if one.measures.level_lufs is not None else []
     parts += [f"{one.measures.snr_db:.0f} dB SNR"] if one.measures.snr_db is not None else []
     parts += [f"{one.rate:.1f} letters a second"] if one.rate is not None else []

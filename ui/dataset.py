@@ -112,6 +112,8 @@ def report_view(report: ValidationReport) -> Html:
     parts = [*(paragraph(line, class_="small") for line in report.notes), job_views.facts([
         ("Found", pluralize(report.found, "clip")), ("Usable", pluralize(report.kept, "clip")),
         ("Speech", duration_text(report.duration_s)), ("Characters", len(report.characters)),
+        ("Silence trimmed", f"{duration_text(report.trimmed_s)} of {pluralize(report.trimmed_clips, 'clip')}"
+                            if report.trimmed_clips else "none"),
     ])]
     if report.dropped:
         removed = ", ".join(f"{character} {count} times" for character, count in report.dropped.items())

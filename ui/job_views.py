@@ -64,13 +64,13 @@ _RESULT_TITLES: Mapping[str, str] = {
     "ready": "Ready to train",
     "features_alike": "Codes equal to the cache", "checkpoint": "Checkpoint size", "spoken_s": "Synthesized",
     "memory_bytes": "Memory", "training": "Estimated training time", "too_long": "Clips too long",
-    "recordings_cer": "CER of original recordings",
+    "recordings_cer": "CER of original recordings", "trimmed_clips": "Clips trimmed", "trimmed_s": "Silence trimmed",
     "not_tried": "Not checked", "certificate": "Certificate",
 }
 _WHEN = {"recordings": "original recordings"}
 _SHARES = ("unknown_rate_before", "unknown_rate", "features_alike")
 _DURATIONS = {"minutes": 60.0, "minutes_recorded": 60.0, "duration_s": 1.0, "seconds": 1.0, "train_seconds": 1.0,
-              "beside_programs_s": 1.0}
+              "beside_programs_s": 1.0, "trimmed_s": 1.0}
 """By name the seconds of one."""
 _UNITS = {"seconds_a_step": "s", "level_db": "dB", "spoken_s": "s"}
 

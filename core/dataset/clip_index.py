@@ -80,6 +80,12 @@ class MeasureStore:
         return database
 
 
+def trimmed_measures(clip: ManifestClip, measures: Mapping[str, Measures]) -> Measures | None:
+    """The measures of the part of a recording that `clip` uses; `measures`: of whole recordings, by hash."""
+    whole = measures.get(clip.sha256)
+    return None if whole is None else whole.trimmed(clip.trimmed_start_s, clip.trimmed_end_s)
+
+
 @dataclass(frozen=True)
 class IndexedClip:
     """A clip with its measures and findings. `rank` counts from 0, the worst first."""

@@ -87,9 +87,8 @@ def warn_uncovered(coverage: TokenizerCoverage, reporter: Reporter) -> None:
 
 def find_too_long(dataset: PreparedDataset, cache: FeatureCache, longest: int) -> list[tuple[ManifestClip, int]]:
     """The clips with more than `longest` speech codes, with the number of these, the longest first."""
-    found = {sha256: count for sha256, count in cache.lengths(dataset.card.fingerprint, "speech_codes")
-             if count > longest}
-    clips = [(clip, found[clip.sha256]) for clip in dataset.clips if clip.sha256 in found]
+    found = {key: count for key, count in cache.lengths(dataset.card.fingerprint, "speech_codes") if count > longest}
+    clips = [(clip, found[clip.feature_key]) for clip in dataset.clips if clip.feature_key in found]
     return sorted(clips, key=lambda one: -one[1])
 
 

@@ -22,14 +22,14 @@ from core.dataset.clip_index import ClipIndex
 from core.jobs.locks import locked
 from core.workspace import Workspace
 from data import manifest
-from data.clip_findings import ERROR, SAME_SOUND, TWO_TEXTS
+from data.clip_findings import EDGES, ERROR, SAME_SOUND, TWO_TEXTS
 from data.durable_files import append_text
 from data.manifest import ManifestClip
 from data.sound_files import EDGE_SILENCE_S, LEVEL, TRIM
 
 DRAFT_FILE, EXCLUDED_FILE = "review.jsonl", "excluded.jsonl"
 _LOCK_FILE, _LOCK_TIMEOUT_S = ".review.lock", 10.0
-FIXES: Mapping[str, str] = {"silence": TRIM, "level": LEVEL}
+FIXES: Mapping[str, str] = {EDGES: TRIM, "level": LEVEL}
 """Kinds of findings that can be repaired in the recording itself, and how."""
 BEFORE_EXCLUDING: Mapping[str, str] = {
     TWO_TEXTS: "All clips with that sound go, the right one too. To keep it, exclude the others one by one.",

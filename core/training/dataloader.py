@@ -220,7 +220,7 @@ class _UtteranceReader:
                  recipe: AugmentationRecipe) -> dict[str, tuple[Utterance, ...]]:
         """The augmented variants of the training clips, by clip id, if they have features and are not too long."""
         clips = {clip.id: clip for clip in dataset.clips}
-        wanted = [(item, key) for item in train for key, _ in recipe.of(clips[item.id].sha256)]
+        wanted = [(item, key) for item in train for key, _ in recipe.of(clips[item.id].feature_key)]
         variants: dict[str, tuple[Utterance, ...]] = {}
         for item, key in wanted:
             if (features := self._features(key)) is None:
@@ -257,7 +257,7 @@ class _UtteranceReader:
         return _HINTS[max(self._left_out, key=lambda reason: len(self._left_out[reason])).partition(":")[0]]
 
     def _utterance(self, clip: manifest.ManifestClip) -> Utterance | None:
-        features = self._features(clip.sha256)
+        features = self._features(clip.feature_key)
         if features is None:
             self._leave_out(_FEATURES, clip.id)
             return None

@@ -193,9 +193,10 @@ def _usable_clip(clip: ManifestClip, dataset: PreparedDataset, tts: TTSModel, ca
     language, front_end, model = clip.language, tts.front_end, tts.lm
     if language not in dataset.card.languages:
         return f"are not in {dataset.card.language!r}"
-    if clip.sha256 not in pack and not cache.has(clip.sha256):
+    key = clip.feature_key
+    if key not in pack and not cache.has(key):
         return f"have no features of this model: prepare them again with --model {tts.origin.model}"
-    arrays = pack.arrays(clip.sha256) if clip.sha256 in pack else cache.load(clip.sha256)
+    arrays = pack.arrays(key) if key in pack else cache.load(key)
     try:
         item = make_utterance(clip.id, clip.text, language, f"{dataset.card.name} {clip.speaker}", Features.of(arrays),
                              front_end)

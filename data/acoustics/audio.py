@@ -22,7 +22,7 @@ import torchaudio.compliance.kaldi as kaldi
 import torchaudio.functional as AF
 
 from config.errors import UserError
-from data.sound_files import read_samples
+from data.sound_files import read_samples, trim
 
 PIECE = 6000  # frames of a spectrum in memory
 SILENCE = 1e-4  # a recording with a peak below -80 dB has no voice
@@ -51,10 +51,12 @@ def read(path: str | Path | BinaryIO, name: str | Path = "") -> tuple[torch.Tens
     return torch.from_numpy(samples), rate
 
 
-def load(path: str | Path, sample_rate: int) -> torch.Tensor:
-    """Read a sound file as mono waveform (S,) float32 in [-1, 1] at `sample_rate` Hz."""
-    waveform, rate = read(path)
-    return resample(waveform, rate, sample_rate)
+def load(path: str | Path, sample_rate: int, trimmed_start_s: float = 0.0, trimmed_end_s: float = 0.0) -> torch.Tensor:
+    """Read a sound file as mono waveform (S,) float32 in [-1, 1] at `sample_rate` Hz, without so much of its ends."""
+    samples, rate = read_samples(path)
+    if trimmed_start_s or trimmed_end_s:
+        samples = trim(samples, rate, trimmed_start_s, trimmed_end_s)
+    return resample(torch.from_numpy(samples), rate, sample_rate)
 
 
 def save(path: str | Path, waveform: torch.Tensor, sample_rate: int) -> None:

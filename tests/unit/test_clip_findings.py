@@ -62,8 +62,9 @@ def test_good_clips_are_not_remarked_upon() -> None:
 @pytest.mark.parametrize(("clip", "kind", "level", "number"), [
     (odd(clipped_share=0.02), "clipping", WARNING, "2.0%"),
     (odd(snr_db=4.0), "noise", WARNING, "4 dB"),
-    (odd(silence_start_s=0.9), "silence", WARNING, "0.9 s of silence at the start"),
-    (odd(silence_end_s=0.9), "silence", WARNING, "0.9 s of silence at the end"),
+    (odd(silence_start_s=0.9), "edges", WARNING, "0.9 s of silence at the start"),
+    (odd(silence_end_s=0.9), "edges", WARNING, "0.9 s of silence at the end"),
+    (odd(pause_s=1.2), "silence", WARNING, "1.2 s of silence within the clip"),
     (odd(bandwidth_hz=3900.0), "bandwidth", WARNING, "nothing above 3.9 kHz in 24,000"),
     (odd(level_lufs=-35.0), "level", WARNING, "-35 LUFS, 15 under the others"),
     (odd(text="abcdefghij klm"), "pace", ERROR, "4.6 letters a second, the others 11.8"),

@@ -54,6 +54,25 @@ def test_missing_and_misspelled_fields_have_their_line(folder: Path) -> None:
         manifest.load(folder)
 
 
+def test_a_dataset_of_before_there_was_trimming_loads_with_its_fingerprint(folder: Path) -> None:
+    path = folder / manifest.MANIFEST_FILE
+    path.write_text(path.read_text().replace(', "trimmed_start_s": 0.0, "trimmed_end_s": 0.0', ""))
+    assert "trimmed" not in path.read_text()
+    assert manifest.load(folder).clips == CLIPS
+
+
+def test_a_part_of_a_recording_has_its_own_features_and_fingerprint() -> None:
+    trimmed = replace(CLIPS[0], trimmed_start_s=0.25, duration_s=1.25)
+    assert CLIPS[0].feature_key == CLIPS[0].sha256
+    keys = {CLIPS[0].feature_key, trimmed.feature_key, replace(trimmed, trimmed_end_s=0.25).feature_key}
+    assert len(keys) == 3
+    assert {len(key) for key in keys} == {64}
+    assert manifest.fingerprint((trimmed, *CLIPS[1:])) != manifest.fingerprint(CLIPS)
+    assert manifest.fingerprint(manifest.with_edges((trimmed, *CLIPS[1:]))) == manifest.fingerprint(CLIPS)
+    card = manifest.make_card("d", "am", "in", (trimmed, *CLIPS[1:]))
+    assert (card.trimmed_clips, card.trimmed_s, card.duration_s) == (1, 0.25, 4.25)
+
+
 def test_missing_dataset_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"dataset\.yaml could not be read"):
         manifest.load(tmp_path)

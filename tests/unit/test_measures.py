@@ -18,6 +18,8 @@ from data.measures import (
     clipped_share,
     differing_bits,
     frame_powers,
+    leading_silence,
+    longest_pause,
     measure,
     peak,
     signal_to_noise,
@@ -104,6 +106,42 @@ def test_silence_at_both_ends(rate: int, hiss: float) -> None:
     wave = np.concatenate([np.zeros(int(0.7 * rate)), sine(rate, 300, 0.3, 1.5), np.zeros(int(0.4 * rate))])
     start_s, end_s = silence_at_ends((wave + noise(rate, hiss, len(wave) / rate)[:len(wave)]).astype(np.float32), rate)
     assert (start_s, end_s) == (pytest.approx(0.7, abs=0.03), pytest.approx(0.4, abs=0.03))
+
+
+def test_a_tap_at_an_end_is_silence_and_a_weak_onset_is_not() -> None:
+    rate = 16000
+    pause, voice, hiss = np.zeros(rate // 2), sine(rate, 300, 0.3, 1.0), noise(rate, 0.01, 0.12)  # 27 dB below
+    tapped = np.concatenate([hiss, pause, voice, pause, hiss]).astype(np.float32)
+    assert silence_at_ends(tapped, rate) == (pytest.approx(0.62, abs=0.03), pytest.approx(0.62, abs=0.03))
+    fricative = np.concatenate([pause, hiss, np.zeros(rate // 10), voice, pause]).astype(np.float32)
+    assert silence_at_ends(fricative, rate)[0] == pytest.approx(0.5, abs=0.03)
+    whispered = np.concatenate([noise(rate, 0.01, 0.4), pause, voice]).astype(np.float32)
+    assert silence_at_ends(whispered, rate)[0] == 0.0
+    loud = np.concatenate([noise(rate, 0.1, 0.12), pause, voice]).astype(np.float32)
+    assert silence_at_ends(loud, rate)[0] == 0.0
+
+
+def test_the_longest_pause_is_between_sounds() -> None:
+    rate = 16000
+    silence, voice = np.zeros(2 * rate), sine(rate, 300, 0.3, 0.5)
+    wave = np.concatenate([silence, voice, np.zeros(int(0.7 * rate)), voice, np.zeros(rate // 5), voice, silence])
+    assert longest_pause(wave.astype(np.float32), rate) == pytest.approx(0.7, abs=0.03)
+    assert longest_pause(voice, rate) == 0.0
+    assert longest_pause(np.zeros(rate, np.float32), rate) == 0.0
+
+
+def test_the_silence_before_synthesized_speech_ends_with_its_first_sound() -> None:
+    rate = 16000
+    voice, room = sine(rate, 300, 0.3, 1.0), noise(rate, 0.01, 0.8)  # 27 dB below
+    tap = noise(rate, 0.1, 0.04)
+    spoken = np.concatenate([room, voice]).astype(np.float32)
+    assert leading_silence(spoken, rate) == pytest.approx(0.8, abs=0.03)
+    assert leading_silence(np.concatenate([tap, room, voice]).astype(np.float32), rate) == pytest.approx(0.84, abs=0.03)
+    assert leading_silence(voice, rate) == 0.0
+    assert leading_silence(room.astype(np.float32), rate) == pytest.approx(0.8)  # no voice at all
+    assert leading_silence(np.concatenate([np.zeros(10 * rate), voice[:rate // 4]]).astype(np.float32),
+                           rate) == pytest.approx(10.0, abs=0.03)
+    assert leading_silence(np.zeros(0, np.float32), rate) == 0.0
 
 
 def test_a_recording_full_of_sound_has_no_silent_ends() -> None:

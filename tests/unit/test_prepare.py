@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from small_data import AMHARIC, Recorder, SmallExtractor, SmallFamily, base, write_clip, write_dataset
 
@@ -17,7 +18,7 @@ from core.jobs.events import Progress
 from core.jobs.reporter import StopRequested
 from core.sources import dataset_source
 from core.workspace import Workspace
-from data import manifest
+from data import augmentation, manifest
 from data.feature_cache import FeatureCache
 from data.validation import ValidationReport
 
@@ -209,6 +210,85 @@ def test_the_features_of_a_dataset_are_in_one_file_too(
         for name, array in cache.load(clip.sha256).items():
             assert np.array_equal(pack.arrays(clip.sha256)[name], array)
             assert pack.arrays(clip.sha256)[name].dtype == array.dtype
+
+
+def write_padded(folder: Path, start_s: float = 0.9, end_s: float = 0.5) -> Path:
+    """A folder whose recordings have silence with a little noise before and after a tone of one second."""
+    write_dataset(folder)
+    noise = np.random.default_rng(0)
+    for path in folder.glob("*.wav"):
+        tone, rate = soundfile.read(str(path))
+        edges = [noise.normal(0, 1e-4, int(seconds * rate)) for seconds in (start_s, end_s)]
+        soundfile.write(str(path), np.concatenate([edges[0], tone, edges[1]]), rate)
+    return folder
+
+
+def test_silence_at_the_edges_is_trimmed_and_the_recordings_stay(
+        tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
+    source = write_padded(tmp_path / "in")
+    result = prepare.run(options(source), workspace, Recorder())
+    dataset = manifest.load(workspace.dataset("d"))
+    assert (result["trimmed_clips"], result["trimmed_s"]) == (6, pytest.approx(6 * 1.2, abs=0.1))
+    assert (dataset.card.trimmed_clips, dataset.card.duration_s) == (6, pytest.approx(6 * 1.2, abs=0.1))
+    report = ValidationReport.from_json(json.loads((dataset.folder / "report.json").read_text()))
+    assert (report.trimmed_clips, report.trimmed_s) == (6, dataset.card.trimmed_s)
+    cache = FeatureCache(workspace.cache, extractor.fingerprint)
+    for clip in dataset.clips:
+        assert dataset.audio_path(clip).read_bytes() == (source / f"{clip.id}.wav").read_bytes()
+        assert not cache.has(clip.sha256)
+        codes = cache.load(clip.feature_key)["speech_codes"]  # the loudness of each tenth of a second
+        assert (len(codes) in (11, 12), (codes >= 29).sum() in (10, 11)) == (True, True)
+    index = index_of(workspace, "d")
+    assert not {"silence", "edges"} & {kind.kind for kind in index.kinds()}
+    measures = index.all().__next__().measures
+    assert measures is not None
+    assert measures.silence_start_s == pytest.approx(0.1, abs=0.01)
+
+
+def test_silence_at_the_edges_can_be_kept(tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
+    source = write_padded(tmp_path / "in")
+    result = prepare.run(options(source).model_copy(update={"keep_edges": True}), workspace, Recorder())
+    dataset = manifest.load(workspace.dataset("d"))
+    assert (result["trimmed_clips"], dataset.card.duration_s) == (0, pytest.approx(6 * 2.4, abs=0.01))
+    cache = FeatureCache(workspace.cache, extractor.fingerprint)
+    assert all(len(cache.load(clip.sha256)["speech_codes"]) == 24 for clip in dataset.clips)
+    assert "edges" in {kind.kind for kind in index_of(workspace, "d").kinds()}
+
+    # Prepared again, it stays as it is; under another name the silence is trimmed.
+    recorder = Recorder()
+    again = prepare.run(options(source), workspace, recorder)
+    assert (again["state"], again["trimmed_clips"]) == ("already there", 0)
+    assert "'d' stays as it is, with silence at the ends of 6 clips (7 s)" in recorder.warnings
+    assert prepare.run(options(source, "e"), workspace, Recorder())["trimmed_clips"] == 6
+    with pytest.raises(UserError, match="'e' has 6 clips whose silence at the ends is trimmed"):
+        prepare.run(options(source, "e").model_copy(update={"keep_edges": True}), workspace, Recorder())
+
+
+def test_clips_with_times_in_a_recording_are_trimmed_alike(
+        tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
+    write_padded(tmp_path / "whole")
+    (tmp_path / "in").mkdir()
+    sound = np.concatenate([soundfile.read(str(tmp_path / "whole" / f"clip{n}.wav"))[0] for n in range(6)])
+    soundfile.write(str(tmp_path / "in" / "long.wav"), sound, 16000)
+    times = "".join(f"{n + 1}\n00:00:{2.4 * n:06.3f} --> 00:00:{2.4 * (n + 1):06.3f}\n{text}\n\n".replace(".", ",")
+                    for n, text in enumerate(AMHARIC))
+    (tmp_path / "in" / "long.srt").write_text(times, "utf-8")
+    result = prepare.run(options(tmp_path / "in"), workspace, Recorder())
+    dataset = manifest.load(workspace.dataset("d"))
+    assert (result["clips"], result["trimmed_clips"]) == (6, 6)
+    assert [clip.duration_s for clip in dataset.clips] == [pytest.approx(1.2, abs=0.03)] * 6
+    assert all(soundfile.info(str(dataset.audio_path(clip))).duration == pytest.approx(2.4, abs=0.01)
+               for clip in dataset.clips)
+
+
+def test_variants_are_of_the_trimmed_clip(tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
+    asked = options(write_padded(tmp_path / "in")).model_copy(update={"variants": 1, "variant_speed": 0.0})
+    prepare.run(asked, workspace, Recorder())
+    dataset = manifest.load(workspace.dataset("d"))
+    recipe, cache = augmentation.require(dataset.folder), FeatureCache(workspace.cache, extractor.fingerprint)
+    train = dataset.split(manifest.TRAIN)
+    keys = [key for clip in train for key, _ in recipe.of(clip.feature_key)]
+    assert {len(cache.load(key)["speech_codes"]) for key in keys} <= {11, 12}
 
 
 def test_stop_while_checking_writes_nothing(tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:

@@ -55,8 +55,8 @@ def ready(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Worksp
     return Workspace(tmp_path / "workspace")
 
 
-def prepared(workspace: Workspace, source: Path, name: str = "d") -> dict[str, object]:
-    options = PrepareOptions(source=str(source), dataset=name, language="am", held_out=0.2)
+def prepared(workspace: Workspace, source: Path, name: str = "d", *, keep_edges: bool = False) -> dict[str, object]:
+    options = PrepareOptions(source=str(source), dataset=name, language="am", held_out=0.2, keep_edges=keep_edges)
     return dict(prepare.run(options, workspace, Recorder()))
 
 
@@ -189,7 +189,7 @@ def test_all_with_a_finding_are_excluded_at_once(ready: Workspace) -> None:
 
 
 def quiet_and_silent(made: Path, workspace: Workspace) -> list[str]:
-    """Prepare `q`: twelve clips of a second and a half, of which two are far quieter and three begin with silence."""
+    """Prepare `q` with its edges: twelve clips of 1.5 s, of which two are far quieter and three begin with silence."""
     source = made.parent / "quiet"
     for number in range(12):
         times = np.arange(24000) / RATE
@@ -198,19 +198,19 @@ def quiet_and_silent(made: Path, workspace: Workspace) -> list[str]:
         source.mkdir(exist_ok=True)
         soundfile.write(str(source / f"q{number}.wav"), np.concatenate([ends, wave]), RATE)
         (source / f"q{number}.txt").write_text(f"{AMHARIC[number % 6]} {'አለ' if number < 6 else 'ነው'}", "utf-8")
-    prepared(workspace, source, "q")
+    prepared(workspace, source, "q", keep_edges=True)
     return [kind.kind for kind in review.index_of(workspace, "q").kinds()]
 
 
 def test_recordings_are_mended_in_a_version_and_the_old_ones_stay(ready: Workspace, tmp_path: Path) -> None:
-    assert {"silence", "level"} <= set(quiet_and_silent(tmp_path / "in", ready))
-    assert "Cut the silence at the ends of 3 clips" in review.describe_fix("silence", 3, -10.0)
-    assert [review.fix_kind(ready, "q", kind) for kind in ("silence", "level", "level")] == [3, 2, 0]
+    assert {"edges", "level"} <= set(quiet_and_silent(tmp_path / "in", ready))
+    assert "Cut the silence at the ends of 3 clips" in review.describe_fix("edges", 3, -10.0)
+    assert [review.fix_kind(ready, "q", kind) for kind in ("edges", "level", "level")] == [3, 2, 0]
     job = revise.run(ReviseOptions(dataset="q", save_as="q-2"), ready, Recorder())
     assert (job["repaired"], job["features"], job["features_failed"]) == (5, 12, 0)
     old, new = versions(ready, "q"), versions(ready, "q-2")
     index = review.index_of(ready, "q-2")
-    assert not {"silence", "level"} & {kind.kind for kind in index.kinds()}
+    assert not {"edges", "level"} & {kind.kind for kind in index.kinds()}
     level = review.index_of(ready, "q").plots().level_lufs
     for before, after in zip(old.clips, new.clips, strict=True):
         measures = index.clip(after.id).measures  # type: ignore[union-attr]
@@ -218,13 +218,26 @@ def test_recordings_are_mended_in_a_version_and_the_old_ones_stay(ready: Workspa
         if before.id in ("q0", "q1"):
             assert measures.level_lufs == pytest.approx(level, abs=0.5)
         if before.id in ("q2", "q3", "q4"):
-            assert after.duration_s == pytest.approx(1.7, abs=0.06)
+            assert after.duration_s == pytest.approx(1.6, abs=0.06)
             original = new.folder / "originals" / Path(before.audio).name
             assert original.read_bytes() == old.audio_path(before).read_bytes()
         if int(before.id[1:]) > 4:
             assert after == before
-    assert review.undo_kind(ready, "q", "silence") == 3
+    assert review.undo_kind(ready, "q", "edges") == 3
     assert [one.fixes for one in review.read_decisions(ready, "q").values() if one.fixes] == [("level",)] * 2
+
+
+def test_the_level_of_a_trimmed_clip_is_mended_and_it_stays_trimmed(ready: Workspace, tmp_path: Path) -> None:
+    quiet_and_silent(tmp_path / "in", ready)
+    prepared(ready, tmp_path / "quiet", "t")
+    assert "edges" not in {kind.kind for kind in review.index_of(ready, "t").kinds()}
+    review.decide(ready, "t", [ReviewDecision("q2", fixes=("level",)), ReviewDecision("q0", fixes=("level",))])
+    revise.save_version(ready, "t", "t-2", Recorder())
+    old, new = ({clip.id: clip for clip in versions(ready, name).clips} for name in ("t", "t-2"))
+    assert new["q0"].sha256 != old["q0"].sha256
+    assert new["q3"] == old["q3"]
+    assert (new["q2"].trimmed_start_s, new["q2"].duration_s) == (old["q2"].trimmed_start_s, old["q2"].duration_s)
+    assert new["q2"].trimmed_start_s == pytest.approx(0.9, abs=0.03)
 
 
 def test_what_cannot_be_mended_is_refused(ready: Workspace) -> None:
@@ -295,7 +308,7 @@ def test_a_version_keeps_the_speakers_of_a_split_by_speaker_apart(ready: Workspa
 
 def test_only_recordings_that_are_others_count_as_mended(ready: Workspace, tmp_path: Path) -> None:
     quiet_and_silent(tmp_path / "in", ready)
-    review.fix_kind(ready, "q", "silence")
+    review.fix_kind(ready, "q", "edges")
     dataset = versions(ready, "q")
     clips = {clip.id: clip for clip in dataset.clips}
     dataset.audio_path(clips["q2"]).write_text("no sound any more")
@@ -397,7 +410,7 @@ def test_the_command_line_takes_back_what_was_decided_about_a_kind(ready: Worksp
     review.decide(ready, "d", [ReviewDecision("clip3", fixes=("trim",))])
     assert script.main([*where, "--exclude-errors", "pace"]) == 0
     assert review.read_decisions(ready, "d")["clip3"] == ReviewDecision("clip3", False, None, "pace", ("trim",))
-    assert script.main([*where, "--undo-kind", "pace", "--undo-kind", "silence"]) == 0
+    assert script.main([*where, "--undo-kind", "pace", "--undo-kind", "edges"]) == 0
     assert review.read_decisions(ready, "d")["clip3"] == ReviewDecision("clip3")
 
 

@@ -30,11 +30,11 @@ def histogram(found: ClipStatistics, title: str) -> Histogram:
 
 
 def test_clipping_silence_and_bandwidth_are_spread_too() -> None:
-    found = spread(spoken(), spoken(clipped_share=0.02, silence_start_s=0.9), spoken(bandwidth_hz=4000.0))
+    found = spread(spoken(), spoken(clipped_share=0.02, pause_s=0.9), spoken(bandwidth_hz=4000.0))
     clipping = histogram(found, "Clipping")
     assert (sum(clipping.counts), clipping.among, clipping.median) == (1, 3, 2.0)
-    silence = histogram(found, "Silence at the longer end")
-    assert (sum(silence.counts), silence.median, round(silence.high, 1)) == (3, 0.3, 0.9)
+    silence = histogram(found, "Longest pause")
+    assert (sum(silence.counts), silence.median, round(silence.high, 1)) == (3, 0.0, 0.9)
     assert histogram(found, "Bandwidth").median == 10.0
 
 
