@@ -27,7 +27,7 @@ from config.errors import UserError
 from config.languages import script_doubt
 from config.schema import AS_IS, PrepareOptions
 from core import compute
-from core.dataset import languages, model_limits
+from core.dataset import languages, model_limits, review
 from core.dataset.clip_index import ClipIndex, MeasureStore, build_index, reading_names
 from core.dataset.languages import describe_language
 from core.dataset.model_limits import UNKNOWN_COVERAGE, TokenizerCoverage
@@ -53,6 +53,7 @@ from data.manifest import TRAIN, ManifestClip, PreparedDataset
 from data.measures import measure
 from data.normalisers import Style, TextNormaliser, for_language
 from data.splits import Sides, assign, holds_out, note_one_recording, overlaps, with_sources
+from data.text_match import MatchKind, TextMatch
 from data.validation import CheckedRow, ValidationFinding, ValidationReport, checked_rows_on_disk, row_bytes, validate
 from models.base import Extractor, Features
 from models.registry import family
@@ -126,9 +127,18 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         "left_out": len(report.errors), "warnings": len(report.warnings),
         "features": len(dataset.clips) - failed, "features_failed": failed,
         "too_long": too_long, "text_too_long": len(coverage.too_long), "text_unknown": len(coverage.unknown),
+        "texts_match": _shown_match(review.text_match_of(workspace, options.dataset)),
         "clips_with_findings": with_findings, "speakers": speakers.count, "speakers_with_one_clip": speakers.alone,
         "folder": str(dataset.folder),
     }
+
+
+def _shown_match(match: TextMatch | None) -> str:
+    """Whether texts and clips belong together, with the correlation, for the result."""
+    if match is None or match.kind is MatchKind.NOT_MEASURED:
+        return "not measured: too few clips, or of too equal lengths"
+    offset = f", {match.offset:+d} rows" if match.offset else ""
+    return f"{match.kind}{offset}, correlation {match.measured}"
 
 
 def _readings(options: PrepareOptions, style: Style, workspace: Workspace) -> dict[str, TextNormaliser]:
@@ -293,6 +303,8 @@ def merge_rows(old: MergeTarget, rows: Sequence[CheckedRow], source: str,
 
 
 def _show(report: ValidationReport, reporter: Reporter) -> None:
+    if report.text_match is not None and report.text_match.is_finding:
+        reporter.emit(WarningRaised(f"{report.text_match.message} {report.text_match.hint}"))
     if report.errors:
         reporter.emit(WarningRaised(f"{len(report.errors)} of {report.found} rows are excluded."))
     for findings, effect in ((report.errors, "excluded"), (report.warnings, "kept")):

@@ -291,7 +291,8 @@ def _report(dataset: PreparedDataset, version: DatasetVersion, clips: tuple[Mani
             f"{len(version.included)} included again, {pluralize(len(version.changed), 'text')} edited, "
             f"{pluralize(len(version.repaired), 'recording')} repaired; {len(excluded)} excluded in all.")
     characters = Counter(character for clip in clips for character in readings[clip.language].normal(clip.text))
-    return {**values, "kept": len(clips), "errors": errors, "notes": [*values.get("notes", ()), note],
+    return {**values, "text_match": None,  # texts may have been corrected: the index of the version measures its own
+            "kept": len(clips), "errors": errors, "notes": [*values.get("notes", ()), note],
             "duration_s": round(sum(clip.duration_s for clip in clips), 3),
             "characters": dict(sorted(characters.items()))}
 

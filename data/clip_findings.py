@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from math import log
+from math import log, nan
 from types import TracebackType
 from typing import Self
 
@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike
 
 from data.disk_collections import DiskDict
 from data.measures import Measures, differing_bits
+from data.text_match import TextMatch, match_texts, text_length
 
 ERROR, WARNING = "error", "warning"
 SAME_SOUND, TWO_TEXTS = "same sound", "two texts"
@@ -103,8 +104,13 @@ def speaking_rate(clip: AnalysedClip) -> float | None:
     """Characters a second between the silent ends; None if that time or text is empty."""
     if clip.measures is None:
         return None
-    voiced_s = clip.measures.duration_s - clip.measures.silence_start_s - clip.measures.silence_end_s
+    voiced_s = _speech_s(clip.measures)
     return len(clip.text.replace(" ", "")) / voiced_s if voiced_s > 0.05 and clip.text else None
+
+
+def _speech_s(measures: Measures) -> float:
+    """Seconds between the silent ends."""
+    return measures.duration_s - measures.silence_start_s - measures.silence_end_s
 
 
 def text_findings(clip: AnalysedClip, limits: ClipLimits) -> list[ClipFinding]:
@@ -223,6 +229,7 @@ class DatasetSurvey:
         self.spread = ClipStatistics()
         self._limits = limits
         self._clips = 0
+        self._lengths, self._durations, self._speech = array("d"), array("d"), array("d")  # in the order of the clips
         self._open = ExitStack()
         self._copies = self._open.enter_context(_Copies(limits))
         self._texts, self._speakers, self._sounds = (self._open.enter_context(DiskDict()) for _ in range(3))
@@ -234,9 +241,16 @@ class DatasetSurvey:
                  traceback: TracebackType | None) -> None:
         self._open.close()
 
+    def text_match(self) -> TextMatch:
+        """Whether the lengths of the texts fit the durations of the clips, in the order in which these were added."""
+        return match_texts(self._lengths, self._durations, self._speech)
+
     def add(self, clip: AnalysedClip) -> None:
         self._clips += 1
         self.spread.add(clip)
+        self._lengths.append(text_length(clip.text))
+        self._durations.append(clip.measures.duration_s if clip.measures else nan)
+        self._speech.append(max(0.0, _speech_s(clip.measures)) if clip.measures else nan)
         self._texts.put(_text_key(clip), clip.id)
         if self._speakers.put(clip.speaker, "one") == "one":
             self._speakers.replace(clip.speaker, "several")
@@ -342,7 +356,7 @@ class _Sound:
     @classmethod
     def of(cls, clip: AnalysedClip) -> _Sound | None:
         one = clip.measures
-        return cls(one.sketch, one.duration_s - one.silence_start_s - one.silence_end_s) if one and one.sketch else None
+        return cls(one.sketch, _speech_s(one)) if one and one.sketch else None
 
     @property
     def parts(self) -> list[int]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import unicodedata
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -20,8 +22,10 @@ import numpy as np
 from config.errors import UserError
 from data.disk_collections import DiskDict, DiskList
 from data.importers import SkippedRow, SourceEntry, SourceRow
+from data.measures import silence_at_ends
 from data.normalisers import TextNormaliser, dropped, is_mark
 from data.sound_files import cut_to_flac, file_duration, read_samples
+from data.text_match import TextMatch, match_texts, text_length
 
 _MAX_NAMED = 12  # characters
 _DIRECTION_MARKS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode Standard Annex 9
@@ -74,6 +78,7 @@ class ValidationReport:
     warnings: Sequence[ValidationFinding]
     form: str = ""  # the recognised format
     notes: tuple[str, ...] = ()  # about the format
+    text_match: TextMatch | None = None  # None in reports of older versions, and of reviewed datasets
 
     def with_warnings(self, more: Iterable[ValidationFinding]) -> ValidationReport:
         return replace(self, warnings=with_more(self.warnings, more))
@@ -93,14 +98,18 @@ class ValidationReport:
                     file.writelines(("," * bool(at)) + f"\n  {line}" for at, line in enumerate(lines))
                     file.write("]")
                 else:
-                    file.write(json.dumps(getattr(self, field.name), ensure_ascii=False))
+                    value = getattr(self, field.name)
+                    value = value.to_json() if isinstance(value, TextMatch) else value
+                    file.write(json.dumps(value, ensure_ascii=False))
             file.write("\n}\n")
 
     @classmethod
     def from_json(cls, values: dict) -> ValidationReport:
         findings = {name: tuple(ValidationFinding(**entry) for entry in values[name]) for name in ("errors",
                                                                                                    "warnings")}
-        return cls(**{**values, **findings, "notes": tuple(values.get("notes", ()))})
+        match = values.get("text_match")
+        return cls(**{**values, **findings, "notes": tuple(values.get("notes", ())),
+                      "text_match": TextMatch.from_json(match) if match else None})
 
 
 def findings_on_disk() -> DiskList[ValidationFinding]:
@@ -127,11 +136,17 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
     errors, warnings = findings_on_disk(), findings_on_disk()
     found = 0
     valid = checked_rows_on_disk(folder)
+    lengths, durations, speech = array("d"), array("d"), array("d")  # of every entry: a skipped one keeps its place
     with DiskDict() as first_use:  # of a recording, by its hash: where, and with which text
         for found, entry in enumerate(entries, start=1):
+            lengths.append(math.nan)
+            durations.append(math.nan)
+            speech.append(math.nan)
             if isinstance(entry, SkippedRow):
                 errors.add(ValidationFinding("skipped", entry.where, entry.reason))
-            elif checked := _check(entry, reading, limits, errors, warnings):
+            elif result := _check(entry, reading, limits, errors, warnings):
+                checked, speech[-1] = result
+                lengths[-1], durations[-1] = text_length(checked.normal), checked.duration_s
                 if (first := first_use.put(checked.sha256, json.dumps([entry.where, checked.normal]))) is not None:
                     _note_duplicate(checked, first, errors, warnings)
                 else:
@@ -142,7 +157,8 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
         raise UserError(_nothing_left(found, errors), (
             "Cut long recordings by their texts first: Long recordings on the Data tab, or python -m scripts.align."
             if long else "Fix the dataset; each reason names the file or line."))
-    return valid, _report(found, valid, reading, errors, warnings, limits)
+    match = match_texts(lengths, durations, speech)
+    return valid, replace(_report(found, valid, reading, errors, warnings, limits), text_match=match)
 
 
 def _note_duplicate(row: CheckedRow, first_use: str, errors: DiskList[ValidationFinding],
@@ -172,7 +188,8 @@ def _from_line(line: bytes) -> CheckedRow:
 
 
 def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, errors: DiskList[ValidationFinding],
-           warnings: DiskList[ValidationFinding]) -> CheckedRow | None:
+           warnings: DiskList[ValidationFinding]) -> tuple[CheckedRow, float] | None:
+    """The row and its seconds of speech between the silent ends; None if it cannot be used."""
     row = _without_controls(row, warnings)
     normal = reading.normal(row.text)
     if not normal:
@@ -213,7 +230,8 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
     if not limits.min_characters_per_s <= rate <= limits.max_characters_per_s:
         warnings.add(ValidationFinding("pace", row.where,
                                        f"{row.id}: {rate:.1f} characters a second; does the text fit?"))
-    return CheckedRow(row, normal, round(duration_s, 3), hashlib.sha256(content).hexdigest())
+    speech_s = max(0.0, duration_s - sum(silence_at_ends(waveform, sample_rate)))
+    return CheckedRow(row, normal, round(duration_s, 3), hashlib.sha256(content).hexdigest()), speech_s
 
 
 def row_bytes(row: SourceRow) -> tuple[bytes, int]:

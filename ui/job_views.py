@@ -60,7 +60,7 @@ _RESULT_TITLES: Mapping[str, str] = {
     "duration_s": "Duration",
     "real_time_factor": "Real-time factor", "megabytes": "Size", "bytes": "Size", "bytes_fetched": "Downloaded",
     "minutes": "Duration", "minutes_recorded": "Recorded", "level_db": "Level", "error": "CER",
-    "ready": "Ready to train",
+    "ready": "Ready to train", "texts_match": "Texts and clips",
     "features_alike": "Codes equal to the cache", "checkpoint": "Checkpoint size", "spoken_s": "Synthesized",
     "memory_bytes": "Memory", "training": "Estimated training time", "too_long": "Clips too long",
     "recordings_cer": "CER of original recordings",

@@ -178,7 +178,7 @@ def new_model(options: TrainOptions, workspace: Workspace, device: torch.device)
 
 _CHANGEABLE_ON_RESUME = (
     "device", "max_minutes", "checkpoint_every", "keep_last", "activation_checkpointing", "compile", "drift_bound",
-    "drift_action", "tracker", "sharding", "wait_for_gpu_gib", "wait_for_idle_gpu", "max_attempts")
+    "drift_action", "mismatch_action", "tracker", "sharding", "wait_for_gpu_gib", "wait_for_idle_gpu", "max_attempts")
 _GLOBAL_BATCH_OPTIONS = ("batch_size", "processes")
 _REASON_ADAPTER_SHAPES = "the checkpoint's adapters and optimizer state have other shapes"
 _REASON_SAMPLE_ORDER = "the order of the clips depends on it"
