@@ -530,11 +530,13 @@ def measure_dataset(dataset: PreparedDataset, workspace: Workspace, reporter: Re
 
 def index_clips(dataset: PreparedDataset, workspace: Workspace, reporter: Reporter,
                 readings: Mapping[str, TextNormaliser], max_text_length: int = 0,
-                long_speech: Mapping[str, str] = _NONE, coverage: TokenizerCoverage = UNKNOWN_COVERAGE) -> int:
+                long_speech: Mapping[str, str] = _NONE, coverage: TokenizerCoverage = UNKNOWN_COVERAGE,
+                other_texts: Mapping[str, str] = _NONE) -> int:
     """Measure and index the clips of `dataset`; how many of them have findings.
 
     `readings`: by language. `max_text_length`: characters that the model can hold, 0 where unknown.
-    `long_speech`: by id, in words, the clips whose speech is longer than the model can hold.
+    `long_speech`: by id, in words, the clips whose speech is longer than the model can hold. `other_texts`: by id, in
+    words, the clips in which a recogniser hears another text.
     """
     measure_dataset(dataset, workspace, reporter)
     about = {"dataset": dataset.card.name, **reading_names(dataset.card, readings),
@@ -550,7 +552,8 @@ def index_clips(dataset: PreparedDataset, workspace: Workspace, reporter: Report
                 too_long = filter(None, (long_speech.get(clip.id), coverage.too_long.get(clip.id)))
                 text = readings[clip.language].normal(clip.text)
                 yield AnalysedClip(clip.id, text, clip.speaker, found.get(clip.sha256),
-                                   coverage.unknown.get(clip.id, ""), "; ".join(too_long))
+                                   coverage.unknown.get(clip.id, ""), "; ".join(too_long), clip.text,
+                                   other_texts.get(clip.id, ""))
 
     with_findings = build_index(workspace, dataset, clips(), about)
     if with_findings:

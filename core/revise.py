@@ -34,7 +34,7 @@ from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
 from data import augmentation, manifest
 from data.acoustics import audio
-from data.clip_findings import AnalysedClip
+from data.clip_findings import OTHER_TEXT, AnalysedClip
 from data.disk_collections import chunked
 from data.durable_files import atomic_directory, link_or_copy
 from data.front_end import FrontEnd
@@ -325,11 +325,14 @@ def index_version(workspace: Workspace, name: str, new: str) -> None:
                 one = before.get(clip.id)
                 text = one.spoken if same and one and one.clip.text == clip.text else (
                     readings[clip.language].normal(clip.text))
-                too_long = [coverage.too_long.get(clip.id, "")]
+                too_long, other_text = [coverage.too_long.get(clip.id, "")], ""
                 if one is not None and one.clip.sha256 == clip.sha256:  # its speech is as long as it was
                     message = next((each.message for each in one.findings if each.kind == "too long"), "")
+                    if one.clip.text == clip.text:
+                        other_text = next((each.message for each in one.findings if each.kind == OTHER_TEXT), "")
                     too_long = [*(each for each in message.split("; ") if "codes of speech" in each), *too_long]
                 yield AnalysedClip(clip.id, text, clip.speaker, measures.get(clip.sha256),
-                                   coverage.unknown.get(clip.id, ""), "; ".join(filter(None, too_long)))
+                                   coverage.unknown.get(clip.id, ""), "; ".join(filter(None, too_long)), clip.text,
+                                   other_text)
 
     build_index(workspace, dataset, clips(), about)
