@@ -341,6 +341,7 @@ class PrepareOptions(Options):
     held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips held out from training where the source defines no split.")
     split_disjoint_by: Literal["source", "speaker"] = Field("source", title="Held-out split by", description="Held-out and training clips share no `source` (sentence or recording), or no `speaker` either. A split of the source is kept.")
     model: ModelName = Field("tiny", title="Model", description="Base model that extracts the features.")
+    compare_all_texts: bool = Field(False, title="Compare all texts", description="Let the model's recogniser, if it knows the language, compare every clip with its own and ten other texts. Off: of more than 300 clips a sample of 100 first, and the rest only if another text fits one of them better.")
     variants: int = Field(0, ge=0, le=10, title="Augmented variants", description="Variants of each training clip in speed, pitch and noise, for augmentation in training. Each takes as long to extract as the clip. 0 adds none and keeps existing ones.")
     variant_speed: float = Field(0.1, ge=0.0, le=0.1, title="Variant speed", description="Largest relative change of speed at the same pitch; 0 keeps the speed.")
     variant_pitch: float = Field(0.5, ge=0.0, le=0.5, title="Variant pitch (semitones)", description="Largest change of pitch at the same speed; 0 keeps the pitch.")

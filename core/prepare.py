@@ -38,6 +38,7 @@ from core.library.catalog import family_of
 from core.sources import dataset_source
 from core.sources.downloader import public_name
 from core.sources.source_preview import REPORT_FILE
+from core.speech.text_comparison import compare_texts
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
 from data import augmentation, manifest
@@ -55,7 +56,7 @@ from data.normalisers import Style, TextNormaliser, for_language
 from data.splits import Sides, assign, holds_out, note_one_recording, overlaps, with_sources
 from data.text_match import MatchKind, TextMatch
 from data.validation import CheckedRow, ValidationFinding, ValidationReport, checked_rows_on_disk, row_bytes, validate
-from models.base import Extractor, Features
+from models.base import CTCRecogniser, Extractor, Features
 from models.registry import family
 
 _SHOWN_FINDINGS = 10
@@ -117,8 +118,11 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         model_limits.warn_uncovered(coverage, reporter)
         long_speech = {clip.id: f"{codes} codes of speech, the model holds {max_speech_length}"
                        for clip, codes in model_limits.find_too_long(dataset, cache, max_speech_length)}
-        with_findings = index_clips(dataset, workspace, reporter, _readings(options, front_end.style, workspace),
-                                    max_text_length, long_speech, coverage)
+        readings = _readings(options, front_end.style, workspace)
+        other_texts = _find_other_texts(dataset, readings, chosen.load_recogniser(model_folder), reporter,
+                                        thorough=options.compare_all_texts)
+        with_findings = index_clips(dataset, workspace, reporter, readings, max_text_length, long_speech, coverage,
+                                    other_texts)
     speakers = ClipIndex(workspace, dataset.card.fingerprint).speakers(0)
     return {
         "dataset": options.dataset, "state": state, "clips": len(dataset.clips),
@@ -526,6 +530,26 @@ def measure_dataset(dataset: PreparedDataset, workspace: Workspace, reporter: Re
         done += len(part)
         if waiting:
             reporter.emit(Progress(done, total, "clips", "measured"))
+
+
+def _find_other_texts(dataset: PreparedDataset, readings: Mapping[str, TextNormaliser],
+                      recogniser: CTCRecogniser | None, reporter: Reporter, *, thorough: bool) -> dict[str, str]:
+    """By id, in words, the clips in which the recogniser hears another text; none in a language that it lacks."""
+    messages: dict[str, str] = {}
+    known = [code for code in dataset.card.languages if recogniser is not None and code in recogniser.languages]
+    texts = [readings[clip.language].normal(clip.text) for clip in dataset.clips] if known else []
+
+    def progress(done: int, total: int) -> None:
+        check_stop(reporter, f"Stopped after comparing {done} of {total} clips with other texts.")
+        reporter.emit(Progress(done, total, "clips", "compared with other texts"))
+
+    for code in known:
+        assert recogniser is not None
+        comparison = compare_texts(dataset, texts, recogniser, code, progress, thorough=thorough)
+        messages |= comparison.messages
+        if comparison.warning:
+            reporter.emit(WarningRaised(comparison.warning))
+    return messages
 
 
 def index_clips(dataset: PreparedDataset, workspace: Workspace, reporter: Reporter,

@@ -195,7 +195,8 @@ def test_repeated_marks_are_found_in_the_text_as_it_was_given(written: str, mess
     assert message in finding.message
 
 
-@pytest.mark.parametrize("written", ["Wait... what?", "ሰላም፡ለሁሉም፡ሰው፡ዛሬ።", "No. 5, A. B. Smith and I.", "Yes. No. Why?", "a, b, c, d"])
+@pytest.mark.parametrize("written", ["Wait... what?", "ሰላም፡ለሁሉም፡ሰው፡ዛሬ።", "No. 5, A. B. Smith and I.", "Yes. No. Why?",
+                                     "a, b, c, d"])
 def test_ordinary_marks_are_no_finding(written: str) -> None:
     assert "repeated marks" not in dict(kinds(survey_clips(clips(replace(odd(), written=written)))[-1]))
 
