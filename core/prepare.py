@@ -50,7 +50,7 @@ from data.durable_files import atomic_directory, link_or_copy
 from data.feature_cache import FeatureCache
 from data.front_end import FrontEnd
 from data.importers import SourceEntry, SourceRow, unused_id
-from data.manifest import TRAIN, ManifestClip, PreparedDataset
+from data.manifest import HELD_OUT, TRAIN, ManifestClip, PreparedDataset
 from data.measures import measure
 from data.normalisers import Style, TextNormaliser, for_language
 from data.splits import Sides, assign, holds_out, note_one_recording, overlaps, with_sources
@@ -127,6 +127,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
     return {
         "dataset": options.dataset, "state": state, "clips": len(dataset.clips),
         "train": dataset.card.train_clips, "held_out": dataset.card.held_out_clips,
+        "test": dataset.card.test_clips,
         "minutes": round(dataset.card.duration_s / 60, 2), "read_as": report.form,
         "left_out": len(report.errors), "warnings": len(report.warnings),
         "features": len(dataset.clips) - failed, "features_failed": failed,
@@ -260,10 +261,13 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
     report = replace(report, form=imported.form, notes=notes)
 
     by_speaker, sides = options.split_disjoint_by == "speaker", old.sides if old else Sides()
-    splits = assign(rows, options.held_out, options.seed, by_speaker=by_speaker, there=sides)
+    splits = assign(rows, options.held_out, options.seed, by_speaker=by_speaker, there=sides, test=options.test)
     if options.held_out and any(row.row.split for row in rows) and not holds_out(rows):
         reporter.emit(WarningRaised(f"The source's own split holds out none of these {len(rows)} clips, so "
                                     f"{options.held_out:.0%} of them are held out here."))
+    elif options.held_out and holds_out(rows) and not any(row.row.split == HELD_OUT for row in rows):
+        reporter.emit(Plan((f"The source has a test set and no development set: {options.held_out:.0%} of the clips "
+                            "are held out of its training set to select checkpoints. The test set selects none.",)))
     out = overlaps(rows, splits, by_speaker=by_speaker, there=sides)
     if old is None and not any(split == TRAIN for at, split in enumerate(splits) if at not in out):
         raise UserError(f"Nothing is left to train on: {len(out)} clips share a text or a recording with others that "
@@ -329,6 +333,7 @@ def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips
     licences = (old_card.licence if old_card else "", options.licence.strip())
     licence = "; ".join(dict.fromkeys(part for part in licences if part))
     rule = f"{options.held_out:g} by {options.split_disjoint_by}, seed {options.seed}"
+    rule += f", test {options.test:g}" if options.test else ""
 
     def all_clips() -> Iterator[ManifestClip]:
         return chain(old.dataset.clips if old else (), clips)

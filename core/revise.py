@@ -38,7 +38,7 @@ from data.clip_findings import OTHER_TEXT, AnalysedClip
 from data.disk_collections import chunked
 from data.durable_files import atomic_directory, link_or_copy
 from data.front_end import FrontEnd
-from data.manifest import HELD_OUT, TRAIN, ManifestClip, PreparedDataset
+from data.manifest import HELD_OUT, TEST, TRAIN, ManifestClip, PreparedDataset
 from data.measures import Measures, measure
 from data.normalisers import TextNormaliser, for_other_language
 from data.sound_files import encode_flac, repair
@@ -47,7 +47,7 @@ from models.registry import family
 
 DECIDED_FILE, ORIGINALS = "decided.jsonl", "originals"
 _INDEXED_AT_ONCE = 256  # clips
-_SPLIT_WORDS = {TRAIN: "trained on", HELD_OUT: "held out"}
+_SPLIT_WORDS = {TRAIN: "trained on", HELD_OUT: "held out", TEST: "in the test set"}
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ from data.durable_files import check_no_link_out, write_text
 
 MANIFEST_FILE = "manifest.jsonl"
 CARD_FILE = "dataset.yaml"
-TRAIN, HELD_OUT = "train", "held_out"
-SPLITS = (TRAIN, HELD_OUT)
+TRAIN, HELD_OUT, TEST = "train", "held_out", "test"
+SPLITS = (TRAIN, HELD_OUT, TEST)
+"""Held-out clips select checkpoints; test clips select nothing, and an evaluation uses them first."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class DatasetCard:
     licence: str = ""  # of the recordings; empty if unknown
     reviewed: str = ""  # the dataset that it was made from in a review
     split: str = ""  # how held-out clips were drawn
+    test_clips: int = 0
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -79,7 +81,7 @@ class PreparedDataset:
     clips: Sequence[ManifestClip]
 
     def split(self, name: str, language: str = "") -> tuple[ManifestClip, ...]:
-        """Clips of `train` or `held_out`, of one language alone where it is given."""
+        """Clips of one of SPLITS, of one language alone where it is given."""
         return tuple(clip for clip in self.clips if clip.split == name and language in ("", clip.language))
 
     def audio_path(self, clip: ManifestClip) -> Path:
@@ -100,8 +102,8 @@ def make_card(name: str, language: str, source: str, clips: Iterable[ManifestCli
             yield clip
 
     mark, total = fingerprint(counted()), counts.total()
-    return DatasetCard(name, language, source, total, counts[TRAIN], total - counts[TRAIN], round(duration_s, 3), mark,
-                       licence, split=split)
+    return DatasetCard(name, language, source, total, counts[TRAIN], counts[HELD_OUT], round(duration_s, 3), mark,
+                       licence, split=split, test_clips=counts[TEST])
 
 
 def fingerprint(clips: Iterable[ManifestClip]) -> str:

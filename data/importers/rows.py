@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from data.disk_collections import DiskDict
-from data.manifest import HELD_OUT, TRAIN
+from data.manifest import HELD_OUT, TEST, TRAIN
 
 DEFAULT_SPEAKER = "speaker"
 _LONGEST_ID = 120  # bytes; a file name may have 255, with what is put behind it
@@ -52,7 +52,7 @@ COLUMNS = {  # names of columns and keys by meaning
 }
 SPLIT_NAMES = {
     "train": TRAIN, "training": TRAIN, "held_out": HELD_OUT, "held-out": HELD_OUT, "heldout": HELD_OUT,
-    "test": HELD_OUT, "validation": HELD_OUT, "valid": HELD_OUT, "dev": HELD_OUT, "val": HELD_OUT, "eval": HELD_OUT,
+    "test": TEST, "validation": HELD_OUT, "valid": HELD_OUT, "dev": HELD_OUT, "val": HELD_OUT, "eval": HELD_OUT,
 }
 
 
