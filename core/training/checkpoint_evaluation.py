@@ -408,8 +408,9 @@ def load_custom_sentences(options: TrainOptions, tts: TTSModel, languages: Seque
                           run_dir: Path, warn: Callable[[str], None]) -> dict[str, tuple[HeldOutSentence, ...]]:
     """The sentences of `evaluation_texts` by language. The run stores a copy, so a resumed run uses the same.
 
-    None is dropped in silence: letters that the tokenizer lacks are left out of a sentence, or the training is refused,
-    as the option `evaluation_unknown` says. `UserError` for a sentence that cannot be read even so.
+    None is dropped in silence. With `evaluation_unknown` `leave_out`, letters that the tokenizer lacks are left out of
+    a sentence, and one that still cannot be read is left out; both are named in a warning. With `refuse`, `UserError`
+    names them.
     """
     if not options.evaluation_texts:
         return {}
@@ -435,11 +436,14 @@ def load_custom_sentences(options: TrainOptions, tts: TTSModel, languages: Seque
         else:
             sentences[one.language].append(HeldOutSentence(text, None, category=one.category))
             changed += [lacking] if unknown else []
-    if refused:
-        raise UserError(f"{len(refused)} of {len(listed)} evaluation texts cannot be read by the model: "
-                        f"{_first(refused)}.",
-                        "Change or delete these sentences, or leave out the letters (--evaluation-unknown leave_out)."
-                        if options.evaluation_unknown == "refuse" else "Change or delete these sentences.")
+    message = f"{len(refused)} of {len(listed)} evaluation texts cannot be read by the model: {_first(refused)}."
+    if refused and options.evaluation_unknown == "refuse":
+        raise UserError(message, "Change or delete these sentences, or leave out what is unknown "
+                                 "(--evaluation-unknown leave_out).")
+    if missing := [language for language, some in sentences.items() if not some]:
+        raise UserError(f"{message} None is left in {language_name(missing[0])}.", "Give sentences in its letters.")
+    if refused and not copy.is_file():
+        warn(f"{message} They are left out.")
     if changed and not copy.is_file():
         warn(f"{len(changed)} of {len(listed)} evaluation texts have letters that the tokenizer lacks; they are spoken "
              f"and scored without these: {_first(changed)}.")
