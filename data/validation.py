@@ -137,11 +137,16 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
     found = 0
     valid = checked_rows_on_disk(folder)
     lengths, durations, speech = array("d"), array("d"), array("d")  # of every entry: a skipped one keeps its place
+    columns: dict[str, array[float]] = {}  # lengths of the texts in columns that were not read
     with DiskDict() as first_use:  # of a recording, by its hash: where, and with which text
         for found, entry in enumerate(entries, start=1):
             lengths.append(math.nan)
             durations.append(math.nan)
             speech.append(math.nan)
+            others = entry.other_lengths if isinstance(entry, SourceRow) else {}
+            for name in {**columns, **others}:
+                column = columns.setdefault(name, array("d", [math.nan] * (found - 1)))
+                column.append(others.get(name, math.nan))
             if isinstance(entry, SkippedRow):
                 errors.add(ValidationFinding("skipped", entry.where, entry.reason))
             elif result := _check(entry, reading, limits, errors, warnings):
@@ -157,7 +162,7 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
         raise UserError(_nothing_left(found, errors), (
             "Cut long recordings by their texts first: Long recordings on the Data tab, or python -m scripts.align."
             if long else "Fix the dataset; each reason names the file or line."))
-    match = match_texts(lengths, durations, speech)
+    match = match_texts(lengths, durations, speech, columns)
     return valid, replace(_report(found, valid, reading, errors, warnings, limits), text_match=match)
 
 

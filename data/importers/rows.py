@@ -13,7 +13,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain
@@ -66,6 +66,7 @@ def split_of_folders(folders: Iterable[str]) -> str:
     return next((name for name in names if name in SPLIT_NAMES), "")
 
 
+_SWAPPED = "; its text is the name of a recording there: the columns of recording and text are swapped"
 _STRESS = "ˈˌː"
 _IPA = frozenset("ɹɾɚɝɜɐɒɪɡɫʁɕʑɸʎɴʂʐʈᵻ")  # in no orthography, unlike ɛ, ɔ, ŋ, ɓ, ɣ, ɨ or ʊ
 _ARPABET = re.compile(r"[A-Z]{1,2}[0-2]?|sp|sil|spn")
@@ -103,6 +104,7 @@ class ParsedUtterance:
     split: str = ""  # a name of `SPLIT_NAMES`, or empty
     begin_s: float = 0.0
     end_s: float | None = None  # None is the end of the recording
+    other_lengths: Mapping[str, int] = field(default_factory=dict)  # of texts in columns that were not read
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ class SourceRow:
     split: str = ""  # empty where the source names none
     begin_s: float = 0.0
     end_s: float | None = None
+    other_lengths: Mapping[str, int] = field(default_factory=dict)  # see `ParsedUtterance`
 
     @property
     def is_part(self) -> bool:
@@ -179,7 +182,8 @@ def resolve_rows(found: Iterable[ParsedItem], lookup: RecordingLookup) -> Iterat
             try:
                 path = lookup.find(item.audio or item.id)
             except RecordingNotFound as why:
-                yield SkippedRow(item.where, str(why))
+                swapped = is_audio(item.text.strip()) and lookup.has(item.text)
+                yield SkippedRow(item.where, f"{why}{_SWAPPED if swapped else ''}")
                 continue
             yield _row(item, path, lookup.folder, raw_ids, ids)
 
@@ -198,7 +202,7 @@ def _row(item: ParsedUtterance, path: Path, folder: Path, raw_ids: DiskDict, ids
     # without control characters and lone surrogates, which no file can hold
     speaker = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", item.speaker).strip() or DEFAULT_SPEAKER
     return SourceRow(unused_id(safe_id(name), item.where, ids), path, text, item.where, speaker,
-                     SPLIT_NAMES.get(split, ""), item.begin_s, item.end_s)
+                     SPLIT_NAMES.get(split, ""), item.begin_s, item.end_s, item.other_lengths)
 
 
 def printable(name: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from small_data import write_clip
 
-from data.importers import ImportedSource, SkippedRow, SourceRow
+from data.importers import ImportedSource, SkippedRow, SourceRow, import_source
 from data.sound_files import read_samples
 from data.text_match import MatchKind, TextMatch, match_texts, text_length
 from data.validation import validate
@@ -154,3 +154,25 @@ def test_rows_without_a_text_or_a_duration_are_left_out() -> None:
     match = match_texts(lengths, durations, durations)
     assert match.kind is MatchKind.MATCHES
     assert match.clips == int((np.isfinite(lengths) & np.isfinite(durations)).sum())
+
+
+def test_the_import_names_the_column_that_matches(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    durations = generator.uniform(0.6, 4.0, 40)
+    lines = ["file,text,transcription_mdw,speaker"]
+    for number, duration_s in enumerate(durations):
+        write_clip(tmp_path / f"{number}.wav", duration_s=float(duration_s), pitch=200 + 9 * number)
+        lines.append(f"{number}.wav,{'ab' * int(generator.integers(3, 20))},{'a' * max(2, round(10 * duration_s))},ann")
+    (tmp_path / "metadata.csv").write_text("\n".join(lines), encoding="utf-8")
+    _, report = validate(import_source(tmp_path), "latin")
+    assert report.text_match is not None
+    assert (report.text_match.kind, report.text_match.column) == (MatchKind.OTHER_COLUMN, "transcription_mdw")
+
+
+def test_swapped_columns_of_recording_and_text_are_named(tmp_path: Path) -> None:
+    for number in range(3):
+        write_clip(tmp_path / f"{number}.wav", pitch=200 + 9 * number)
+    (tmp_path / "metadata.csv").write_text("file,text\none two,0.wav\nthree,1.wav\nfour,2.wav\n", encoding="utf-8")
+    skipped = [entry.reason for entry in import_source(tmp_path) if isinstance(entry, SkippedRow)]
+    assert len(skipped) == 3
+    assert all("the columns of recording and text are swapped" in reason for reason in skipped)
