@@ -133,6 +133,14 @@ def _absolute(value: str) -> str:
     return str(Path(value.strip()).expanduser().absolute())
 
 
+_SENTENCES_WITH_CATEGORIES = Path(__file__).resolve().parents[1] / "data" / "evaluation" / "categories.tsv"
+
+
+def _sentence_file(value: str) -> str:
+    """An absolute path; `categories` is the list that ships with Lisan."""
+    return str(_SENTENCES_WITH_CATEGORIES) if value.strip() == "categories" else _absolute(value)
+
+
 def _checkpoint(value: str) -> str:
     kind, _, name = value.strip().partition(":")
     return f"export:{_safe_name(name)}" if kind == "export" else _absolute(value)
@@ -157,6 +165,7 @@ Recogniser = Annotated[str, AfterValidator(_recogniser)]
 RecogniserOrNothing = Annotated[str, _or_nothing(_recogniser)]  # empty: the model's own
 Place = Annotated[str, _or_nothing(_place)]  # a name in the workspace, or an absolute path
 AbsolutePath = Annotated[str, _or_nothing(_absolute)]
+SentenceFile = Annotated[str, _or_nothing(_sentence_file)]
 Checkpoint = Annotated[str, _or_nothing(_checkpoint)]  # an absolute path, or `export:NAME`
 
 Scope = Literal["rows", "gated", "full"]
@@ -343,8 +352,10 @@ class PrepareOptions(Options):
     licence: str = Field("", max_length=200, title="Licence", description="Licence of the recordings, such as `CC-BY-4.0`; shown with the dataset and with every export trained on it.")
     held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips held out from training where the source defines no split.")
     keep_edges: bool = Field(False, title="Keep silent edges", description="Keep all silence at the start and end of the clips. By default it is trimmed to 0.1 s, because a model that learns it begins its sentences with silence; the recordings themselves are not modified.")
+    test: float = Field(0.0, ge=0.0, le=0.5, title="Test share", description="Share of clips for a test set, where the source has none of its own. It selects no checkpoint, and `evaluate` uses it first.")
     split_disjoint_by: Literal["source", "speaker"] = Field("source", title="Held-out split by", description="Held-out and training clips share no `source` (sentence or recording), or no `speaker` either. A split of the source is kept.")
     model: ModelName = Field("tiny", title="Model", description="Base model that extracts the features.")
+    compare_all_texts: bool = Field(False, title="Compare all texts", description="Let the model's recogniser, if it knows the language, compare every clip with its own and ten other texts. Off: of more than 300 clips a sample of 100 first, and the rest only if another text fits one of them better.")
     variants: int = Field(0, ge=0, le=10, title="Augmented variants", description="Variants of each training clip in speed, pitch and noise, for augmentation in training. Each takes as long to extract as the clip. 0 adds none and keeps existing ones.")
     variant_speed: float = Field(0.1, ge=0.0, le=0.1, title="Variant speed", description="Largest relative change of speed at the same pitch; 0 keeps the speed.")
     variant_pitch: float = Field(0.5, ge=0.0, le=0.5, title="Variant pitch (semitones)", description="Largest change of pitch at the same speed; 0 keeps the pitch.")
@@ -416,6 +427,7 @@ class TrainOptions(Options):
     code_dropout: float = Field(0.7, ge=0.0, le=0.9, title="Code dropout", description="Largest share of input codes that are masked in a sample.", json_schema_extra=_REGULARIZATION)
     text_loss_weight: float = Field(0.1, ge=0.0, le=10.0, title="Text loss weight", description="Weight of the next-token loss on text, relative to the speech loss.", json_schema_extra=_REGULARIZATION)
     guided_attention_weight: float = Field(0.1, ge=0.0, le=10.0, title="Guided attention weight", description="Weight of a loss for monotonic text alignment in the alignment heads; families without such heads ignore it.", json_schema_extra=_REGULARIZATION)
+    mismatch_action: Literal["warn", "stop"] = Field("warn", title="Texts that do not match", description="If the lengths of the texts prove that they belong to other clips, such as those of the next row: `warn`, or `stop` before the training.", json_schema_extra=_DATA)
     augmentation: float = Field(0.0, ge=0.0, le=1.0, title="Augmentation", description="Share of clips per epoch that are replaced by an augmented variant; needs a dataset with variants. 0 is off. Validation is never augmented.", json_schema_extra=_DATA)
     replay: float = Field(0.3, ge=0.0, le=0.9, title="Replay ratio", description="Share of base-language clips in each batch; scope `full` only.", json_schema_extra=_DATA)
     replay_datasets: TextOrNothing = Field("", title="Replay datasets", description="Datasets in base languages, comma-separated. Empty: the replay texts, else the model's included clips, else speech that the base model synthesizes. Scope `full` only.", json_schema_extra=_DATA)
@@ -429,7 +441,8 @@ class TrainOptions(Options):
     evaluation_sentences: int = Field(20, ge=0, le=200, title="Evaluation sentences", description="Held-out sentences synthesized and scored at each checkpoint; 0 selects the best by speech loss.", json_schema_extra=_CHECKPOINTS)
     recogniser: RecogniserOrNothing = Field("", title="Recogniser (ASR)", description="Recogniser that scores the new language: OWNER/NAME on the Hub, such as `facebook/mms-1b-all`, a folder, or `built-in`. Empty: the model's own, if it knows the language. Compare with its scores on original recordings.", json_schema_extra=_CHECKPOINTS)
     recogniser_language: str = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language, such as `amh` for MMS or `amharic` for Whisper. Empty tries the code and common names.", json_schema_extra=_CHECKPOINTS)
-    evaluation_texts: AbsolutePath = Field("", title="Evaluation texts", description="Text file of your own sentences for the checkpoints: language code, tab, sentence per line. Empty: held-out sentences. The run keeps a copy.", json_schema_extra=_CHECKPOINTS)
+    evaluation_texts: SentenceFile = Field("", title="Evaluation texts", description="Text file of your own sentences for the checkpoints: language code, tab, sentence per line (and a tab and a category); `categories` is the list that comes with Lisan. Empty: held-out sentences. The run keeps a copy.", json_schema_extra=_CHECKPOINTS)
+    evaluation_unknown: Literal["leave_out", "refuse"] = Field("leave_out", title="Unknown letters in them", description="Letters of the evaluation texts that the tokenizer lacks: `leave_out` the letters, with a warning that names the sentences, or `refuse` to start.", json_schema_extra=_CHECKPOINTS)
     evaluation_metrics: bool = Field(False, title="All evaluation metrics", description="Measure word error, speaker similarity, naturalness, mel-cepstral distance and faults of the samples at each checkpoint, as `evaluate` does; about a second a sentence on a CPU.", json_schema_extra=_CHECKPOINTS)
     select_best_by: Literal["auto", "speech_loss", "cer", "wer", "deletions", "similarity", "naturalness", "mcd", "repetition", "missing_stop", "long_silence", "clipping"] = Field("auto", title="Select best checkpoint by", description="`speech_loss` on held-out clips, `cer` (character error rate), or another metric of an evaluation, of synthesized sentences. `auto` is `cer` where a recogniser knows the language, else `speech_loss`.", json_schema_extra=_CHECKPOINTS)
     validate_every: int = Field(0, ge=0, le=1_000_000, title="Validate every (steps)", description="Steps between validations without samples; 0 validates at checkpoints only. If the best is selected by loss, a better step is saved at once.", json_schema_extra=_CHECKPOINTS)
@@ -572,7 +585,7 @@ def _evaluated_models(values: tuple[str, ...]) -> tuple[str, ...]:
 def _sentence_list(value: str) -> str:
     """`held-out`, `shipped`, or an absolute path."""
     value = value.strip()
-    return value if value in ("held-out", "shipped") else _absolute(value)
+    return value if value in ("held-out", "shipped") else _sentence_file(value)
 
 
 class EvaluateOptions(Options):
@@ -580,8 +593,9 @@ class EvaluateOptions(Options):
 
     models: Annotated[tuple[str, ...], AfterValidator(_evaluated_models)] = Field((), title="Models", description="What is measured: `base:NAME`, `run:ID` (its best checkpoint), `run:ID@STEP`, `export:NAME`; with `+romanised` a language that the model lacks is read in Latin letters; `recordings`, `codec:NAME` (recordings through a model's codec) and `folder:PATH` (sound files with a .txt of the same name) are references.")
     languages: tuple[LanguageCode, ...] = Field((), title="Languages", description="Language codes; empty is every language that the models speak and that there are sentences of.")
-    sentences: Annotated[str, AfterValidator(_sentence_list)] = Field("held-out", title="Sentences", description="`held-out` sentences of the dataset and the base model; the `shipped` sentences of 23 languages; or a text file: language code, tab, sentence per line.")
+    sentences: Annotated[str, AfterValidator(_sentence_list)] = Field("held-out", title="Sentences", description="`held-out` sentences of the dataset (of its test set, if it has one) and the base model; the `shipped` sentences of 23 languages; `categories`: 100 Amharic sentences of eight kinds; or a text file: language code, tab, sentence per line, and perhaps a tab and a category.")
     dataset: NameOrNothing = Field("", title="Dataset", description="Dataset whose held-out clips are sentences and recordings; empty is that of the first run or export.")
+    unknown: Literal["leave_out", "refuse"] = Field("leave_out", title="Unknown letters", description="Letters of the sentences that a model lacks: `leave_out` the letters, or the whole sentence is left out (`refuse`). Both are named in a warning.")
     count: int = Field(20, ge=1, le=10_000, title="Sentences per language", description="Spread evenly over the list.")
     voices: tuple[str, ...] = Field((), title="Voices", description="Voices of the models, or paths of reference recordings; each sentence is spoken in each. Empty: in the model's own voice that is most like the recording of the sentence.")
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = Field((0,), title="Seeds", description="Each sentence is spoken with each seed.")

@@ -42,7 +42,7 @@ from core.library.evaluation_report import (
 from core.library.records import CheckpointRecord
 from core.model.loading import TTSModel, export_record, write_sums
 from core.speech import clips, evaluation, evaluation_html, measures
-from core.speech.evaluation import HeldOutSentence
+from core.speech.evaluation import HeldOutSentence, ListedSentence
 from core.speech.model_cache import ModelCache
 from core.speech.scoring import Recogniser, download_recogniser, load_recogniser_or_warn
 from core.speech.synthesis import finish_reason, join_chunks, unused_controls
@@ -59,6 +59,7 @@ ROMANISED = "+romanised"
 RECORDINGS = "recordings"
 _STOPPED = "Stopped on request: the clips so far are kept, and the job can continue."
 _BATCH = 8  # texts generated together
+_NAMED_SENTENCES = 5  # in a warning
 _CLIPS = "clips.jsonl"  # in the job's folder: what was synthesized, a clip a line
 _TESTED = ("cer", "wer", "similarity", "naturalness", "mcd")
 _SOUNDS = (".wav", ".flac", ".ogg", ".mp3", ".opus")
@@ -73,6 +74,8 @@ class _Sentence:
     text: str
     recording: Path | None
     speaker: str = ""
+    category: str = ""
+    reader: str = ""  # the speaker of the recording, as the dataset names it
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,7 @@ def run(options: EvaluateOptions, workspace: Workspace, reporter: Reporter,
             started, round(time.time() - started, 1), options.model_dump(mode="json"), measurer.instruments(),
             _software(lead.device), tuple(_about(workspace, name) for name in options.models), estimates, tests,
             tuple(measured), tuple(dict.fromkeys(warnings)),
-            listening.results(workspace, reporter.directory.name))
+            listening.results(workspace, reporter.directory.name), evaluation_report.group_estimates(measured))
         evaluation_report.write(reporter.directory, report)
         (reporter.directory / evaluation_report.MARKDOWN).write_text(evaluation_report.markdown(report),
                                                                      encoding="utf-8")
@@ -214,24 +217,25 @@ def _sentence_list(options: EvaluateOptions, workspace: Workspace, lead: _Lead,
     """The sentences of each language, with their recordings where there are some."""
     model = lead.model
     recorded: dict[str, list[HeldOutSentence]] = {
-        code: evaluation.held_out_recordings(workspace, model, code) for code in model.front_end.languages}
+        code: evaluation.recordings_of_test_set(workspace, model, code)
+        or evaluation.held_out_recordings(workspace, model, code) for code in model.front_end.languages}
     if options.dataset:
         dataset = manifest.load(workspace.dataset(options.dataset))
         for code in dataset.card.languages:
-            verbalize = model.front_end.verbalize if code in model.front_end.languages else lambda text, _: text
-            recorded[code] = [HeldOutSentence(verbalize(clip.text, code), dataset.audio_path(clip))
-                              for clip in dataset.split(manifest.HELD_OUT, code)]
+            recorded[code] = (evaluation.dataset_sentences(dataset, model, code, manifest.TEST)
+                              or evaluation.dataset_sentences(dataset, model, code, manifest.HELD_OUT))
     for code in recorded:
         recorded[code] = _without_selection(workspace, options, code, recorded[code], warn)
     if options.sentences == "held-out":
         found = recorded
     else:
-        pairs = (probe_sentences(model.base_folder)[1] if options.sentences == "shipped"
-                 else evaluation.read_sentences(Path(options.sentences)))
-        originals = {(code, one.text): one.original for code, some in recorded.items() for one in some}
+        listed = ([ListedSentence(*pair) for pair in dict.fromkeys(probe_sentences(model.base_folder)[1])]
+                  if options.sentences == "shipped" else evaluation.read_sentences(Path(options.sentences)))
+        originals = {(code, one.text): one for code, some in recorded.items() for one in some}
         found = defaultdict(list)
-        for code, text in dict.fromkeys(pairs):
-            found[code].append(HeldOutSentence(text, originals.get((code, text))))
+        for item in listed:
+            original = originals.get((item.language, item.text), HeldOutSentence(item.text, None))
+            found[item.language].append(replace(original, category=item.category))
     wanted = options.languages or tuple(code for code in found if found[code]
                                         and (options.sentences == "held-out" or code in model.front_end.languages))
     if missing := [code for code in wanted if not found.get(code)]:
@@ -241,7 +245,8 @@ def _sentence_list(options: EvaluateOptions, workspace: Workspace, lead: _Lead,
         raise UserError("There are no sentences to speak.",
                         "Name a dataset with held-out clips (--dataset), or a text file (--sentences).")
     ordered = sorted(wanted, key=lambda code: (code in model.front_end.base_languages, code))
-    return {code: [_Sentence(code, number, one.text, one.original) for number, one in
+    return {code: [_Sentence(code, number, one.text, one.original, category=one.category, reader=one.speaker)
+                   for number, one in
                    enumerate(evaluation.spread_evenly(found[code], options.count))] for code in ordered}
 
 
@@ -298,24 +303,38 @@ def _tasks(options: EvaluateOptions, workspace: Workspace, lead: _Lead, name: st
     if unused := unused_controls(options.sound, model.family):
         warn(f"{', '.join(unused)}: no effect, because {model.family.name} has no such control.")
     voices = _Voices.of(options, lead, model)
-    tasks, unread = [], dict[str, int]()
+    tasks, unread, changed = [], dict[str, list[str]](), dict[str, list[str]]()
     for one in every:
         given = None
         if one.language in model.front_end.languages:
-            text = one.text
-            if not model.front_end.unready(one.language) and model.front_end.normalise(text, one.language) and \
-                    not model.front_end.unknown_characters(text, one.language):
-                given = (text, one.language)
+            if not model.front_end.unready(one.language) and model.front_end.normalise(one.text, one.language):
+                # rules write digits and signs out; only what they leave unknown is left out
+                text, unknown = evaluation.without_unknown(
+                    model.front_end, model.front_end.verbalize(one.text, one.language), one.language)
+                if not unknown:
+                    given = (one.text, one.language)
+                elif text and options.unknown == "leave_out":
+                    given = (text, one.language)
+                    changed.setdefault(one.language, []).append(f"“{one.text}” (without {' '.join(unknown)})")
         elif name.endswith(ROMANISED) and (spelled := base_input(model, one.text, one.language)):
             given = (spelled.text, spelled.language)
         if given is None:
-            unread[one.language] = unread.get(one.language, 0) + 1
+            unread.setdefault(one.language, []).append(f"“{one.text}”")
             continue
         tasks += [_Task(one, *given, voice, seed) for voice in voices.of_sentence(one) for seed in options.seeds]
-    for language, count in unread.items():
-        warn(f"{name} cannot read {count} of {len(sentences[language])} sentences in {language_name(language)}: "
-             "they are left out.")
+    for language, texts in unread.items():
+        warn(f"{name} cannot read {len(texts)} of {len(sentences[language])} sentences in {language_name(language)}: "
+             f"they are left out. {_named(texts)}")
+    for language, texts in changed.items():
+        warn(f"{name} lacks letters of {len(texts)} of {len(sentences[language])} sentences in "
+             f"{language_name(language)}: it speaks them without these. {_named(texts)}")
     return tasks
+
+
+def _named(texts: Sequence[str]) -> str:
+    """The first few sentences, and the number of the others."""
+    more = len(texts) - _NAMED_SENTENCES
+    return f"{'; '.join(texts[:_NAMED_SENTENCES])}{f'; and {more} more' if more > 0 else ''}."
 
 
 @dataclass(frozen=True)
@@ -559,7 +578,8 @@ class _Measurer:
         self._save(clip.sha256, cached)
         return EvaluatedClip(clip.model, language, sentence.number, sentence.text, clip.reading, clip.voice, clip.seed,
                              clip.audio, clip.sha256, round(duration_s, 3), reference, transcript, clip.finish_reason,
-                             {name: (round(value, 6), weight) for name, (value, weight) in values.items()})
+                             {name: (round(value, 6), weight) for name, (value, weight) in values.items()},
+                             sentence.category, sentence.reader or clip.voice)
 
     def _of_recording(self, path: Path) -> dict[str, Any]:
         """The measures of a recording, and its hash."""

@@ -27,7 +27,7 @@ from config.errors import UserError
 from config.languages import script_doubt
 from config.schema import AS_IS, PrepareOptions
 from core import compute
-from core.dataset import languages, model_limits
+from core.dataset import languages, model_limits, review
 from core.dataset.clip_index import ClipIndex, MeasureStore, build_index, reading_names, trimmed_measures
 from core.dataset.languages import describe_language
 from core.dataset.model_limits import UNKNOWN_COVERAGE, TokenizerCoverage
@@ -38,6 +38,7 @@ from core.library.catalog import family_of
 from core.sources import dataset_source
 from core.sources.downloader import public_name
 from core.sources.source_preview import REPORT_FILE
+from core.speech.text_comparison import compare_texts
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
 from data import augmentation, manifest, sound_containers
@@ -49,12 +50,13 @@ from data.durable_files import atomic_directory, link_or_copy
 from data.feature_cache import FeatureCache
 from data.front_end import FrontEnd
 from data.importers import SourceEntry, SourceRow, unused_id
-from data.manifest import TRAIN, ManifestClip, PreparedDataset
+from data.manifest import HELD_OUT, TRAIN, ManifestClip, PreparedDataset
 from data.measures import measure
 from data.normalisers import Style, TextNormaliser, for_language
 from data.splits import Sides, assign, holds_out, note_one_recording, overlaps, why_untrainable, with_sources
+from data.text_match import MatchKind, TextMatch
 from data.validation import CheckedRow, ValidationFinding, ValidationReport, checked_rows_on_disk, store_row, validate
-from models.base import Extractor, Features
+from models.base import CTCRecogniser, Extractor, Features
 from models.registry import family
 
 _SHOWN_FINDINGS = 10
@@ -122,20 +124,33 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         model_limits.warn_uncovered(coverage, reporter)
         long_speech = {clip.id: f"{codes} codes of speech, the model holds {max_speech_length}"
                        for clip, codes in model_limits.find_too_long(dataset, cache, max_speech_length)}
-        with_findings = index_clips(dataset, workspace, reporter, _readings(options, front_end.style, workspace),
-                                    max_text_length, long_speech, coverage)
+        readings = _readings(options, front_end.style, workspace)
+        other_texts = _find_other_texts(dataset, readings, chosen.load_recogniser(model_folder), reporter,
+                                        thorough=options.compare_all_texts)
+        with_findings = index_clips(dataset, workspace, reporter, readings, max_text_length, long_speech, coverage,
+                                    other_texts)
     speakers = ClipIndex(workspace, dataset.card.fingerprint).speakers(0)
     return {
         "dataset": options.dataset, "state": state, "clips": len(dataset.clips),
         "train": dataset.card.train_clips, "held_out": dataset.card.held_out_clips,
+        "test": dataset.card.test_clips,
         "minutes": round(dataset.card.duration_s / 60, 2), "read_as": report.form,
         "trimmed_clips": dataset.card.trimmed_clips, "trimmed_s": dataset.card.trimmed_s,
         "left_out": len(report.errors), "warnings": len(report.warnings),
         "features": len(dataset.clips) - failed, "features_failed": failed,
         "too_long": too_long, "text_too_long": len(coverage.too_long), "text_unknown": len(coverage.unknown),
+        "texts_match": _shown_match(review.text_match_of(workspace, options.dataset)),
         "clips_with_findings": with_findings, "speakers": speakers.count, "speakers_with_one_clip": speakers.alone,
         "folder": str(dataset.folder),
     }
+
+
+def _shown_match(match: TextMatch | None) -> str:
+    """Whether texts and clips belong together, with the correlation, for the result."""
+    if match is None or match.kind is MatchKind.NOT_MEASURED:
+        return "not measured: too few clips, or of too equal lengths"
+    offset = f", {match.offset:+d} rows" if match.offset else ""
+    return f"{match.kind}{offset}, correlation {match.measured}"
 
 
 def _readings(options: PrepareOptions, style: Style, workspace: Workspace) -> dict[str, TextNormaliser]:
@@ -255,10 +270,13 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
     report = replace(report, form=imported.form, notes=notes)
 
     by_speaker, sides = options.split_disjoint_by == "speaker", old.sides if old else Sides()
-    splits = assign(rows, options.held_out, options.seed, by_speaker=by_speaker, there=sides)
+    splits = assign(rows, options.held_out, options.seed, by_speaker=by_speaker, there=sides, test=options.test)
     if options.held_out and any(row.row.split for row in rows) and not holds_out(rows):
         reporter.emit(WarningRaised(f"The source's own split holds out none of these {len(rows)} clips, so "
                                     f"{options.held_out:.0%} of them are held out here."))
+    elif options.held_out and holds_out(rows) and not any(row.row.split == HELD_OUT for row in rows):
+        reporter.emit(Plan((f"The source has a test set and no development set: {options.held_out:.0%} of the clips "
+                            "are held out of its training set to select checkpoints. The test set selects none.",)))
     out = overlaps(rows, splits, by_speaker=by_speaker, there=sides)
     if old is None and not any(split == TRAIN for at, split in enumerate(splits) if at not in out):
         raise UserError(f"Nothing is left to train on: {len(out)} clips share a text or a recording with others that "
@@ -305,6 +323,8 @@ def merge_rows(old: MergeTarget, rows: Sequence[CheckedRow], source: str,
 
 
 def _show(report: ValidationReport, reporter: Reporter) -> None:
+    if report.text_match is not None and report.text_match.is_finding:
+        reporter.emit(WarningRaised(f"{report.text_match.message} {report.text_match.hint}"))
     if report.errors:
         reporter.emit(WarningRaised(f"{len(report.errors)} of {report.found} rows are excluded."))
     for findings, effect in ((report.errors, "excluded"), (report.warnings, "kept")):
@@ -337,6 +357,7 @@ def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips
     licences = (old_card.licence if old_card else "", options.licence.strip())
     licence = "; ".join(dict.fromkeys(part for part in licences if part))
     rule = f"{options.held_out:g} by {options.split_disjoint_by}, seed {options.seed}"
+    rule += f", test {options.test:g}" if options.test else ""
 
     def all_clips() -> Iterator[ManifestClip]:
         return chain(old.dataset.clips if old else (), clips)
@@ -568,13 +589,35 @@ def measure_dataset(dataset: PreparedDataset, workspace: Workspace, reporter: Re
             reporter.emit(Progress(done, total, "clips", "measured"))
 
 
+def _find_other_texts(dataset: PreparedDataset, readings: Mapping[str, TextNormaliser],
+                      recogniser: CTCRecogniser | None, reporter: Reporter, *, thorough: bool) -> dict[str, str]:
+    """By id, in words, the clips in which the recogniser hears another text; none in a language that it lacks."""
+    messages: dict[str, str] = {}
+    known = [code for code in dataset.card.languages if recogniser is not None and code in recogniser.languages]
+    texts = [readings[clip.language].normal(clip.text) for clip in dataset.clips] if known else []
+
+    def progress(done: int, total: int) -> None:
+        check_stop(reporter, f"Stopped after comparing {done} of {total} clips with other texts.")
+        reporter.emit(Progress(done, total, "clips", "compared with other texts"))
+
+    for code in known:
+        assert recogniser is not None
+        comparison = compare_texts(dataset, texts, recogniser, code, progress, thorough=thorough)
+        messages |= comparison.messages
+        if comparison.warning:
+            reporter.emit(WarningRaised(comparison.warning))
+    return messages
+
+
 def index_clips(dataset: PreparedDataset, workspace: Workspace, reporter: Reporter,
                 readings: Mapping[str, TextNormaliser], max_text_length: int = 0,
-                long_speech: Mapping[str, str] = _NONE, coverage: TokenizerCoverage = UNKNOWN_COVERAGE) -> int:
+                long_speech: Mapping[str, str] = _NONE, coverage: TokenizerCoverage = UNKNOWN_COVERAGE,
+                other_texts: Mapping[str, str] = _NONE) -> int:
     """Measure and index the clips of `dataset`; how many of them have findings.
 
     `readings`: by language. `max_text_length`: characters that the model can hold, 0 where unknown.
-    `long_speech`: by id, in words, the clips whose speech is longer than the model can hold.
+    `long_speech`: by id, in words, the clips whose speech is longer than the model can hold. `other_texts`: by id, in
+    words, the clips in which a recogniser hears another text.
     """
     measure_dataset(dataset, workspace, reporter)
     about = {"dataset": dataset.card.name, **reading_names(dataset.card, readings),
@@ -590,7 +633,8 @@ def index_clips(dataset: PreparedDataset, workspace: Workspace, reporter: Report
                 too_long = filter(None, (long_speech.get(clip.id), coverage.too_long.get(clip.id)))
                 text = readings[clip.language].normal(clip.text)
                 yield AnalysedClip(clip.id, text, clip.speaker, trimmed_measures(clip, found),
-                                   coverage.unknown.get(clip.id, ""), "; ".join(too_long))
+                                   coverage.unknown.get(clip.id, ""), "; ".join(too_long), clip.text,
+                                   other_texts.get(clip.id, ""))
 
     with_findings = build_index(workspace, dataset, clips(), about)
     if with_findings:

@@ -34,11 +34,11 @@ from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
 from data import augmentation, manifest
 from data.acoustics import audio
-from data.clip_findings import AnalysedClip
+from data.clip_findings import OTHER_TEXT, AnalysedClip
 from data.disk_collections import chunked
 from data.durable_files import atomic_directory, link_or_copy
 from data.front_end import FrontEnd
-from data.manifest import HELD_OUT, TRAIN, ManifestClip, PreparedDataset
+from data.manifest import HELD_OUT, TEST, TRAIN, ManifestClip, PreparedDataset
 from data.measures import Measures, measure
 from data.normalisers import TextNormaliser, for_other_language
 from data.sound_files import TRIM, encode_flac, repair
@@ -47,7 +47,7 @@ from models.registry import family
 
 DECIDED_FILE, ORIGINALS = "decided.jsonl", "originals"
 _INDEXED_AT_ONCE = 256  # clips
-_SPLIT_WORDS = {TRAIN: "trained on", HELD_OUT: "held out"}
+_SPLIT_WORDS = {TRAIN: "trained on", HELD_OUT: "held out", TEST: "in the test set"}
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,8 @@ def _report(dataset: PreparedDataset, version: DatasetVersion, clips: tuple[Mani
             f"{len(version.included)} included again, {pluralize(len(version.changed), 'text')} edited, "
             f"{pluralize(len(version.repaired), 'recording')} repaired; {len(excluded)} excluded in all.")
     characters = Counter(character for clip in clips for character in readings[clip.language].normal(clip.text))
-    return {**values, "kept": len(clips), "errors": errors, "notes": [*values.get("notes", ()), note],
+    return {**values, "text_match": None,  # texts may have been corrected: the index of the version measures its own
+            "kept": len(clips), "errors": errors, "notes": [*values.get("notes", ()), note],
             "duration_s": round(sum(clip.duration_s for clip in clips), 3),
             "trimmed_clips": sum(clip.is_trimmed for clip in clips),
             "trimmed_s": round(sum(clip.trimmed_start_s + clip.trimmed_end_s for clip in clips), 3),
@@ -329,11 +330,14 @@ def index_version(workspace: Workspace, name: str, new: str, reporter: Reporter)
                 one = before.get(clip.id)
                 text = one.spoken if same and one and one.clip.text == clip.text else (
                     readings[clip.language].normal(clip.text))
-                too_long = [coverage.too_long.get(clip.id, "")]
+                too_long, other_text = [coverage.too_long.get(clip.id, "")], ""
                 if one is not None and one.clip.feature_key == clip.feature_key:  # its speech is as long as it was
                     message = next((each.message for each in one.findings if each.kind == "too long"), "")
+                    if one.clip.text == clip.text:
+                        other_text = next((each.message for each in one.findings if each.kind == OTHER_TEXT), "")
                     too_long = [*(each for each in message.split("; ") if "codes of speech" in each), *too_long]
                 yield AnalysedClip(clip.id, text, clip.speaker, trimmed_measures(clip, measures),
-                                   coverage.unknown.get(clip.id, ""), "; ".join(filter(None, too_long)))
+                                   coverage.unknown.get(clip.id, ""), "; ".join(filter(None, too_long)), clip.text,
+                                   other_text)
 
     build_index(workspace, dataset, clips(), about)

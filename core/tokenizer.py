@@ -23,7 +23,7 @@ from core.workspace import Workspace, resolve_inside
 from data import manifest, normalisers
 from data.durable_files import atomic_directory
 from data.front_end import FrontEnd, name_characters, probe_sentences
-from data.manifest import HELD_OUT, TRAIN, PreparedDataset
+from data.manifest import HELD_OUT, SPLITS, PreparedDataset
 
 _PIECES_SUFFIX = ".pieces.json"
 _EARLIER_SENTENCES = 16  # of each language of an earlier training, for the proof
@@ -133,14 +133,14 @@ def make_pieces(base: FrontEnd, dataset: PreparedDataset, options: TokenizerOpti
                 rules: TextRules | None = None) -> Pieces:
     """Characters of all of a language's text, and merges trained on its training text or read from a file."""
     reader = base.extended(language, base.normaliser_for(language), [], [], rules)  # so the text is read as in training
-    train, held_out = ([reader.normalise(clip.text, language) for clip in dataset.split(part, language)]
-                       for part in (TRAIN, HELD_OUT))
+    train, held_out, test = ([reader.normalise(clip.text, language) for clip in dataset.split(part, language)]
+                             for part in SPLITS)
     if options.tokenizer_file:
         pieces = import_pieces(base, options.tokenizer_file)
     else:
         pieces = train_pieces([normalisers.without_marks(text) for text in train], options.algorithm, options.merges,
                               base.split_word)
-    return with_all_characters(pieces, (*train, *held_out))
+    return with_all_characters(pieces, (*train, *held_out, *test))
 
 
 def merge(base: FrontEnd, pieces: Mapping[str, Pieces], rules: Mapping[str, TextRules | None],

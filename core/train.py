@@ -26,6 +26,7 @@ from config import schema
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute, wait_policy
+from core.dataset import review
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Event, Result, Step, WarningRaised, read_events
 from core.jobs.process_watchdog import exit_with_parent
@@ -48,6 +49,9 @@ _FALL_FACTOR = 0.99  # warn if the mean loss is above 0.99 times the first one
 def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Train to the last step or the time limit. A separate job computes the certificate (`core.certify`)."""
     schema.check_sharding(options, schema.get_world_size(options.processes))
+    is_new = not checkpoint_steps(reporter.directory)
+    if is_new and (warning := review.check_texts_match(workspace, options.dataset, options.mismatch_action)):
+        reporter.emit(WarningRaised(warning))
     device = compute.setup_device(options.device)
     blocking_s = wait_policy.blocking_s()
     with trackers.open_trackers(reporter, options.tracker, options.model_dump(mode="json")) as reporter:

@@ -9,6 +9,7 @@ the memory of 1,000.
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from array import array
 from collections import Counter
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from math import log
+from math import exp, log, nan
 from types import TracebackType
 from typing import Self
 
@@ -25,10 +26,17 @@ from numpy.typing import ArrayLike
 
 from data.disk_collections import DiskDict
 from data.measures import Measures, differing_bits
+from data.text_match import TextMatch, match_texts, text_length
 
 ERROR, WARNING = "error", "warning"
 SAME_SOUND, TWO_TEXTS, EDGES = "same sound", "two texts", "edges"
 """Kinds: a copy of another clip, clips with the same sound and different texts, and silent edges that were kept."""
+OTHER_TEXT = "other text"
+"""Kind: a recogniser hears another text of the dataset in the clip."""
+_REPEATED_MARK = re.compile(r"([^\w\s])\1{2,}")
+_SENTENCE_MARKS = ".!?…።፧፨؟۔।॥。！？"
+_MARKED_WORDS = 4  # from so many on, a mark after each is a fault
+_LINE_SAMPLE = 20_000  # pairs of clips for the slope of Theil and Sen
 _BINS = 24
 _MOST_CHARACTERS = 48
 LEARNABLE = 10  # times; a rarer character can hardly be learned
@@ -51,6 +59,9 @@ class ClipLimits:
     pace_z: float = 3.5  # robust z-score (Iglewicz and Hoaglin 1993)
     pace_times: float = 1.5  # and at least this ratio to the median: uniform data has large scores
     pace_error_times: float = 2.5  # an error: the text must be another one
+    length_z: float = 3.0  # of the speech, to what its text takes in this dataset
+    length_times: float = 1.6
+    same_text_clips: int = 5  # of one speaker; from so many on a table was filled with one text
     least_clips: int = 10  # for a meaningful median
     rare_occurrences: int = 3
     rare_share: float = 0.1  # of the clips; beyond, rare characters are normal
@@ -72,6 +83,8 @@ class AnalysedClip:
     measures: Measures | None
     unknown: str = ""  # characters outside the tokenizer
     over: str = ""  # message if it is longer than the model can hold
+    written: str = ""  # the text as it was given, with all its marks
+    other_text: str = ""  # message if the recogniser hears another text of the dataset in it
 
 
 @dataclass(frozen=True)
@@ -104,8 +117,13 @@ def speaking_rate(clip: AnalysedClip) -> float | None:
     """Characters a second between the silent ends; None if that time or text is empty."""
     if clip.measures is None:
         return None
-    voiced_s = clip.measures.duration_s - clip.measures.silence_start_s - clip.measures.silence_end_s
+    voiced_s = _speech_s(clip.measures)
     return len(clip.text.replace(" ", "")) / voiced_s if voiced_s > 0.05 and clip.text else None
+
+
+def _speech_s(measures: Measures) -> float:
+    """Seconds between the silent ends."""
+    return measures.duration_s - measures.silence_start_s - measures.silence_end_s
 
 
 def text_findings(clip: AnalysedClip, limits: ClipLimits) -> list[ClipFinding]:
@@ -115,6 +133,10 @@ def text_findings(clip: AnalysedClip, limits: ClipLimits) -> list[ClipFinding]:
         found.append(ClipFinding("unknown characters", ERROR, f"unknown to the tokenizer: {' '.join(clip.unknown)}", 5))
     if clip.over:
         found.append(ClipFinding("too long", ERROR, clip.over, 5.0))
+    if clip.other_text:
+        found.append(ClipFinding(OTHER_TEXT, ERROR, clip.other_text, 50.0))  # first in the review
+    if message := _mark_fault(clip.written):
+        found.append(ClipFinding("repeated marks", WARNING, message, 1.5))
     if 0 < limits.max_text_length < len(clip.text):
         message = (f"{len(clip.text)} characters; the model holds {limits.max_text_length} tokens, so it fits only "
                    f"where "
@@ -125,6 +147,17 @@ def text_findings(clip: AnalysedClip, limits: ClipLimits) -> list[ClipFinding]:
     if symbols:
         found.append(ClipFinding("symbols", WARNING, f"{' '.join(symbols)} in the text: spell out as it is spoken", 2))
     return found
+
+
+def _mark_fault(text: str) -> str:
+    """What is wrong with the marks of a text as it was given; empty if nothing is. Three dots are one mark."""
+    runs = {run for match in _REPEATED_MARK.finditer(text) if (run := match[0]) != "..."}
+    if runs:
+        return f"{' '.join(sorted(runs))} in the text: a mark is not repeated"
+    words = text.split()
+    if len(words) >= _MARKED_WORDS and sum(word[-1] in _SENTENCE_MARKS for word in words[:-1]) >= len(words) - 1:
+        return f"{words[0][-1]} after each word: it ends a sentence"
+    return ""
 
 
 def _in_words(character: str) -> bool:
@@ -226,6 +259,8 @@ class DatasetSurvey:
         self.spread = ClipStatistics()
         self._limits = limits
         self._clips = 0
+        self._repeated: Counter[str] = Counter()  # by the first clip of a text, how many others have it
+        self._lengths, self._durations, self._speech = array("d"), array("d"), array("d")  # in the order of the clips
         self._open = ExitStack()
         self._copies = self._open.enter_context(_Copies(limits))
         self._texts, self._speakers, self._sounds = (self._open.enter_context(DiskDict()) for _ in range(3))
@@ -237,10 +272,18 @@ class DatasetSurvey:
                  traceback: TracebackType | None) -> None:
         self._open.close()
 
+    def text_match(self) -> TextMatch:
+        """Whether the lengths of the texts fit the durations of the clips, in the order in which these were added."""
+        return match_texts(self._lengths, self._durations, self._speech)
+
     def add(self, clip: AnalysedClip) -> None:
         self._clips += 1
         self.spread.add(clip)
-        self._texts.put(_text_key(clip), clip.id)
+        self._lengths.append(text_length(clip.text))
+        self._durations.append(clip.measures.duration_s if clip.measures else nan)
+        self._speech.append(max(0.0, _speech_s(clip.measures)) if clip.measures else nan)
+        if (place := self._texts.put(_text_key(clip), clip.id)) is not None:
+            self._repeated[place] += 1
         if self._speakers.put(clip.speaker, "one") == "one":
             self._speakers.replace(clip.speaker, "several")
         if (first := self._copies.first(clip)) is not None:
@@ -253,7 +296,7 @@ class DatasetSurvey:
         found = text_findings(clip, self._limits)
         found += audio_findings(clip.measures, self._limits) if clip.measures else [
             ClipFinding("unreadable", ERROR, "the recording could not be read", 10.0)]
-        for find in (self._level, self._pace, self._same_sound, self._same_text, self._rare, self._alone):
+        for find in (self._level, self._pace, self._long, self._same_sound, self._same_text, self._rare, self._alone):
             found += find(clip)
         return tuple(sorted(found, key=lambda finding: -finding.weight))
 
@@ -304,6 +347,37 @@ class DatasetSurvey:
                    f"{'many' if rate > usual else 'few'}: is the text of this recording?")
         return [ClipFinding("pace", level, message, 3 + min(5.0, times))]
 
+    @cached_property
+    def _usual_length(self) -> tuple[float, float, float, float] | None:
+        """Seconds of speech at no letter, seconds a letter, and the middle and spread of the log ratio to that line."""
+        letters, speech = np.frombuffer(self._lengths), np.frombuffer(self._speech)
+        known = np.isfinite(speech) & (speech > 0.05) & (letters > 0)
+        letters, speech = letters[known], speech[known]
+        if len(letters) < self._limits.least_clips:
+            return None
+        first, second = np.random.default_rng(0).integers(0, len(letters), (2, _LINE_SAMPLE))
+        differ = letters[first] != letters[second]
+        if not differ.any():
+            return None
+        first, second = first[differ], second[differ]
+        slope = float(np.median((speech[first] - speech[second]) / (letters[first] - letters[second])))
+        start = float(np.median(speech - slope * letters))
+        return start, slope, *scale(np.log(speech / _expected_s(letters, start, slope)))
+
+    def _long(self, clip: AnalysedClip) -> list[ClipFinding]:
+        """Clips with far more speech than their text takes, as one that holds a second sentence."""
+        letters, usual = text_length(clip.text), self._usual_length
+        if clip.measures is None or usual is None or not letters or self._pace(clip):
+            return []
+        speech_s, (start, slope, middle, spread) = _speech_s(clip.measures), usual
+        expected_s = float(_expected_s(np.array([letters]), start, slope)[0]) * exp(middle)
+        times = speech_s / expected_s
+        if times <= self._limits.length_times or not spread or log(times) / spread <= self._limits.length_z:
+            return []
+        message = (f"{speech_s:.1f} s of speech, a text of this length takes {expected_s:.1f} s here: does the clip "
+                   "hold a second sentence?")
+        return [ClipFinding("long for its text", WARNING, message, 3 + min(5.0, times))]
+
     def _same_sound(self, clip: AnalysedClip) -> list[ClipFinding]:
         """Copies of an earlier clip. If their texts differ, both clips get an error, and so does a copy of either."""
         if (found := self._sounds.get(clip.id)) is None:
@@ -318,6 +392,9 @@ class DatasetSurvey:
 
     def _same_text(self, clip: AnalysedClip) -> list[ClipFinding]:
         there = self._texts.get(_text_key(clip))
+        if there is not None and (count := 1 + self._repeated[there]) >= self._limits.same_text_clips:
+            message = f"its text is that of {count} clips of the same speaker: was the table filled down?"
+            return [ClipFinding("text of many clips", WARNING, message, 4.0)]
         return [] if there in (None, clip.id) else [
             ClipFinding("same text", WARNING, f"the text of {there}, by the same speaker", 0.5)]
 
@@ -329,6 +406,11 @@ class DatasetSurvey:
     def _alone(self, clip: AnalysedClip) -> list[ClipFinding]:
         message = f"all that {clip.speaker!r} says: no other clip can be its prompt"
         return [ClipFinding("one clip", WARNING, message, 1.0)] if self._speakers.get(clip.speaker) == "one" else []
+
+
+def _expected_s(letters: np.ndarray, start: float, slope: float) -> np.ndarray:
+    """Seconds of speech of texts of so many letters, at least a fifth of a second."""
+    return np.asarray(np.maximum(0.2, start + slope * letters))
 
 
 def _text_key(clip: AnalysedClip) -> str:
@@ -345,7 +427,7 @@ class _Sound:
     @classmethod
     def of(cls, clip: AnalysedClip) -> _Sound | None:
         one = clip.measures
-        return cls(one.sketch, one.duration_s - one.silence_start_s - one.silence_end_s) if one and one.sketch else None
+        return cls(one.sketch, _speech_s(one)) if one and one.sketch else None
 
     @property
     def parts(self) -> list[int]:

@@ -24,8 +24,9 @@ from data.durable_files import check_no_link_out, write_text
 
 MANIFEST_FILE = "manifest.jsonl"
 CARD_FILE = "dataset.yaml"
-TRAIN, HELD_OUT = "train", "held_out"
-SPLITS = (TRAIN, HELD_OUT)
+TRAIN, HELD_OUT, TEST = "train", "held_out", "test"
+SPLITS = (TRAIN, HELD_OUT, TEST)
+"""Held-out clips select checkpoints; test clips select nothing, and an evaluation uses them first."""
 _LATER_FIELDS = {"trimmed_start_s", "trimmed_end_s"}  # datasets that were prepared before them lack them
 
 
@@ -75,6 +76,7 @@ class DatasetCard:
     split: str = ""  # how held-out clips were drawn
     trimmed_clips: int = 0  # clips whose file has silence at its ends that is not used
     trimmed_s: float = 0.0
+    test_clips: int = 0
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -96,7 +98,7 @@ class PreparedDataset:
     clips: Sequence[ManifestClip]
 
     def split(self, name: str, language: str = "") -> tuple[ManifestClip, ...]:
-        """Clips of `train` or `held_out`, of one language alone where it is given."""
+        """Clips of one of SPLITS, of one language alone where it is given."""
         return tuple(clip for clip in self.clips if clip.split == name and language in ("", clip.language))
 
     def audio_path(self, clip: ManifestClip) -> Path:
@@ -120,8 +122,9 @@ def make_card(name: str, language: str, source: str, clips: Iterable[ManifestCli
             yield clip
 
     mark, total = fingerprint(counted()), counts.total()
-    return DatasetCard(name, language, source, total, counts[TRAIN], total - counts[TRAIN], round(duration_s, 3), mark,
-                       licence, split=split, trimmed_clips=trimmed_clips, trimmed_s=round(trimmed_s, 3))
+    return DatasetCard(name, language, source, total, counts[TRAIN], counts[HELD_OUT], round(duration_s, 3), mark,
+                       licence, split=split, test_clips=counts[TEST], trimmed_clips=trimmed_clips,
+                       trimmed_s=round(trimmed_s, 3))
 
 
 def fingerprint(clips: Iterable[ManifestClip]) -> str:

@@ -1,4 +1,4 @@
-"""Train and held-out clips: no text, no recording and, if asked, no speaker is on both sides.
+"""Train, held-out and test clips: no text, no recording and, if asked, no speaker is on two sides.
 
 Clips that share a text, a source recording or, by choice, a speaker form a group and stay together. Groups are held out
 in the order of a hash of their own keys (as in Speech Commands, Warden 2018, by speaker) until the share is met, so a
@@ -18,19 +18,20 @@ from pathlib import Path
 
 from config.errors import UserError
 from data.disk_collections import DiskDict, sorted_on_disk
-from data.manifest import HELD_OUT, TRAIN, ManifestClip
+from data.manifest import HELD_OUT, SPLITS, TEST, TRAIN, ManifestClip
 from data.validation import CheckedRow, ValidationFinding
 
 _MOST = 0.75  # of all clips: larger groups are not held out
 _KINDS = {"text": 1, "recording": 2, "speaker": 4}
+_SIDE_WORDS = {TRAIN: "trained on", HELD_OUT: "held out", TEST: "in the test set"}
 
 
 class Sides:
-    """The side of each group key of a dataset, on disk; held out for a key on both sides."""
+    """The side of each group key of a dataset, on disk; for a key on several, the last of SPLITS."""
 
     def __init__(self) -> None:
         self._of: DiskDict | None = None  # made with the first key
-        self.clips = self.held_clips = 0
+        self.clips = self.held_clips = self.test_clips = 0
 
     @classmethod
     def gather(cls, clips: Iterable[tuple[ManifestClip, str]], *, by_speaker: bool, language: str = "") -> Sides:
@@ -43,11 +44,14 @@ class Sides:
             counted = language in ("", clip.language)
             made.clips += counted
             made.held_clips += counted and clip.split == HELD_OUT
+            made.test_clips += counted and clip.split == TEST
             made.put(("text", normal), clip.split)
             if clip.source:
                 made.put(("recording", clip.source), clip.split)
-            if by_speaker and made.put(("speaker", clip.speaker), clip.split) not in (None, clip.split):
-                raise UserError(f"The speaker {clip.speaker!r} of the dataset is trained on and held out.",
+            other = made.put(("speaker", clip.speaker), clip.split) if by_speaker else None
+            if other not in (None, clip.split):
+                words = " and ".join(_SIDE_WORDS[side] for side in SPLITS if side in (other, clip.split))
+                raise UserError(f"The speaker {clip.speaker!r} of the dataset is {words}.",
                                 "Hold out by source here too, or prepare all of it again, held out by speaker.")
         return made
 
@@ -55,8 +59,8 @@ class Sides:
         """Record the side of a key; returns the side it had."""
         self._of = self._of or DiskDict()
         there = self._of.put(_storage_key(key), side)
-        if side == HELD_OUT and there != HELD_OUT:
-            self._of.replace(_storage_key(key), HELD_OUT)
+        if there is not None and SPLITS.index(side) > SPLITS.index(there):
+            self._of.replace(_storage_key(key), side)
         return there
 
     def side(self, key: GroupKey) -> str | None:
@@ -74,23 +78,29 @@ _NO_SIDES = Sides()
 
 
 def assign(rows: Sequence[CheckedRow], held_out: float, seed: int, *, by_speaker: bool = False,
-           there: Sides = _NO_SIDES) -> tuple[str, ...]:
+           there: Sides = _NO_SIDES, test: float = 0.0) -> tuple[str, ...]:
     """The split of each row, determined by its keys and `seed`, whatever the order.
 
-    Groups that share a key with `there` follow its side. Splits named by the source are kept where it holds a row out;
-    rows without one follow their text, or train. Else groups are held out until `held_out` of all clips are, as nearly
-    as whole groups allow: at least one of two or more.
+    Groups that share a key with `there` follow its side. The source's own held-out set and test set are kept; rows
+    without a split follow their text, or train. A side that the source does not name is drawn from what is left to
+    train on: groups until `held_out` of all clips are held out, as nearly as whole groups allow (at least one of two
+    or more), then until `test` of them are in the test set.
     """
     groups = SplitGroups(rows, by_speaker=by_speaker, apart=_apart(rows, there))
-    named = holds_out(rows)
+    named = {side for side in (HELD_OUT, TEST) if any(row.row.split == side for row in rows)}
     splits = _named(rows) if named else [TRAIN] * len(rows)
-    side_of, free = _followed(groups, seed, there)
-    if not named:
-        follow = sum(_SIDES[side_of[groups.group(at)]] == HELD_OUT for at in range(len(rows)))
-        for group in _chosen(free, held_out, there.clips + len(rows), there.held_clips + follow,
+    side_of = _followed(groups, there)
+    for at, split in enumerate(splits if named else ()):
+        if split != TRAIN and not side_of[groups.group(at)]:
+            side_of[groups.group(at)] = _AS_NAMED
+    for side, share, before in ((HELD_OUT, held_out, there.held_clips), (TEST, test, there.test_clips)):
+        if side in named or (side == TEST and share <= 0):
+            continue
+        follow = sum(_SIDES[side_of[groups.group(at)]] == side for at in range(len(rows)))
+        for group in _chosen(_free(groups, seed, side_of), share, there.clips + len(rows), before + follow,
                              alone=not there):
-            side_of[group] = _SIDES.index(HELD_OUT)
-        if by_speaker and held_out > 0 and not there and len({row.row.speaker for row in rows}) < 2:
+            side_of[group] = _SIDES.index(side)
+        if by_speaker and share > 0 and not there and len({row.row.speaker for row in rows}) < 2:
             raise UserError("All clips have one speaker, so no speaker can be held out.",
                             "Hold out by source, or name the speakers in the source.")
     for at in range(len(rows)):
@@ -120,45 +130,49 @@ def why_untrainable(clips: Iterable[ManifestClip]) -> str:
 
 def holds_out(rows: Sequence[CheckedRow]) -> bool:
     """Whether the source itself holds a row out; the first rows of one that does may all be to train on."""
-    return any(row.row.split == HELD_OUT for row in rows)
+    return any(row.row.split in (HELD_OUT, TEST) for row in rows)
 
 
 def overlaps(rows: Sequence[CheckedRow], splits: Sequence[str], *, by_speaker: bool = False,
              there: Sides = _NO_SIDES) -> dict[int, ValidationFinding]:
     """Rows to leave out, by index, because a key of theirs is on the other side too.
 
-    They arise only from splits named by the source, or from additions to both sides. The smaller side of a key goes.
+    They arise only from splits named by the source, or from additions to several sides. The smaller sides of a key go.
     """
     apart, by_speaker = _apart(rows, there), by_speaker and not holds_out(rows)
     groups = SplitGroups(rows, by_speaker=by_speaker, apart=apart)
-    lost = _lost(groups, splits)
+    lost, kept = _lost(groups, splits)
     found: dict[int, ValidationFinding] = {}
     if not there and not any(lost):
         return found
     for at, row in enumerate(rows):
-        other = HELD_OUT if splits[at] == TRAIN else TRAIN
         for key in group_keys(row, by_speaker, apart):
-            if lost[at] & _KINDS[key[0]] or _side(there, key) == other:
-                found[at] = _overlap(row, key[0], splits[at])
+            side = _side(there, key)
+            if lost[at] & _KINDS[key[0]] or side not in (None, splits[at]):
+                other = SPLITS[kept[at]] if lost[at] & _KINDS[key[0]] else side
+                found[at] = _overlap(row, key[0], splits[at], other or TRAIN)
                 break
     return found
 
 
-def _lost(groups: SplitGroups, splits: Sequence[str]) -> bytearray:
-    """For each row on the smaller side of its group, the kinds of keys that it shares with the other side."""
-    lost = bytearray(len(splits))
-    more_held = array("q", bytes(8 * len(splits)))  # by group
-    for at, split in enumerate(splits):
-        more_held[groups.group(at)] += 1 if split == HELD_OUT else -1
+def _lost(groups: SplitGroups, splits: Sequence[str]) -> tuple[bytearray, bytearray]:
+    """For each row on a smaller side of its group, the kinds of keys that it shares with the side that stays, and the
+    place of that side in SPLITS.
+    """
+    lost, kept = bytearray(len(splits)), bytearray(len(splits))
     if not any(split != splits[groups.group(at)] for at, split in enumerate(splits)):
-        return lost
+        return lost, kept
+    counts = {side: array("q", bytes(8 * len(splits))) for side in SPLITS}  # by group
+    for at, split in enumerate(splits):
+        counts[split][groups.group(at)] += 1
     for kind, run in groups.runs():
-        loser = HELD_OUT if more_held[groups.group(run[0])] < 0 else TRAIN
-        if any(splits[at] != loser for at in run):
-            for at in run:
-                if splits[at] == loser:
-                    lost[at] |= _KINDS[kind]
-    return lost
+        sides, group = {splits[at] for at in run}, groups.group(run[0])
+        stays = max(sides, key=lambda side: (counts[side][group], SPLITS.index(side)))
+        for at in run:
+            if splits[at] != stays:
+                lost[at] |= _KINDS[kind]
+                kept[at] = SPLITS.index(stays)
+    return lost, kept
 
 
 def note_one_recording(rows: Sequence[CheckedRow], splits: Sequence[str]) -> tuple[ValidationFinding, ...]:
@@ -184,14 +198,15 @@ def with_sources(clips: Iterable[ManifestClip], rows: Sequence[CheckedRow],
 
 def _named(rows: Sequence[CheckedRow]) -> list[str]:
     """The splits that the source names; rows without one follow their text."""
-    with DiskDict() as held:
+    with DiskDict() as sides:
         for row in rows:
-            if row.row.split == HELD_OUT:
-                held.put(row.normal, "")
-        return [row.row.split or (TRAIN if held.get(row.normal) is None else HELD_OUT) for row in rows]
+            if row.row.split in (HELD_OUT, TEST):
+                sides.put(row.normal, row.row.split)
+        return [row.row.split or sides.get(row.normal) or TRAIN for row in rows]
 
 
-_SIDES = ("", TRAIN, HELD_OUT)
+_SIDES = ("", *SPLITS, "")
+_AS_NAMED = len(_SIDES) - 1  # a group with a row that the source itself holds out: none of it is drawn
 
 
 @dataclass(frozen=True)
@@ -207,19 +222,26 @@ class _Group:
         return cls(*map(int, line.split()))
 
 
-def _followed(groups: SplitGroups, seed: int, there: Sides) -> tuple[bytearray, Iterator[_Group]]:
-    """The side of each group by the keys it shares with `there` (index of `_SIDES`), and the free groups by draw."""
+def _followed(groups: SplitGroups, there: Sides) -> bytearray:
+    """The side of each group by the keys it shares with `there`, as an index of `_SIDES`."""
     side_of, more_trained = bytearray(len(groups.rows)), array("q", bytes(8 * len(groups.rows) if there else 0))
     for at, row in enumerate(groups.rows if there else ()):
         for key in group_keys(row, groups.by_speaker, True):
             if (side := _side(there, key)) is not None:
                 group = groups.group(at)
                 more_trained[group] += 1 if side == TRAIN else -1
-                side_of[group] = 1
-    for group in range(len(side_of)):
-        if side_of[group]:
-            side_of[group] = _SIDES.index(TRAIN if more_trained[group] > 0 else HELD_OUT)
-    return side_of, map(_Group.of, sorted_on_disk(_drawn(groups, seed, side_of)))
+                side_of[group] = max(side_of[group], _SIDES.index(side))
+    for group in range(len(side_of) if there else 0):
+        if more_trained[group] > 0:
+            side_of[group] = _SIDES.index(TRAIN)
+        elif side_of[group] == _SIDES.index(TRAIN):
+            side_of[group] = _SIDES.index(HELD_OUT)
+    return side_of
+
+
+def _free(groups: SplitGroups, seed: int, side_of: bytearray) -> Iterator[_Group]:
+    """The groups without a side, by draw."""
+    return map(_Group.of, sorted_on_disk(_drawn(groups, seed, side_of)))
 
 
 def _drawn(groups: SplitGroups, seed: int, side_of: bytearray) -> Iterator[str]:
@@ -282,11 +304,11 @@ def _side(there: Sides, key: GroupKey) -> str | None:
     return there.side((kind, recording_name(Path(value)) if kind == "recording" else value)) if there else None
 
 
-def _overlap(row: CheckedRow, kind: str, split: str) -> ValidationFinding:
+def _overlap(row: CheckedRow, kind: str, split: str, other: str) -> ValidationFinding:
     what = f"the {kind}" + (f" {row.row.audio.name}" if kind == "recording" else f" {row.row.text[:80]!r}"
                             if kind == "text" else f" {row.row.speaker!r}")
-    here, other = ("trained on", "held out") if split == TRAIN else ("held out", "trained on")
-    return ValidationFinding("overlap", row.row.where, f"{row.row.id} would be {here} while {what} is {other}")
+    message = f"{row.row.id} would be {_SIDE_WORDS[split]} while {what} is {_SIDE_WORDS[other]}"
+    return ValidationFinding("overlap", row.row.where, message)
 
 
 GroupKey = tuple[str, str]

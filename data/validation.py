@@ -11,6 +11,7 @@ import json
 import math
 import re
 import unicodedata
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -25,6 +26,7 @@ from data.importers import SkippedRow, SourceEntry, SourceNote, SourceRow
 from data.measures import silence_at_ends
 from data.normalisers import TextNormaliser, dropped, is_mark
 from data.sound_files import cut_to_flac, examine, read_samples, read_sound, silence_to_trim, to_flac
+from data.text_match import TextMatch, match_texts, text_length
 from data.unspoken_text import UnspokenSigns, without_signs
 
 _MAX_NAMED = 12  # characters
@@ -86,6 +88,7 @@ class ValidationReport:
     notes: tuple[str, ...] = ()  # about the format
     trimmed_clips: int = 0  # of the kept ones
     trimmed_s: float = 0.0  # silence at their ends that is not used
+    text_match: TextMatch | None = None  # None in reports of older versions, and of reviewed datasets
 
     def with_warnings(self, more: Iterable[ValidationFinding]) -> ValidationReport:
         return replace(self, warnings=with_more(self.warnings, more))
@@ -105,14 +108,18 @@ class ValidationReport:
                     file.writelines(("," * bool(at)) + f"\n  {line}" for at, line in enumerate(lines))
                     file.write("]")
                 else:
-                    file.write(json.dumps(getattr(self, field.name), ensure_ascii=False))
+                    value = getattr(self, field.name)
+                    value = value.to_json() if isinstance(value, TextMatch) else value
+                    file.write(json.dumps(value, ensure_ascii=False))
             file.write("\n}\n")
 
     @classmethod
     def from_json(cls, values: dict) -> ValidationReport:
         findings = {name: tuple(ValidationFinding(**entry) for entry in values[name]) for name in ("errors",
                                                                                                    "warnings")}
-        return cls(**{**values, **findings, "notes": tuple(values.get("notes", ()))})
+        match = values.get("text_match")
+        return cls(**{**values, **findings, "notes": tuple(values.get("notes", ())),
+                      "text_match": TextMatch.from_json(match) if match else None})
 
 
 def findings_on_disk() -> DiskList[ValidationFinding]:
@@ -142,19 +149,30 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
     errors, warnings = findings_on_disk(), findings_on_disk()
     found, unspoken = 0, UnspokenSigns()
     valid = checked_rows_on_disk(folder)
+    lengths, durations, speech = array("d"), array("d"), array("d")  # of every entry: a skipped one keeps its place
+    columns: dict[str, array[float]] = {}  # lengths of the texts in columns that were not read
     with DiskDict() as first_use, DiskDict() as recordings:  # by hash: where, and with which text; by path: where
         for entry in entries:
             if isinstance(entry, SourceNote):
                 warnings.add(ValidationFinding("source", entry.where, entry.reason))
                 continue
             found += 1
+            lengths.append(math.nan)
+            durations.append(math.nan)
+            speech.append(math.nan)
+            others = entry.other_lengths if isinstance(entry, SourceRow) else {}
+            for name in {**columns, **others}:
+                column = columns.setdefault(name, array("d", [math.nan] * (found - 1)))
+                column.append(others.get(name, math.nan))
             if isinstance(entry, SourceRow):
                 unspoken.add(entry.text, entry.where)
                 if remove_unspoken:
                     entry = replace(entry, text=without_signs(entry.text))
             if isinstance(entry, SkippedRow):
                 errors.add(ValidationFinding("skipped", entry.where, entry.reason))
-            elif checked := _check(entry, reading, limits, errors, warnings, recordings, keep_edges=keep_edges):
+            elif result := _check(entry, reading, limits, errors, warnings, recordings, keep_edges=keep_edges):
+                checked, speech[-1] = result
+                lengths[-1], durations[-1] = text_length(checked.normal), checked.duration_s
                 if (first := first_use.put(checked.sha256, json.dumps([entry.where, checked.normal]))) is not None:
                     _note_duplicate(checked, first, errors, warnings)
                 else:
@@ -165,7 +183,8 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
         raise UserError(_nothing_left(found, errors), (
             "Cut long recordings by their texts first: Long recordings on the Data tab, or python -m scripts.align."
             if long else "Fix the dataset; each reason names the file or line."))
-    report = _report(found, valid, reading, errors, warnings, limits)
+    match = match_texts(lengths, durations, speech, columns)
+    report = replace(_report(found, valid, reading, errors, warnings, limits), text_match=match)
     return valid, report.with_warnings(_unspoken_findings(unspoken, found, removed=remove_unspoken))
 
 
@@ -208,7 +227,9 @@ def _from_line(line: bytes) -> CheckedRow:
 
 
 def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, errors: DiskList[ValidationFinding],
-           warnings: DiskList[ValidationFinding], recordings: DiskDict, *, keep_edges: bool) -> CheckedRow | None:
+           warnings: DiskList[ValidationFinding], recordings: DiskDict, *, keep_edges: bool
+           ) -> tuple[CheckedRow, float] | None:
+    """The row and its seconds of speech between the silent ends; None if it cannot be used."""
     row = _without_controls(row, warnings)
     normal = reading.normal(row.text)
     if not normal:
@@ -256,9 +277,11 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
     if not limits.min_characters_per_s <= rate <= limits.max_characters_per_s:
         warnings.add(ValidationFinding("pace", row.where,
                                        f"{row.id}: {rate:.1f} characters a second; does the text fit?"))
-    start_s, end_s = (0.0, 0.0) if keep_edges else silence_to_trim(*silence_at_ends(waveform, sample_rate), duration_s)
-    return CheckedRow(row, normal, round(duration_s - start_s - end_s, 3), hashlib.sha256(content).hexdigest(),
-                      not row.is_part and not facts.is_plain, start_s, end_s)
+    silence = silence_at_ends(waveform, sample_rate)
+    start_s, end_s = (0.0, 0.0) if keep_edges else silence_to_trim(*silence, duration_s)
+    checked = CheckedRow(row, normal, round(duration_s - start_s - end_s, 3), hashlib.sha256(content).hexdigest(),
+                         not row.is_part and not facts.is_plain, start_s, end_s)
+    return checked, max(0.0, duration_s - sum(silence))
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,10 @@ def _do(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
     index = review.index_of(workspace, given.dataset)
     decided = _decide(workspace, given)
     shown = index.page(given.start, given.most, given.kind)
+    match = review.text_match_of(workspace, given.dataset)
+    if match is not None:
+        print(f"{match.message} {match.hint}" if match.is_finding else
+              f"Texts and clips: {match.kind}, correlation of text length and duration {match.measured}.")
     print(f"{index.count_with_findings()} of {index.count()} clips have findings.")
     for kind in index.kinds():
         print(f"    {kind.level:8} {kind.kind}: {kind.count}{f' ({kind.parts})' if kind.parts else ''}")
@@ -80,7 +84,8 @@ def _do(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
     made = review.read_decisions(workspace, given.dataset)
     for one in shown:
         _print_clip(one, made.get(one.clip.id))
-    return {"decided": decided, "clips": index.count(), "with_findings": index.count_with_findings(),
+    return {"decided": decided, "texts_match": match.to_json() if match else None,
+            "clips": index.count(), "with_findings": index.count_with_findings(),
             "kinds": [asdict(kind) for kind in index.kinds()], "speakers": asdict(speakers),
             "spread": asdict(index.plots()), "worst": [asdict(one) for one in shown]}
 

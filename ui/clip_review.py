@@ -17,11 +17,11 @@ from config.loading import parse_options
 from config.schema import ReviseOptions
 from core.dataset import review
 from core.dataset.clip_index import ClipIndex, FindingSummary, IndexedClip, SpeakerSummary
-from core.dataset.review import ReviewDecision, ReviewDecisions
+from core.dataset.review import ReviewDecision, ReviewDecisions, TextMatch
 from core.jobs.reporter import duration_text, pluralize
 from ui import charts, job_views, media, verb_form
 from ui.live import View, choice_update
-from ui.markup import NOTHING, Html, div, element, join, paragraph, player, span, table
+from ui.markup import NOTHING, Html, div, element, join, paragraph, player, span, table, with_code
 from ui.page import Page
 
 TAB, PAGE, ALL = "data", 10, "all clips"
@@ -119,7 +119,9 @@ def _findings(page: Page, view: View) -> Html:
     if not name:
         return NOTHING
     index = review.index_of(page.workspace, name)
-    return findings_view(name, index.kinds(), review.read_decisions(page.workspace, name), index.plots().level_lufs)
+    return join((match_view(review.text_match_of(page.workspace, name)),
+                 findings_view(name, index.kinds(), review.read_decisions(page.workspace, name),
+                               index.plots().level_lufs)))
 
 
 def _table(page: Page, view: View) -> Html:
@@ -255,6 +257,14 @@ def measurements(one: IndexedClip) -> str:
     parts += [f"{one.measures.snr_db:.0f} dB SNR"] if one.measures.snr_db is not None else []
     parts += [f"{one.rate:.1f} letters a second"] if one.rate is not None else []
     return " · ".join(parts)
+
+
+def match_view(match: TextMatch | None) -> Html:
+    """What the lengths say about texts and clips that do not belong together; nothing if they do."""
+    if match is None or not match.is_finding:
+        return NOTHING
+    return div(f"notice {'bad' if match.is_proven else 'wait'}", element("strong", with_code(match.message)),
+               paragraph(with_code(match.hint)), role="alert")
 
 
 def findings_view(dataset: str, kinds: Sequence[FindingSummary], made: ReviewDecisions,

@@ -104,7 +104,7 @@ def report(page: Page, state: JobState) -> Html:
         speakers = clip_review.speakers_view(index_of(page.workspace, name).speakers(clip_review.SHOWN_SPEAKERS))
     except UserError:  # its clips are not measured
         speakers = NOTHING
-    return join((report_view(found), speakers))
+    return join((clip_review.match_view(found.text_match), report_view(found), speakers))
 
 
 def report_view(report: ValidationReport) -> Html:

@@ -21,6 +21,7 @@ from core.library.evaluation_report import (
     METRICS,
     EvaluatedClip,
     EvaluationReport,
+    group_tables,
     interval_bar,
     listening_tables,
     show,
@@ -50,7 +51,8 @@ def build(page: Page) -> None:
         with gr.Row(elem_classes="grid"):
             languages = gr.Textbox("", label=fields["languages"].title, max_lines=1, min_width=150,
                                    info="Codes, such as am en; empty is all.", elem_id="evaluate-languages")
-            sentences = gr.Dropdown(["held-out", "shipped"], value="held-out", label=fields["sentences"].title,
+            sentences = gr.Dropdown(["held-out", "shipped", "categories"], value="held-out",
+                                    label=fields["sentences"].title,
                                     info="Or the path of a text file.", allow_custom_value=True, min_width=150,
                                     elem_id="evaluate-sentences")
             count = gr.Number(fields["count"].default, label=fields["count"].title, precision=0, minimum=1,
@@ -202,8 +204,11 @@ def report_view(state: JobState, report: EvaluationReport) -> Html:
         tests = [element("li", f"{METRICS[test.metric].title}, {test.second} minus {test.first}: {show_test(test)}")
                  for test in report.tests if test.language == language]
         differences = element("details", element("summary", "Paired differences"), element("ul", *tests))
+        groups = [element("details", element("summary", title), table(head, group_rows))
+                  for title, head, group_rows in group_tables(report, language)]
         parts.append(element("details", element("summary", element("strong", language_name(language))),
-                             table(("Metric", *names), rows), differences if tests else NOTHING, open=place == 0))
+                             table(("Metric", *names), rows), differences if tests else NOTHING, *groups,
+                             open=place == 0))
     for model in report.models:
         if worst := report.worst(model.name, _WORST):
             parts.append(element("details", element("summary", f"Worst clips of {model.name}"),

@@ -48,7 +48,8 @@ DEVICES: Mapping[str, str] = {"cpu": "the CPU", "cuda": "the GPU"}
 _BEFORE_STEPS = ("load", "memory plan")  # stages of a training that end before it checks for a stop
 
 _RESULT_TITLES: Mapping[str, str] = {
-    "train": "Training clips", "held_out": "Held-out clips", "left_out": "Skipped rows", "features": "Clips read",
+    "train": "Training clips", "held_out": "Held-out clips", "test": "Test clips", "left_out": "Skipped rows",
+    "features": "Clips read",
     "features_failed": "Unreadable clips", "state": "Outcome", "ref": "Reference", "size": "Tokens",
     "base_size": "Base tokens", "unknown_rate_before": "Unknown characters, before",
     "unknown_rate": "Unknown characters, now", "tokens_per_character_before": "Tokens per character, before",
@@ -61,7 +62,7 @@ _RESULT_TITLES: Mapping[str, str] = {
     "duration_s": "Duration",
     "real_time_factor": "Real-time factor", "megabytes": "Size", "bytes": "Size", "bytes_fetched": "Downloaded",
     "minutes": "Duration", "minutes_recorded": "Recorded", "level_db": "Level", "error": "CER",
-    "ready": "Ready to train",
+    "ready": "Ready to train", "texts_match": "Texts and clips",
     "features_alike": "Codes equal to the cache", "checkpoint": "Checkpoint size", "spoken_s": "Synthesized",
     "memory_bytes": "Memory", "training": "Estimated training time", "too_long": "Clips too long",
     "recordings_cer": "CER of original recordings", "trimmed_clips": "Clips trimmed", "trimmed_s": "Silence trimmed",

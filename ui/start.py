@@ -28,6 +28,7 @@ from config.schema import (
     TrainOptions,
 )
 from core.dataset import languages
+from core.dataset.review import check_texts_match
 from core.jobs import checkpoint_names, control
 from core.jobs.gpus import Gpu
 from core.jobs.job import Job, create_job
@@ -675,6 +676,9 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
     if own is not None and own.dataset not in workspace.list_datasets():
         picked |= {"source": own.source, "any_script": own.any_script}
     _, train = training_options(workspace, one, dataset, length, gpus)
+    train = train.model_copy(update={"mismatch_action": "stop"})  # nobody may be there to read a warning
+    if dataset in workspace.list_datasets():
+        check_texts_match(workspace, dataset, "stop")
     made = job_chains.ChainOptions(
         model=model, model_present=":" in model or (bool(one.variants) and model in workspace.list_models()),
         language=language,

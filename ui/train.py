@@ -13,6 +13,8 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import TrainOptions
+from core.dataset import review
+from core.dataset.review import TextMatch
 from core.jobs import checkpoint_names, control
 from core.jobs.events import Step
 from core.jobs.job import load_job
@@ -20,7 +22,7 @@ from core.jobs.reporter import duration_text, memory_text, size_text
 from core.jobs.state import STATUS_TITLES, JobState
 from core.library import model_info
 from core.library.model_info import FittedPreset
-from ui import job_views, records, run_views, verb_form
+from ui import clip_review, job_views, records, run_views, verb_form
 from ui.charts import Point, Series, chart, smooth
 from ui.form import OptionsForm, Value, same_value
 from ui.live import QUIET, View
@@ -289,18 +291,33 @@ def _build_new_run(page: Page) -> None:
                    "replay_datasets": lambda view: verb_form.replayable_datasets(
                        page.workspace, view.values["train.extension"], view.values["train.replay_datasets"])}
         verb_form.build_prerequisites(page, "train", "train", choices)
+        mismatch = gr.HTML(elem_id="train-mismatch")
         selector = build_preset()
         form, _ = verb_form.build_verb_form(
-            page, "train", "Train",
-            first=("extension", "dataset", "scope", "steps", "max_epochs", "max_minutes", "device"), choices=choices,
+            page, "train", "Train", defaults={"mismatch_action": "stop"}, choices=choices,
+            first=("extension", "dataset", "mismatch_action", "scope", "steps", "max_epochs", "max_minutes", "device"),
             on_started={page.run: lambda job: page.show(job.id), fold: lambda job: gr.update(open=False)},
             preset=lambda view: values_without_user_changes(page, view),
             second=("preflight", "Preflight check (1 min)"),
         )
         attach_preset(page, selector, form)
         preflight = gr.HTML(elem_id="preflight")
+    form.widget("mismatch_action").visible = False
+    page.live.panel(mismatch, lambda view: clip_review.match_view(mismatch_of(page, view)), "train")
+    page.live.panel(form.widget("mismatch_action"), lambda view: gr.update(
+        visible=(match := mismatch_of(page, view)) is not None and match.is_proven), "train")
     page.live.panel(fold, open_without_runs, "train")
     page.live.panel(preflight, preflight_view, "train")
+
+
+def mismatch_of(page: Page, view: View) -> TextMatch | None:
+    """Whether the texts of the chosen dataset belong to its clips; None if that is not known."""
+    name = view.values["train.dataset"]
+
+    def read() -> TextMatch | None:
+        return review.text_match_of(page.workspace, name) if name in page.workspace.list_datasets() else None
+
+    return view.once(("texts match", name), read)
 
 
 def open_without_runs(view: View) -> object:

@@ -33,6 +33,7 @@ from data.durable_files import atomic_path
 from data.manifest import DatasetCard, ManifestClip, PreparedDataset
 from data.measures import VERSION, Measures
 from data.normalisers import TextNormaliser
+from data.text_match import TextMatch
 
 _PER_QUERY = 500  # ids or hashes
 _TABLES = """
@@ -48,6 +49,7 @@ INSERT INTO speakers SELECT json_extract(clip, '$.speaker') AS name, COUNT(*), S
 FROM clips GROUP BY name;
 CREATE INDEX speakers_by_seconds ON speakers (seconds DESC, name);
 """
+_TEXT_MATCH = "text_match"  # in `about`
 _COLUMNS = "clips.rank, clip, spoken, measures, findings"
 
 
@@ -181,7 +183,8 @@ def build_index(workspace: Workspace, dataset: PreparedDataset, spoken: Iterable
         database.executescript(_SPEAKERS)
         plots = {"histograms": [asdict(one) for one in survey.spread.histograms()],
                  "characters": survey.spread.characters(), "rarest": survey.spread.rarest()}
-        database.executemany("INSERT INTO about VALUES (?, ?)", {**about, "plots": json.dumps(plots)}.items())
+        found = {"plots": json.dumps(plots), _TEXT_MATCH: json.dumps(survey.text_match().to_json())}
+        database.executemany("INSERT INTO about VALUES (?, ?)", {**about, **found}.items())
     return int(with_findings)
 
 
@@ -300,6 +303,11 @@ class ClipIndex:
         characters, rarest = (tuple((str(name), int(count)) for name, count in found[which])
                               for which in ("characters", "rarest"))
         return DatasetPlots(tuple(histograms), characters, rarest)
+
+    def text_match(self) -> TextMatch | None:
+        """Whether the lengths of the texts fit the durations; None in an index that an older version made."""
+        stored = self.about().get(_TEXT_MATCH)
+        return TextMatch.from_json(json.loads(stored)) if stored else None
 
     def speakers(self, most: int) -> SpeakerSummary:
         """The speakers; by name at most `most` with several clips, and with one."""

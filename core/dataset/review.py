@@ -15,17 +15,20 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import Lock
+from typing import Literal
 
 from config.errors import UserError
 from config.foreign import cached_by_file
 from core.dataset.clip_index import ClipIndex
 from core.jobs.locks import locked
+from core.sources import source_preview
 from core.workspace import Workspace
 from data import manifest
 from data.clip_findings import EDGES, ERROR, SAME_SOUND, TWO_TEXTS
 from data.durable_files import append_text
 from data.manifest import ManifestClip
 from data.sound_files import EDGE_SILENCE_S, LEVEL, TRIM
+from data.text_match import TextMatch as TextMatch
 
 DRAFT_FILE, EXCLUDED_FILE = "review.jsonl", "excluded.jsonl"
 _LOCK_FILE, _LOCK_TIMEOUT_S = ".review.lock", 10.0
@@ -162,6 +165,38 @@ def _add(path: Path, made: Sequence[ReviewDecision]) -> None:
 def index_of(workspace: Workspace, name: str) -> ClipIndex:
     """The clips of the dataset `name`, the worst first; `UserError` where they were never measured."""
     return ClipIndex(workspace, manifest.load_card(workspace.dataset(name)).fingerprint)
+
+
+def text_match_of(workspace: Workspace, name: str) -> TextMatch | None:
+    """Whether the texts of the dataset `name` belong to its clips; None if that was never measured.
+
+    A finding of the import comes first, since only there the order of the table is known, with the rows that were left
+    out. A review may have corrected texts, so a reviewed dataset has only what was measured on its own clips.
+    """
+    folder = workspace.dataset(name)
+    card = manifest.load_card(folder)
+    report = None if card.reviewed else source_preview.read_report(folder)
+    if report is not None and report.text_match is not None and report.text_match.is_finding:
+        return report.text_match
+    measured = ClipIndex(workspace, card.fingerprint).text_match() if ClipIndex.exists(
+        workspace, card.fingerprint) else None
+    return measured or (report.text_match if report is not None else None)
+
+
+def check_texts_match(workspace: Workspace, name: str, action: Literal["warn", "stop"]) -> str:
+    """The warning before a training on the dataset `name`; empty if its texts match, or nothing is known.
+
+    `UserError` for `stop`, if it is proven that the texts belong to other clips.
+    """
+    match = text_match_of(workspace, name)
+    if match is None or not match.is_finding:
+        return ""
+    message = f"The dataset {name!r}: {match.message}"
+    if action == "stop" and match.is_proven:
+        raise UserError(message, f"{match.hint} A training on it would learn wrong pairs; to start it all the same, "
+                                 "choose `warn` under “Texts that do not match” on the Train tab "
+                                 "(--mismatch-action warn).")
+    return f"{message} {match.hint}"
 
 
 def is_in(workspace: Workspace, name: str, clip: str) -> bool:

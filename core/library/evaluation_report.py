@@ -35,8 +35,12 @@ FOLDER = "evaluation"  # of an export
 CHECK = "evaluation"  # of a certificate
 SECTION = "## Evaluation"
 _SUMMARISED = ("cer", "similarity", "naturalness")
+GROUPS: Mapping[str, str] = {"category": "By category", "length": "By length of the text", "speaker": "By speaker"}
+"""Kinds of groups of sentences, and their titles."""
+_GROUPED = ("cer", "naturalness", "similarity", "missing_stop", "long_silence")
 Values = NDArray[np.float64]
 RESAMPLES, PERMUTATIONS = 2000, 9999
+_LEAST_IN_QUARTILE = 2  # sentences
 _SEED = 0
 
 
@@ -118,6 +122,19 @@ class EvaluatedClip:
     transcript: str
     finish_reason: str
     values: dict[str, tuple[float, float]] = field(default_factory=dict)
+    category: str = ""  # of the sentence, in a list with categories
+    speaker: str = ""  # of the recording of the sentence, else the voice
+
+
+@dataclass(frozen=True)
+class GroupEstimate:
+    """The estimates of one model over a group of the sentences of a language, by metric."""
+
+    model: str
+    language: str
+    kind: str  # of GROUPS
+    group: str
+    estimates: dict[str, MetricEstimate]
 
 
 @dataclass(frozen=True)
@@ -209,6 +226,7 @@ class EvaluationReport:
     clips: tuple[EvaluatedClip, ...]
     notes: tuple[str, ...] = ()
     listening: tuple[ListeningResult, ...] = ()
+    groups: tuple[GroupEstimate, ...] = ()
 
     def model(self, name: str) -> EvaluatedModel:
         """The model called `name`."""
@@ -376,6 +394,9 @@ def _markdown(report: EvaluationReport) -> Iterator[str]:
         if tests:
             yield "\n" + "\n".join(f"- {METRICS[test.metric].title}, {test.second} minus {test.first}: "
                                    f"{show_test(test)}" for test in tests)
+        for title, head, rows in group_tables(report, language):
+            yield f"\n{title}:\n"
+            yield from _table(head, [[_cell(cell) for cell in row] for row in rows])
     for result in report.listening:
         yield f"\n## Listening test, {language_name(result.language)}\n\n{result.about}"
         for title, head, rows in listening_tables(result):
@@ -404,6 +425,65 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _cell(text: str) -> str:
     """Foreign text as it stands in a table of Markdown."""
     return re.sub(r"([\\`*_\[\]|])", r"\\\1", html.escape(text, quote=False))
+
+
+def group_tables(report: EvaluationReport, language: str) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Title, head and rows of the table of each kind of group: a group of one model a row."""
+    for kind, title in GROUPS.items():
+        groups = [one for one in report.groups if (one.language, one.kind) == (language, kind)]
+        metrics = [metric for metric in _GROUPED if any(metric in one.estimates for one in groups)]
+        if groups and metrics:
+            rows = [[one.group, one.model, str(max(found.sentences for found in one.estimates.values())),
+                     *(show(metric, one.estimates.get(metric)) for metric in metrics)] for one in groups]
+            yield title, [kind, "model", "sentences", *(METRICS[metric].title for metric in metrics)], rows
+
+
+def group_estimates(clips: Sequence[EvaluatedClip]) -> tuple[GroupEstimate, ...]:
+    """The estimates by category, by quartile of the length of the text, and by speaker, where there are two or more."""
+    found: list[GroupEstimate] = []
+    for language in dict.fromkeys(clip.language for clip in clips):
+        of_language = [clip for clip in clips if clip.language == language]
+        quartiles = _length_quartiles(of_language)
+        for kind, group_of in (("category", lambda clip: clip.category),
+                               ("length", lambda clip, names=quartiles: names[clip.text]),
+                               ("speaker", lambda clip: clip.speaker)):
+            names = sorted({name for clip in of_language if (name := group_of(clip))})
+            if len(names) < 2:
+                continue
+            for name in names:
+                some = [clip for clip in of_language if group_of(clip) == name]
+                for model in dict.fromkeys(clip.model for clip in some):
+                    estimates = _estimates([clip for clip in some if clip.model == model])
+                    if estimates:
+                        found.append(GroupEstimate(model, language, kind, name, estimates))
+    return tuple(found)
+
+
+def _length_quartiles(clips: Sequence[EvaluatedClip]) -> dict[str, str]:
+    """By text the quartile of its length, such as `1: up to 21 letters`; empty for few sentences."""
+    lengths = {clip.text: len(clip.text.replace(" ", "")) for clip in clips}
+    edges = np.quantile(list(lengths.values()), (0.25, 0.5, 0.75)) if lengths else np.zeros(3)
+    if len(lengths) < 4 * _LEAST_IN_QUARTILE or len(set(edges)) < 3:
+        return dict.fromkeys(lengths, "")
+    names = [*(f"{number}: up to {int(edge)} letters" for number, edge in enumerate(edges, 1)),
+             f"4: more than {int(edges[-1])} letters"]
+    return {text: names[int(np.searchsorted(np.floor(edges), length))] for text, length in lengths.items()}
+
+
+def _estimates(clips: Sequence[EvaluatedClip]) -> dict[str, MetricEstimate]:
+    """The grouped metrics over the sentences of `clips`; clips of one sentence add up."""
+    estimates = {}
+    for metric in _GROUPED:
+        sums: dict[int, np.ndarray] = {}
+        for clip in clips:
+            if metric in clip.values:
+                sums[clip.sentence] = sums.get(clip.sentence, np.zeros(2)) + np.array(clip.values[metric])
+        if sums:
+            numerators, denominators = np.array(list(sums.values())).T
+            if denominators.sum() > 0:
+                estimates[metric] = MetricEstimate(ratio(numerators, denominators), *bootstrap_interval(
+                    numerators, denominators), len(sums))
+    return estimates
 
 
 def attach(export: Path, folder: Path, report: EvaluationReport, name: str) -> None:

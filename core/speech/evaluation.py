@@ -33,6 +33,7 @@ from core.workspace import Workspace
 from data import manifest
 from data.acoustics import audio
 from data.durable_files import check_no_link_out
+from data.front_end import FrontEnd
 from models.base import (
     FinishReason,
     Generated,
@@ -57,6 +58,8 @@ class HeldOutSentence:
 
     text: str
     original: Path | None
+    speaker: str = ""  # of the recording; empty if unknown
+    category: str = ""  # in a list with categories
 
 
 class SpeechItem(NamedTuple):
@@ -293,16 +296,38 @@ def recordings_cer(workspace: Workspace, model: TTSModel, recogniser: Recogniser
     return None
 
 
-def read_sentences(path: Path) -> list[tuple[str, str]]:
-    """Language and text of each line of a file: code, tab, sentence."""
-    pairs = []
+@dataclass(frozen=True)
+class ListedSentence:
+    """A line of a text file of sentences; `category` may be empty."""
+
+    language: str
+    text: str
+    category: str = ""
+
+
+def read_sentences(path: Path) -> list[ListedSentence]:
+    """Each line of a file: language code, tab, sentence, and perhaps a tab and a category; no sentence twice."""
+    sentences: dict[tuple[str, str], ListedSentence] = {}
     for number, line in enumerate(foreign.read_text(path).splitlines(), 1):
-        language, _, text = (part.strip() for part in line.partition("\t"))
-        if line.strip() and not (language and text):
+        if not line.strip():
+            continue
+        language, text, category, *more = (*(part.strip() for part in line.split("\t")), "", "")
+        if not (language and text) or any(more):
             raise UserError(f"Line {number} of {path} is not a language code, a tab and a sentence: {line[:60]!r}.",
-                            "Write lines such as `am`, a tab, and a sentence.")
-        pairs += [(language, text)] if line.strip() else []
-    return pairs
+                            "Write lines such as `am`, a tab, and a sentence; a category may follow after a tab.")
+        sentences.setdefault((language, text), ListedSentence(language, text, category))
+    return list(sentences.values())
+
+
+def without_unknown(front_end: FrontEnd, text: str, language: str) -> tuple[str, tuple[str, ...]]:
+    """`text` without the characters that the tokenizer lacks, and these; the text is empty if no letter is left."""
+    unknown = front_end.unknown_characters(text, language)
+    if not unknown:
+        return text, ()
+    kept = " ".join("".join(character for character in text if not front_end.unknown_characters(character, language))
+                    .split())
+    readable = bool(kept) and not front_end.unknown_characters(kept, language) and front_end.can_read(kept, language)
+    return (kept if readable else ""), unknown
 
 
 def spread_evenly(sentences: Sequence[Some], count: int) -> list[Some]:
@@ -324,9 +349,21 @@ def held_out_recordings(workspace: Workspace, model: TTSModel, language: str) ->
     dataset = _dataset(workspace, model, language)
     if dataset is None:
         return []
-    verbalize = model.front_end.verbalize  # recognisers write words, not digits
-    return [HeldOutSentence(verbalize(clip.text, language), dataset.audio_path(clip))
-            for clip in dataset.split(manifest.HELD_OUT, language)]
+    return dataset_sentences(dataset, model, language, manifest.HELD_OUT)
+
+
+def recordings_of_test_set(workspace: Workspace, model: TTSModel, language: str) -> list[HeldOutSentence]:
+    """Sentences of the test set of the dataset that `model` was trained on, which selected no checkpoint."""
+    dataset = _dataset(workspace, model, language) if model.front_end.is_new(language) else None
+    return dataset_sentences(dataset, model, language, manifest.TEST) if dataset else []
+
+
+def dataset_sentences(dataset: manifest.PreparedDataset, model: TTSModel, language: str,
+                      split: str) -> list[HeldOutSentence]:
+    """The sentences of a split in words, as recognisers write them, with their recordings and speakers."""
+    knows = language in model.front_end.languages
+    return [HeldOutSentence(model.front_end.verbalize(clip.text, language) if knows else clip.text,
+                            dataset.audio_path(clip), clip.speaker) for clip in dataset.split(split, language)]
 
 
 def longest_texts(workspace: Workspace, model: TTSModel) -> dict[str, int]:
@@ -350,7 +387,7 @@ def training_recording(dataset: manifest.PreparedDataset) -> str:
 
     The first of 4 to 15 seconds, else the longest.
     """
-    path = reference_clip((clip.audio, clip.duration_s) for clip in dataset.clips if clip.split != manifest.HELD_OUT)
+    path = reference_clip((clip.audio, clip.duration_s) for clip in dataset.clips if clip.split == manifest.TRAIN)
     return str(check_no_link_out(dataset.folder, path)) if path else ""
 
 

@@ -18,6 +18,7 @@ from core.library.evaluation_report import (
     METRICS,
     EvaluatedClip,
     EvaluationReport,
+    group_tables,
     interval_bar,
     listening_html,
     show,
@@ -63,6 +64,10 @@ def _body(folder: Path, report: EvaluationReport) -> Iterator[str]:
             yield "<details><summary>Paired differences</summary>" + _list(
                 f"{METRICS[test.metric].title}, {escape(test.second)} minus {escape(test.first)}: "
                 f"{escape(show_test(test))}, {test.sentences} sentences" for test in tests) + "</details>"
+        for title, head, rows in group_tables(report, language):
+            names = "".join(f"<th>{escape(name)}</th>" for name in head)
+            cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+            yield f'<h3>{title}</h3><div class="scroll"><table><tr>{names}</tr>{cells}</table></div>'
     yield listening_html(report.listening)
     for model in report.models:
         worst = report.worst(model.name, WORST)

@@ -24,6 +24,7 @@ from config.schema import (
     ListeningTestOptions,
     Options,
     PackOptions,
+    PreflightOptions,
     PrepareOptions,
     PushOptions,
     ReviseOptions,
@@ -283,6 +284,8 @@ def _check_training(workspace: Workspace, options: TrainOptions) -> None:
         raise UserError(f"The tracker {options.tracker!r} was chosen, and its package is not installed.",
                         f"Install it (pip install {options.tracker}), or choose no tracker.")
     schema.check_sharding(options, schema.get_world_size(options.processes))
+    if options.dataset in workspace.list_datasets() and not isinstance(options, PreflightOptions):
+        review.check_texts_match(workspace, options.dataset, options.mismatch_action)
     try:
         record = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
         base = model_info.base_languages(workspace, record.origin.model)

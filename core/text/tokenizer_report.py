@@ -13,7 +13,7 @@ from config.loading import read_record
 from core.text import text_rules
 from core.text.pieces import characters_of
 from data.front_end import FrontEnd
-from data.manifest import HELD_OUT, TRAIN, PreparedDataset
+from data.manifest import SPLITS, TRAIN, PreparedDataset
 
 REPORT_FILE = "report.json"
 _FEW_UNUSED, _UNUSED_SHARE = 3, 0.25  # pieces of merged ones that occur only within longer ones
@@ -128,7 +128,8 @@ def measure(base: FrontEnd, extended: FrontEnd, dataset: PreparedDataset, traini
     dropped: Counter[str] = Counter()
     for clip in dataset.clips:
         dropped.update(extended.dropped(clip.text, clip.language))
-    train, held_out = (characters_of([normal[clip.id] for clip in dataset.split(part)]) for part in (TRAIN, HELD_OUT))
+    train, held_out, test = (characters_of([normal[clip.id] for clip in dataset.split(part)]) for part in SPLITS)
+    held_out |= test
     every = train | held_out
     unknown = {character for _, unknown in after for character in unknown}
     added = {token.text for token in extended.added_to(base)}

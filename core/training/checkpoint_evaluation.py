@@ -7,7 +7,7 @@ evaluates, while the other ranks wait.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -45,6 +45,7 @@ WITHOUT_TRANSCRIPT = ("similarity", "naturalness", "mcd", "missing_stop", "long_
 _IDEAL = {"similarity": 1.0, "naturalness": 5.0}  # if higher is better: checkpoints are ranked by the distance to it
 _MAX_RECORDINGS = 40  # over which a speaker's mean vector is computed
 _CUSTOM_SENTENCES = "evaluation_texts.tsv"  # in the run's folder
+_NAMED_SENTENCES = 5  # of those that cannot be read as they are
 _BASE_LANGUAGES = 2  # of which `full` synthesizes a sentence at each checkpoint
 _DRIFT_HINT = ("Use an earlier checkpoint (run:ID@STEP), or train again with lower learning rates, more replay, "
                "distillation, or fewer changes to the base (full_trainable, or the scope `gated`, which cannot drift).")
@@ -404,20 +405,58 @@ def measure_sentence(item: EvaluatedSentence, recogniser: Recogniser | None, ori
 
 
 def load_custom_sentences(options: TrainOptions, tts: TTSModel, languages: Sequence[str],
-                          run_dir: Path) -> dict[str, tuple[HeldOutSentence, ...]]:
-    """The sentences of `evaluation_texts` by language. The run stores a copy, so a resumed run uses the same."""
+                          run_dir: Path, warn: Callable[[str], None]) -> dict[str, tuple[HeldOutSentence, ...]]:
+    """The sentences of `evaluation_texts` by language. The run stores a copy, so a resumed run uses the same.
+
+    None is dropped in silence. With `evaluation_unknown` `leave_out`, letters that the tokenizer lacks are left out of
+    a sentence, and one that still cannot be read is left out; both are named in a warning. With `refuse`, `UserError`
+    names them.
+    """
     if not options.evaluation_texts:
         return {}
     copy = run_dir / _CUSTOM_SENTENCES
-    pairs = evaluation.read_sentences(copy if copy.is_file() else Path(options.evaluation_texts))
-    texts = [(language, text) for language, text in dict.fromkeys(pairs) if language in languages]
-    if missing := [language for language in languages if language not in dict(texts)]:
+    listed = [one for one in evaluation.read_sentences(copy if copy.is_file() else Path(options.evaluation_texts))
+              if one.language in languages]
+    if missing := [language for language in languages if language not in {one.language for one in listed}]:
         raise UserError(f"{options.evaluation_texts} has no sentence in {language_name(missing[0])}.",
                         f"Write lines such as `{missing[0]}`, a tab, and a sentence.")
+
+    sentences: dict[str, list[HeldOutSentence]] = {language: [] for language in languages}
+    changed, refused = list[str](), list[str]()
+    for one in listed:
+        text, unknown = evaluation.without_unknown(
+            tts.front_end, tts.front_end.verbalize(one.text, one.language), one.language)
+        lacking = f"“{one.text}” (without {' '.join(unknown)})"
+        if unknown and (options.evaluation_unknown == "refuse" or not text):
+            refused.append(lacking)
+        elif not tts.front_end.normalise(text, one.language):
+            refused.append(f"“{one.text}” (nothing to speak)")
+        elif (length := len(tts.front_end.encode(text, one.language))) > tts.lm.max_text_length:
+            refused.append(f"“{one.text}” ({length} text ids, the model holds {tts.lm.max_text_length})")
+        else:
+            sentences[one.language].append(HeldOutSentence(text, None, category=one.category))
+            changed += [lacking] if unknown else []
+    message = f"{len(refused)} of {len(listed)} evaluation texts cannot be read by the model: {_first(refused)}."
+    if refused and options.evaluation_unknown == "refuse":
+        raise UserError(message, "Change or delete these sentences, or leave out what is unknown "
+                                 "(--evaluation-unknown leave_out).")
+    if missing := [language for language, some in sentences.items() if not some]:
+        raise UserError(f"{message} None is left in {language_name(missing[0])}.", "Give sentences in its letters.")
+    if refused and not copy.is_file():
+        warn(f"{message} They are left out.")
+    if changed and not copy.is_file():
+        warn(f"{len(changed)} of {len(listed)} evaluation texts have letters that the tokenizer lacks; they are spoken "
+             f"and scored without these: {_first(changed)}.")
     if not copy.is_file():
-        write_text(copy, "".join(f"{language}\t{text}\n" for language, text in texts))
-    return {language: tuple(HeldOutSentence(tts.front_end.verbalize(text, language), None)
-                            for of, text in texts if of == language) for language in languages}
+        write_text(copy, "".join("\t".join(filter(None, (one.language, one.text, one.category))) + "\n"
+                                 for one in listed))
+    return {language: tuple(some) for language, some in sentences.items()}
+
+
+def _first(named: Sequence[str]) -> str:
+    """The first few of them, and the number of the others."""
+    more = len(named) - _NAMED_SENTENCES
+    return "; ".join(named[:_NAMED_SENTENCES]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -31,7 +31,7 @@ from core.workspace import Workspace
 from data import manifest
 from data.feature_cache import FeatureCache, FeaturePack
 from data.front_end import probe_sentences
-from data.manifest import HELD_OUT, ManifestClip, PreparedDataset
+from data.manifest import HELD_OUT, TEST, ManifestClip, PreparedDataset
 from models.base import Features, LanguageModel, Sample, Voice
 
 SPOKEN_CLIPS = "spoken"  # name of two files in the run's folder, .json and .safetensors
@@ -173,6 +173,8 @@ def _from_datasets(options: TrainOptions, workspace: Workspace, tts: TTSModel,
         cache = FeatureCache(workspace.cache, tts.family.extractor_fingerprint(tts.base_folder))
         pack = cache.load_pack(dataset.card.fingerprint)
         for clip in dataset.clips:
+            if clip.split == TEST:
+                continue
             item = _usable_clip(clip, dataset, tts, cache, pack)
             if isinstance(item, str):
                 left_out[item] += 1

@@ -105,7 +105,7 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
         rows_hash=rows_hash, frozen_hash="", origin=tts.origin,
         adapter_rank=options.adapter_rank if tts.adapters else None, recogniser=options.recogniser,
         recogniser_language=options.recogniser_language, text_library=tts.text_library or tts.front_end.text_library)
-    sentences = load_custom_sentences(options, tts, data.languages, run_dir) if group.rank == 0 else {}
+    sentences = load_custom_sentences(options, tts, data.languages, run_dir, warn) if group.rank == 0 else {}
     training_run = TrainingRun(trainer, speech_evaluator, record, reporter, drift_clips=clips.drift_clips,
                                early_stopping=early_stopping, base_losses=base_losses, custom_sentences=sentences)
     if group.rank == 0:  # only it has the recogniser
@@ -178,7 +178,7 @@ def new_model(options: TrainOptions, workspace: Workspace, device: torch.device)
 
 _CHANGEABLE_ON_RESUME = (
     "device", "max_minutes", "checkpoint_every", "keep_last", "activation_checkpointing", "compile", "drift_bound",
-    "drift_action", "tracker", "sharding", "wait_for_gpu_gib", "wait_for_idle_gpu", "max_attempts")
+    "drift_action", "mismatch_action", "tracker", "sharding", "wait_for_gpu_gib", "wait_for_idle_gpu", "max_attempts")
 _GLOBAL_BATCH_OPTIONS = ("batch_size", "processes")
 _REASON_ADAPTER_SHAPES = "the checkpoint's adapters and optimizer state have other shapes"
 _REASON_SAMPLE_ORDER = "the order of the clips depends on it"

@@ -13,7 +13,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain, islice
@@ -25,7 +25,7 @@ from rapidfuzz import fuzz, process
 from config.languages import same_language
 from data import sound_containers
 from data.disk_collections import DiskDict
-from data.manifest import HELD_OUT, TRAIN
+from data.manifest import HELD_OUT, TEST, TRAIN
 
 DEFAULT_SPEAKER = "speaker"
 _LONGEST_ID = 120  # bytes; a file name may have 255, with what is put behind it
@@ -95,7 +95,7 @@ _MS = re.compile(r"(?:begin|start|onset|end|stop|offset)(?:_time)?_?ms")
 _OTHER_UNIT = re.compile(r"(?:begin|start|onset|end|stop|offset)_?(?:samples?|frames?)")
 SPLIT_NAMES = {
     "train": TRAIN, "training": TRAIN, "held_out": HELD_OUT, "held-out": HELD_OUT, "heldout": HELD_OUT,
-    "test": HELD_OUT, "validation": HELD_OUT, "valid": HELD_OUT, "dev": HELD_OUT, "val": HELD_OUT, "eval": HELD_OUT,
+    "test": TEST, "validation": HELD_OUT, "valid": HELD_OUT, "dev": HELD_OUT, "val": HELD_OUT, "eval": HELD_OUT,
 }
 
 
@@ -109,6 +109,7 @@ def split_of_folders(folders: Iterable[str]) -> str:
     return next((name for name in names if name in SPLIT_NAMES), "")
 
 
+_SWAPPED = "; its text is the name of a recording there: the columns of recording and text are swapped"
 _STRESS = "ˈˌː"
 _IPA = frozenset("ɹɾɚɝɜɐɒɪɡɫʁɕʑɸʎɴʂʐʈᵻ")  # in no orthography, unlike ɛ, ɔ, ŋ, ɓ, ɣ, ɨ or ʊ
 _ARPABET = re.compile(r"[A-Z]{1,2}[0-2]?|sp|sil|spn")
@@ -147,6 +148,7 @@ class ParsedUtterance:
     begin_s: float = 0.0
     end_s: float | None = None  # None is the end of the recording
     language: str = ""  # a code or a name; empty where the source has none
+    other_lengths: Mapping[str, int] = field(default_factory=dict)  # of texts in columns that were not read
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,7 @@ class SourceRow:
     split: str = ""  # empty where the source names none
     begin_s: float = 0.0
     end_s: float | None = None
+    other_lengths: Mapping[str, int] = field(default_factory=dict)  # see `ParsedUtterance`
 
     @property
     def is_part(self) -> bool:
@@ -232,7 +235,8 @@ def resolve_rows(found: Iterable[ParsedItem], lookup: RecordingLookup, language:
             try:
                 path = lookup.find(item.audio or item.id)
             except RecordingNotFound as why:
-                yield SkippedRow(item.where, str(why))
+                swapped = is_audio(item.text.strip()) and lookup.has(item.text)
+                yield SkippedRow(item.where, f"{why}{_SWAPPED if swapped else ''}")
                 continue
             yield _row(item, path, lookup.folder, raw_ids, ids)
 
@@ -259,7 +263,7 @@ def _row(item: ParsedUtterance, path: Path, folder: Path, raw_ids: DiskDict, ids
     # without control characters and lone surrogates, which no file can hold
     speaker = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", item.speaker).strip() or DEFAULT_SPEAKER
     return SourceRow(unused_id(safe_id(name), item.where, ids), path, text, item.where, speaker,
-                     SPLIT_NAMES.get(split, ""), item.begin_s, item.end_s)
+                     SPLIT_NAMES.get(split, ""), item.begin_s, item.end_s, item.other_lengths)
 
 
 def printable(name: str) -> str:

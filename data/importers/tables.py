@@ -22,6 +22,7 @@ from config.errors import UserError, join_names
 from config.languages import code_of, language_name
 from data.importers import text_files
 from data.importers.rows import (
+    COLUMNS,
     SPLIT_NAMES,
     ParsedItem,
     ParsedUtterance,
@@ -38,6 +39,7 @@ from data.importers.rows import (
     unused_columns,
 )
 from data.manifest import TRAIN
+from data.text_match import text_length
 
 DELIMITERS = ("\t", "|", ",", ";")
 _LONGEST_CELL_LINES = 20  # a quote that is still open then is no quote
@@ -69,6 +71,8 @@ _NO_TEXT = ("nothing", "splits", "numbers", "measures", *_NOTATIONS)
 _FIRST_LINES, _SAMPLE = 200, 4096  # of a list without a header
 _LONGER = 1.5  # texts than the names of speakers
 _FEW_LINES, _CORRELATED = 8, 0.6  # from so many lines on, numbers that grow with the text are durations
+_NOT_TEXT = frozenset(name for meaning, known in COLUMNS.items() if meaning not in ("text", "spelled")
+                      for name in known)
 _LIST_KEYS = ("data", "utterances", "clips", "items", "segments", "samples", "rows")
 
 
@@ -110,7 +114,12 @@ def read_table(path: Path) -> Iterator[ParsedItem]:
             cells = list(map(given_cell, cells))
         values = standard_values(dict(zip(names, cells, strict=True)))
         spelled = values.get("spelled", "").strip() if delimiter == "|" else ""
-        yield _utterance(where, {**values, "text": spelled or values.get("text", "")})
+        item = _utterance(where, {**values, "text": spelled or values.get("text", "")})
+        if isinstance(item, ParsedUtterance):
+            item = replace(item, other_lengths={
+                name: text_length(cell) for name, cell in zip(names, cells, strict=True)
+                if name not in _NOT_TEXT and any(map(str.isalpha, cell))})
+        yield item
 
 
 def table_rows(path: Path, delimiter: str, with_quotes: bool, width: int, *,

@@ -105,3 +105,6 @@ class SmallFamily:
 
     def load_extractor(self, folder: Path, device: torch.device) -> SmallExtractor:
         return self.small_extractor
+
+    def load_recogniser(self, folder: Path) -> None:
+        return None

@@ -183,3 +183,52 @@ def test_robust_scores_are_not_moved_by_outliers() -> None:
     assert scores[-1] > 1e5
     assert (robust_z([5.0] * 9) == 0).all()
     assert robust_z([5.0] * 9 + [6.0])[-1] > 3.5
+
+
+@pytest.mark.parametrize(("written", "message"), [
+    ("ሰላም!!!!!! ለሁሉም ሰው", "!!!!!! in the text"),
+    ("ሰላም።።። ለሁሉም።።። ሰው።።።", "።።። in the text"),
+    ("ሰላም። ለሁሉም። ሰው። ዛሬ።", "። after each word"),
+])
+def test_repeated_marks_are_found_in_the_text_as_it_was_given(written: str, message: str) -> None:
+    clip = replace(odd(), written=written)
+    (finding,) = [one for one in survey_clips(clips(clip))[-1] if one.kind == "repeated marks"]
+    assert message in finding.message
+
+
+@pytest.mark.parametrize("written", ["Wait... what?", "ሰላም፡ለሁሉም፡ሰው፡ዛሬ።", "No. 5, A. B. Smith and I.", "Yes. No. Why?",
+                                     "a, b, c, d"])
+def test_ordinary_marks_are_no_finding(written: str) -> None:
+    assert "repeated marks" not in dict(kinds(survey_clips(clips(replace(odd(), written=written)))[-1]))
+
+
+def test_a_text_on_many_clips_of_a_speaker_is_one_fault_of_the_table() -> None:
+    same = [AnalysedClip(f"same{number}", TEXT, "ann", GOOD) for number in range(5)]
+    found = survey_clips([*clips(), *same])
+    assert [kinds(one) for one in found[-5:]] == [[("text of many clips", WARNING)]] * 5
+    assert "that of 5 clips" in found[-1][0].message
+    twice = survey_clips([*clips(), *same[:2]])
+    assert [kinds(one) for one in twice[-2:]] == [[], [("same text", WARNING)]]
+
+
+def test_a_clip_of_two_sentences_with_the_text_of_one_is_found() -> None:
+    generator = random.Random(0)
+    some = []
+    for number in range(60):
+        letters = generator.randint(20, 60)
+        text = "".join(generator.choice("abcdefghijkl") for _ in range(letters))
+        duration_s = (0.8 + letters / 13) * generator.uniform(0.9, 1.1) + 0.2
+        some.append(AnalysedClip(f"clip{number}", text, "ann", replace(GOOD, duration_s=duration_s)))
+    two = replace(some[7], id="two", text=some[7].text[::-1],
+                  measures=replace(GOOD, duration_s=1.9 * some[7].measures.duration_s))
+    found = survey_clips([*some, two])
+    assert [kinds(one) for one in found[:-1] if one] == []
+    assert kinds(found[-1]) in ([("long for its text", WARNING)], [("pace", WARNING)])
+
+
+def test_a_clip_in_which_another_text_is_heard_comes_first() -> None:
+    other = replace(odd(), other_text="the text of good3 fits better")
+    unreadable = AnalysedClip("lost", TEXT[::-1], "ann", None, unknown="x", over="too long")
+    found = survey_clips(clips(other, unreadable))
+    assert kinds(found[-2])[0] == ("other text", ERROR)
+    assert badness(found[-2]) > badness(found[-1]) - 200

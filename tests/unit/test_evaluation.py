@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from config.errors import UserError
+from config.schema import EvaluateOptions, TrainOptions
+from core.library.evaluation_report import EvaluatedClip, group_estimates
 from core.model.loading import TTSModel, extend_model, load_base
 from core.model.prefix import rows_name
 from core.speech import evaluation
-from core.speech.evaluation import HeldOutSentence, SpeechEvaluator
+from core.speech.evaluation import HeldOutSentence, ListedSentence, SpeechEvaluator
+from core.training.checkpoint_evaluation import load_custom_sentences
 from core.workspace import Workspace
 from data.languages.verbalizer import checked_rules
 from models.base import RecognitionScore, Sampling
@@ -94,3 +98,82 @@ def test_a_recogniser_is_given_the_words_that_are_spoken(tmp_path: Path) -> None
                      {name: torch.zeros(4, table.shape[1]) for name, table in tables.items()})
     said = studio_of(tts).speak(tts, [("am", "x")], Sampling())
     assert [item.text for item in said] == ["ሰላም"]
+
+
+@pytest.fixture(scope="module")
+def amharic(base: TTSModel) -> TTSModel:
+    """A model that knows five letters of Amharic."""
+    tables = {rows_name(table): base.lm.module.get_parameter(table) for table in base.lm.text_tables}
+    return extend_model(base, base.front_end.extended("am", "ethiopic", list("ሰላምወደ"), []),
+                        {name: torch.zeros(6, table.shape[1]) for name, table in tables.items()})
+
+
+def test_lines_of_a_list_may_have_a_category(tmp_path: Path) -> None:
+    path = tmp_path / "own.tsv"
+    path.write_text("am\tሰላም\tgreeting\n\nam\tወደ\nam\tሰላም\n", encoding="utf-8")
+    assert evaluation.read_sentences(path) == [ListedSentence("am", "ሰላም", "greeting"), ListedSentence("am", "ወደ")]
+    path.write_text("am\tሰላም\tgreeting\tmore\n", encoding="utf-8")
+    with pytest.raises(UserError, match="Line 1 of"):
+        evaluation.read_sentences(path)
+
+
+def test_the_shipped_list_has_a_hundred_sentences_in_eight_categories() -> None:
+    listed = evaluation.read_sentences(Path(EvaluateOptions(sentences="categories").sentences))
+    assert len(listed) == 100
+    categories = [one.category for one in listed]
+    assert {category: categories.count(category) >= 12 for category in categories} == dict.fromkeys(
+        ("greeting", "question", "long", "rare letters", "numbers and dates", "abbreviations",
+         "names and mixed scripts", "emotion"), True)
+    assert TrainOptions(evaluation_texts="categories").evaluation_texts == str(
+        Path(EvaluateOptions(sentences="categories").sentences))
+
+
+def custom_sentences(tts: TTSModel, folder: Path, text: str, unknown: str) -> tuple[dict[str, list[str]], str]:
+    (folder / "own.tsv").write_text(text, encoding="utf-8")
+    warnings: list[str] = []
+    options = TrainOptions.model_validate({"evaluation_texts": str(folder / "own.tsv"), "evaluation_unknown": unknown})
+    found = load_custom_sentences(options, tts, ("am",), folder, warnings.append)
+    return {language: [one.text for one in some] for language, some in found.items()}, " ".join(warnings)
+
+
+def test_a_sentence_with_an_unknown_letter_is_spoken_without_it_and_named(amharic: TTSModel, tmp_path: Path) -> None:
+    texts, warning = custom_sentences(amharic, tmp_path, "am\tሰላም ሐ ወደ\tgreeting\nam\tሰላም\n", "leave_out")
+    assert texts == {"am": ["ሰላም ወደ", "ሰላም"]}
+    assert "1 of 2 evaluation texts" in warning
+    assert "“ሰላም ሐ ወደ” (without ሐ)" in warning
+    assert (tmp_path / "evaluation_texts.tsv").read_text("utf-8") == "am\tሰላም ሐ ወደ\tgreeting\nam\tሰላም\n"
+
+
+def test_a_sentence_with_an_unknown_letter_is_refused_by_name(amharic: TTSModel, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="1 of 2 evaluation texts cannot be read by the model: “ሰላም ሐ” .without ሐ"):
+        custom_sentences(amharic, tmp_path, "am\tሰላም ሐ\nam\tሰላም\n", "refuse")
+
+
+def test_sentences_that_cannot_be_read_even_so_are_named(amharic: TTSModel, tmp_path: Path) -> None:
+    texts, warning = custom_sentences(amharic, tmp_path, f"am\tሐሐ\nam\tሰላም\nam\t{'ሰላም' * 40}\n", "leave_out")
+    assert texts == {"am": ["ሰላም"]}
+    assert "2 of 3 evaluation texts cannot be read" in warning
+    assert "“ሐሐ”" in warning
+    (other := tmp_path / "other").mkdir()
+    with pytest.raises(UserError, match="None is left in Amharic"):
+        custom_sentences(amharic, other, "am\tሐሐ\n", "leave_out")
+
+
+def clip(number: int, text: str, edits: float, category: str, speaker: str) -> EvaluatedClip:
+    return EvaluatedClip("run:a", "am", number, text, "", "", 0, "", "", 1.0, "", "", "stop",
+                         {"cer": (edits, 10.0)}, category, speaker)
+
+
+def test_estimates_are_grouped_by_category_length_and_speaker() -> None:
+    clips = [clip(number, "a" * (number + 5), float(number % 2), ("long", "greeting")[number % 2], "ann")
+             for number in range(12)]
+    groups = group_estimates(clips)
+    by_category = {one.group: one.estimates["cer"] for one in groups if one.kind == "category"}
+    assert {name: (found.value, found.sentences) for name, found in by_category.items()} == {
+        "greeting": (pytest.approx(0.1), 6), "long": (0.0, 6)}
+    lengths = [one for one in groups if one.kind == "length"]
+    assert [one.estimates["cer"].sentences for one in lengths] == [3, 3, 3, 3]
+    assert lengths[0].group == "1: up to 7 letters"
+    assert [one for one in groups if one.kind == "speaker"] == []  # there is one
+    two = [*clips, clip(12, "b" * 9, 5.0, "", "bob")]
+    assert {one.group for one in group_estimates(two) if one.kind == "speaker"} == {"ann", "bob"}

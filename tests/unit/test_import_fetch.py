@@ -166,7 +166,7 @@ def test_tables_of_the_hub_become_recordings_with_ids_of_their_own(tmp_path: Pat
         assert "configuration am: 6 clips of 3 Parquet tables" in note
         rows = import_source(tmp_path / "all", foreign=True).rows
         assert [row.text for row in rows] == list(AMHARIC)
-        assert [row.split for row in rows] == ["train"] * 5 + ["held_out"]
+        assert [row.split for row in rows] == ["train"] * 5 + ["test"]
         assert [row.id for row in rows] == ["clip_0", "clip_1", "clip_0-2", "clip_1-2", "clip_0-3", "clip_1-3"]
         assert rows[5].speaker == "s5"
         assert rows[4].audio.read_bytes() == (tmp_path / "4.wav").read_bytes()

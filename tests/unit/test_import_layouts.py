@@ -252,7 +252,7 @@ LAYOUTS: dict[str, tuple[str, tuple[str, ...], Files, str, list[Row] | str]] = {
                               {"data/train/wav.scp": "a data/train/wav/a.wav\nb data/train/wav/b.wav\n",
                                "data/train/text": f"a {A}\nb {B}\n", "data/train/utt2spk": "a s1\nb s1\n",
                                "data/test/wav.scp": "c wav/c.wav\n", "data/test/text": f"c {C}\n"}, "Kaldi folders",
-                              [(A, "s1", "train"), (B, "s1", "train"), (C, NO_SPEAKER, "held_out")]),
+                              [(A, "s1", "train"), (B, "s1", "train"), (C, NO_SPEAKER, "test")]),
     "lhotse supervisions": ("lhotse.readthedocs.io/en/latest/corpus.html", ("audio/r.wav", "audio/q.wav"),
                             {"x_recordings_train.jsonl": lines(source("r"), source("q")),
                              "x_supervisions_train.jsonl": lines(
@@ -559,8 +559,8 @@ def lhotse_gz(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("make", "wanted"), [
-    (parquet, [(A, "s1", "train"), (B, "s1", "train"), (C, "s1", "held_out")]),
-    (arrow, [(A, "s1", "train"), (B, "s1", "train"), (C, "s1", "held_out")]),
+    (parquet, [(A, "s1", "train"), (B, "s1", "train"), (C, "s1", "test")]),
+    (arrow, [(A, "s1", "train"), (B, "s1", "train"), (C, "s1", "test")]),
     (shards, rows("s1", "s1", "s1")),
     (fleurs, [(A, NO_SPEAKER, "train"), (A, NO_SPEAKER, "train"), (B, NO_SPEAKER, "held_out")]),
     (lhotse_gz, rows("s1", "s1", "s2")),

@@ -247,7 +247,7 @@ def test_tables_in_folders_called_after_splits_are_read_together(tmp_path: Path)
         (folder / name / "metadata.csv").write_text(f"file_name,text\na.wav,{text}\n")
     rows = import_source(folder).rows
     assert sorted((row.id, row.text, row.split) for row in rows) == [
-        ("test-a", "two", "held_out"), ("train-a", "one", "train")]
+        ("test-a", "two", "test"), ("train-a", "one", "train")]
 
 
 def test_names_from_another_machine_and_ids_that_look_alike(tmp_path: Path) -> None:

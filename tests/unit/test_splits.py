@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from config.errors import UserError
 from data.importers import SourceRow
-from data.manifest import HELD_OUT, TRAIN, ManifestClip
+from data.manifest import HELD_OUT, TEST, TRAIN, ManifestClip
 from data.splits import Sides, assign, note_one_recording, overlaps, with_sources
 from data.validation import CheckedRow
 
@@ -210,3 +210,35 @@ def test_one_recording_gives_both_sides_and_says_what_that_is_worth() -> None:
     (finding,) = note_one_recording(rows, splits)
     assert "all clips are cut from one recording, film.wav" in finding.message
     assert all(not clip.source for clip, _ in clips_of(rows, splits))
+
+
+def test_a_test_share_is_drawn_beside_the_held_out_clips_which_stay_the_same() -> None:
+    rows = [checked(f"c{at}", f"text {at}") for at in range(40)]
+    without, splits = assign(rows, 0.2, 0), assign(rows, 0.2, 0, test=0.25)
+    assert (splits.count(HELD_OUT), splits.count(TEST)) == (8, 10)
+    assert [at for at, side in enumerate(splits) if side == HELD_OUT] == [
+        at for at, side in enumerate(without) if side == HELD_OUT]
+
+
+def test_the_test_set_of_the_source_stays_and_held_out_clips_come_from_its_training_set() -> None:
+    rows = [checked(f"c{at}", f"text {at}", split=TRAIN if at < 24 else TEST) for at in range(30)]
+    splits = assign(rows, 0.2, 0)
+    assert splits[24:] == (TEST,) * 6
+    assert splits[:24].count(HELD_OUT) == 6
+    both = [checked(f"c{at}", f"text {at}", split=(TRAIN, HELD_OUT, TEST)[at % 3]) for at in range(30)]
+    assert assign(both, 0.3, 0, test=0.3) == (TRAIN, HELD_OUT, TEST) * 10
+
+
+def test_a_text_in_the_test_set_is_on_no_other_side() -> None:
+    rows = [checked("a", "one", split=HELD_OUT), checked("b", "one", split=TEST),
+            *(checked(f"c{at}", f"text {at}", split=TRAIN) for at in range(6))]
+    splits = assign(rows, 0.2, 0)
+    (finding,) = overlaps(rows, splits).values()
+    assert finding.message == "a would be held out while the text 'one' is in the test set"
+
+
+def test_clips_that_share_a_text_with_a_test_set_follow_it() -> None:
+    old = [checked(f"c{at}", f"text {at}") for at in range(6)]
+    there = Sides.gather(clips_of(old, (TRAIN, TRAIN, TRAIN, TRAIN, HELD_OUT, TEST)), by_speaker=False)
+    new = [checked("n1", "text 5"), checked("n2", "text 4"), checked("n3", "text 0")]
+    assert assign(new, 0.0, 0, there=there) == (TEST, HELD_OUT, TRAIN)
