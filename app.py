@@ -16,12 +16,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from config import confinement
 from config.errors import CODE, UserError
 from core.jobs import locks
 from core.jobs.state import JobBoard
 from core.jobs.unattended import IdleCommand, RestartOffer
 from core.machine import MachineCheck, Platform, detect_platform
-from core.sources import allowed
 from core.workspace import Workspace
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         board = JobBoard(workspace)
         idle = IdleCommand(given.when_idle, IDLE_COUNTDOWN_S, lambda: bool(board.queue()), _say) if given.when_idle \
             else None
-        allowed.limit_to(given.sources)
+        confinement.limit(workspace.path, given.sources)
     except UserError as error:
         sys.stderr.write(CODE.sub(r"\1", f"{error.message}\n{error.hint}\n"))
         return 2

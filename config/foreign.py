@@ -19,6 +19,7 @@ from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
 import yaml
 
+from config import confinement
 from config.errors import UserError
 
 More = ParamSpec("More")
@@ -145,7 +146,8 @@ def encoding_of(head: bytes) -> str:
 
 def open_plain(path: Path) -> IO[bytes]:
     """A plain file, open for reading; `DamagedFile` for a pipe or a device, which would be waited for."""
-    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115  returned
+    with confinement.verified(path) as readable:
+        file = open(readable, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
     file.close()

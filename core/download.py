@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from config import confinement
 from config.errors import UserError
 from config.schema import DownloadOptions
 from core.jobs.events import Progress, Result, WarningRaised
@@ -55,8 +56,10 @@ def run(options: DownloadOptions, workspace: Workspace, reporter: Reporter) -> R
         require_licences(wanted, chosen, (*options.accept_licence, *(before.licences if before else ())))
         request = DownloadRequest(wanted, chosen, name, options.revision,
                                   licences=tuple(licence.name for licence in chosen.licences))
-        result = (import_model(request, Path(options.folder), workspace, reporter) if options.folder else
-                  download_model(request, Hub.from_environment(), workspace, reporter))
+        if options.folder:
+            result = import_model(request, confinement.open_path(options.folder), workspace, reporter)
+        else:
+            result = download_model(request, Hub.from_environment(), workspace, reporter)
         try:
             saved = _strip(target, chosen.stripped, reporter)
         except UserError:

@@ -16,6 +16,7 @@ import numpy as np
 import soundfile
 import soxr
 
+from config import confinement
 from config.errors import UserError
 from data.measures import Measures, Samples, gain_to, integrated_loudness
 
@@ -26,9 +27,13 @@ _CUT_AS = {"PCM_S8": "int16", "PCM_U8": "int16", "PCM_16": "int16", "PCM_24": "i
 
 def read_samples(path: str | Path | BinaryIO, name: str | Path = "") -> tuple[np.ndarray, int]:
     """A sound file as mono waveform (S,) float32 in [-1, 1], and its sample rate in Hz; `name` is for an open file."""
-    source, name = (str(path), path) if isinstance(path, str | Path) else (path, name)
     try:
-        samples, rate = soundfile.read(source, dtype="float32", always_2d=True)
+        if isinstance(path, str | Path):
+            name = path
+            with confinement.verified(path) as source:
+                samples, rate = soundfile.read(source, dtype="float32", always_2d=True)
+        else:
+            samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, OSError) as error:
         raise _unreadable(name, error) from error
     if samples.shape[0] == 0:
@@ -52,7 +57,7 @@ def cut_to_flac(path: str | Path, begin_s: float, end_s: float | None) -> tuple[
     second value is how many samples were above full scale, which FLAC cannot hold, and were cut to it.
     """
     try:
-        with soundfile.SoundFile(str(path)) as file:
+        with confinement.verified(path) as source, soundfile.SoundFile(source) as file:
             begin = round(begin_s * file.samplerate)
             end = file.frames if end_s is None else min(file.frames, round(end_s * file.samplerate))
             lasts = file.frames / file.samplerate
@@ -100,7 +105,8 @@ def encode_flac(waveform: np.ndarray, sample_rate: int) -> bytes:
 def duration_and_rate(path: str | Path) -> tuple[float, int]:
     """Duration in seconds and sample rate in Hz, by the header."""
     try:
-        info = soundfile.info(str(path))
+        with confinement.verified(path) as source:
+            info = soundfile.info(source)
     except (soundfile.SoundFileError, OSError, UnicodeError) as error:  # UnicodeError: a name that is not UTF-8
         raise _unreadable(path, error) from error
     return float(info.duration), int(info.samplerate)
@@ -109,7 +115,7 @@ def duration_and_rate(path: str | Path) -> tuple[float, int]:
 def read_blocks(path: Path, block_s: float = _BLOCK_S) -> Iterator[np.ndarray]:
     """A recording in order as mono blocks (S,) float32 at its own rate."""
     try:
-        with soundfile.SoundFile(str(path)) as file:
+        with confinement.verified(path) as source, soundfile.SoundFile(source) as file:
             frames = max(1, round(block_s * file.samplerate))
             while len(block := file.read(frames, dtype="float32", always_2d=True)):
                 _require_finite(block, path, file.tell() - len(block), file.samplerate)

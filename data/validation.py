@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from config import confinement
 from config.errors import UserError
 from data.disk_collections import DiskDict, DiskList
 from data.importers import SkippedRow, SourceEntry, SourceRow
@@ -218,7 +219,10 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
 
 def row_bytes(row: SourceRow) -> tuple[bytes, int]:
     """The bytes of a row's sound file, and how many samples were cut to full scale: of its recording, or its part."""
-    return cut_to_flac(row.audio, row.begin_s, row.end_s) if row.is_part else (row.audio.read_bytes(), 0)
+    if row.is_part:
+        return cut_to_flac(row.audio, row.begin_s, row.end_s)
+    with confinement.verified(row.audio) as source:
+        return Path(source).read_bytes(), 0
 
 
 def _without_controls(row: SourceRow, warnings: DiskList[ValidationFinding]) -> SourceRow:

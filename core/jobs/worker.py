@@ -25,8 +25,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from config import confinement
 from config.errors import UserError
-from config.schema import TrainOptions
+from config.schema import Options, TrainOptions, path_options
 from core.jobs import control, locks, model_server_client
 from core.jobs.checkpoint_names import resume_point
 from core.jobs.events import (
@@ -196,9 +197,13 @@ def run_in_turn(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] 
             if job.device == "cpu":  # the job has not waited for the GPU, so torch must not see it
                 os.environ["CUDA_VISIBLE_DEVICES"] = ""
             if model_server_command:
+                confinement.include(job.workspace.path)
+                checked_options(job)
                 return client.run(job, model_server_command)
             verb_reporter = PreemptibleReporter(job, reporter) if preemptible else reporter
-            return _import_verb(job.verb, verbs)(job.options(), job.workspace, verb_reporter)
+            run_verb = _import_verb(job.verb, verbs)
+            with confinement.job(job.workspace.path):
+                return run_verb(checked_options(job), job.workspace, verb_reporter)
         except ModelServerDied as death:
             return _death_event(death.code)
         except StopRequested:
@@ -214,6 +219,14 @@ def run_in_turn(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] 
                 torch.cuda.empty_cache()  # for the job that runs next
             if device:
                 device.release()
+
+
+def checked_options(job: Job) -> Options:
+    """The job's options; `UserError` if sources are limited and one of its paths leads out of their folders."""
+    options = job.options()
+    for _name, path in path_options(options):
+        confinement.check(path)
+    return options
 
 
 def _import_verb(name: str, verbs: Mapping[str, VerbFunction] | None) -> VerbFunction:

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies
 
 import data
+from config import confinement
 from config.errors import UserError
 from core.jobs.events import Progress
 from core.jobs.locks import locked
@@ -87,8 +88,9 @@ def open_source(source: str, language: str, workspace: Workspace, reporter: Repo
                 source = source.replace("/blob/", "/resolve/")
             path = download_url(source, downloads, reporter, retry)
         else:
-            path = demo_dataset(language) if source == "demo" else Path(source).expanduser()
-        opened = OpenSource(path, made, is_url or path.is_relative_to(workspace.uploads))
+            path = demo_dataset(language) if source == "demo" else confinement.open_path(source, in_place=True)
+        foreign = is_url or confinement.is_confined() or path.resolve().is_relative_to(workspace.path.resolve())
+        opened = OpenSource(path, made, foreign and source != "demo")
         archives = [path] if path.is_file() and is_archive(path) else packed_files(path)[1]
         if archives:
             opened = _unpacked(archives, path, folder / "unpacked", made, workspace, reporter)
@@ -177,7 +179,8 @@ def _unpacked(paths: list[Path], source: Path, folder: Path, made: Path, workspa
                 inside.mkdir()
                 skipped += unpack_archive(path, inside, workspace.free_bytes(), on_block)
             elif path.name.lower().endswith(TEXT_SUFFIXES) or is_audio(path.name):
-                link_or_copy(path, inside)
+                with confinement.verified(path) as readable:
+                    link_or_copy(Path(readable), inside)
     return OpenSource(folder, made, True, (f"{pluralize(len(paths), 'archive')} of {source.name} were unpacked.",),
                       tuple(skipped))
 

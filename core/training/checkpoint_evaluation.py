@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from config import confinement
 from config.errors import UserError
 from config.languages import language_name
 from config.schema import TrainOptions
@@ -409,7 +410,7 @@ def load_custom_sentences(options: TrainOptions, tts: TTSModel, languages: Seque
     if not options.evaluation_texts:
         return {}
     copy = run_dir / _CUSTOM_SENTENCES
-    pairs = evaluation.read_sentences(copy if copy.is_file() else Path(options.evaluation_texts))
+    pairs = evaluation.read_sentences(copy if copy.is_file() else confinement.open_path(options.evaluation_texts))
     texts = [(language, text) for language, text in dict.fromkeys(pairs) if language in languages]
     if missing := [language for language in languages if language not in dict(texts)]:
         raise UserError(f"{options.evaluation_texts} has no sentence in {language_name(missing[0])}.",
