@@ -16,7 +16,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
-from urllib.request import getproxies
 
 import data
 from config import confinement
@@ -274,15 +273,13 @@ class WebAddress:
         import httpx2
 
         headers = {"Accept-Encoding": "identity", "User-Agent": "lisan", **headers}
-        hooks = {"request": [lambda request: allowed.check_address(request.url.host)]}  # also after a redirect
         try:
-            with (httpx2.Client(follow_redirects=True, max_redirects=10, timeout=timeout_s,
-                                event_hooks=hooks) as client,
-                  client.stream("GET", self.url, headers=headers) as response):
-                # the name may have led elsewhere than a moment ago; behind a proxy the address is the proxy's
-                peer = response.extensions["network_stream"].get_extra_info("server_addr")
-                if peer and not getproxies():
-                    allowed.check_ip(str(peer[0]), response.url.host)
+            client = httpx2.Client(follow_redirects=True, max_redirects=10, timeout=timeout_s)
+        except (ImportError, ValueError, httpx2.InvalidURL) as error:
+            raise allowed.proxy_fault(error) from None
+        allowed.guard(client)
+        try:
+            with client, client.stream("GET", self.url, headers=headers) as response:
                 if response.headers.get("Content-Encoding", "identity").lower() not in ("", "identity"):
                     raise UserError(f"{self.shown} is sent compressed, which was not asked for.",
                                     "Download it in a browser, and give the file.")
