@@ -51,6 +51,7 @@ from core.jobs.queue import DependencyFailed, PreemptibleReporter, move_behind_p
 from core.jobs.reporter import JournalReporter, Reporter, StopRequested
 from core.jobs.state import JobBoard, JobReader
 from core.jobs.verbs import VERBS
+from core.machine import count_oom_kills, total_memory
 from core.workspace import Workspace
 
 VerbFunction = Callable[[Any, Workspace, Reporter], Result]
@@ -286,6 +287,7 @@ def _should_retry(job: Job) -> bool:
 
 def run_attempt(job: Job, run_worker: Callable[[], int]) -> int:
     """Run the job in a child process, and write its last event if it died without one. Returns the exit code."""
+    oom_kills = count_oom_kills()
     child = os.fork()
     if child == 0:
         code = FAILED
@@ -302,13 +304,20 @@ def run_attempt(job: Job, run_worker: Callable[[], int]) -> int:
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if JobReader(job).state(worker_alive=True).alive:
-        death = _death_event(code)
+        death = _death_event(code, out_of_memory=count_oom_kills() > oom_kills)
         append_event(job.journal, replace(death, hint=f"{death.hint} {resume_point(job)}"))
     return code if code >= 0 else 128 - code
 
 
-def _death_event(code: int | None) -> Failed:
-    """The last event for a process that ended without one; `code` is its exit code, None if unknown."""
+def _death_event(code: int | None, *, out_of_memory: bool = False) -> Failed:
+    """The last event for a process that ended without one; `code` is its exit code, None if unknown.
+
+    `out_of_memory`: the system has killed a process of this control group meanwhile.
+    """
+    if code == -signal.SIGKILL and out_of_memory:
+        limit = total_memory()
+        size = f" of {limit / 2**30:.1f} GiB" if limit else ""
+        return Failed(f"The worker was killed because the memory{size} was full.", _MEMORY_HINT, exit_code=code)
     if code is None:
         return Failed("The model server ended during the work.", _SIGNAL_HINT[signal.SIGKILL])
     if code < 0:

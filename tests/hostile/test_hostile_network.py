@@ -173,7 +173,8 @@ def test_a_proxy_of_the_environment_is_used_and_names_are_checked_before_it(
     assert len(inner.asked) == 1
 
 
-@pytest.mark.parametrize("variables", [{"ALL_PROXY": "socks5://127.0.0.1:9"}, {"HTTP_PROXY": "ftp://127.0.0.1:9"}], ids=str)
+@pytest.mark.parametrize("variables", [{"ALL_PROXY": "socks5://127.0.0.1:9"}, {"HTTP_PROXY": "ftp://127.0.0.1:9"}],
+                         ids=str)
 def test_proxies_that_cannot_be_used_are_refused_in_a_sentence(variables: dict[str, str],
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in variables.items():
