@@ -126,14 +126,17 @@ def _check_descriptor(descriptor: int, path: str | Path, *, links: bool = True) 
 def _check_links(folder: str) -> None:
     waiting = [folder]
     while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                if entry.is_symlink():
-                    if not _may_be_read(os.path.realpath(entry.path)):
-                        raise UserError(f"{entry.path} is a link that leads out of the folders that may be read.",
-                                        "Put the file itself there, or remove the link.")
-                elif entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
+        try:
+            entries = list(os.scandir(waiting.pop()))
+        except OSError:  # what this account may not list, a job cannot read either
+            continue
+        for entry in entries:
+            if entry.is_symlink():
+                if not _may_be_read(os.path.realpath(entry.path)):
+                    raise UserError(f"{entry.path} is a link that leads out of the folders that may be read.",
+                                    "Put the file itself there, or remove the link.")
+            elif entry.is_dir(follow_symlinks=False):
+                waiting.append(entry.path)
 
 
 @contextmanager
@@ -172,6 +175,8 @@ def opened(path: str | Path, *, in_place: bool = False) -> Iterator[Path]:
 
 def open_path(path: str | Path, *, in_place: bool = False) -> Path:
     """As `opened`, until the block of `job` ends."""
+    if not is_confined():
+        return Path(path).expanduser()
     return _PINS.enter_context(opened(path, in_place=in_place))
 
 
