@@ -61,6 +61,7 @@ def _batches(table: Path | io.RawIOBase, name: str) -> Iterator[tuple[dict[str, 
     import pyarrow
     import pyarrow.ipc
 
+    assert isinstance(table, Path), "only Parquet is read from the hub by ranges"
     with confinement.verified(table) as readable, pyarrow.memory_map(readable) as source:
         try:
             try:  # what the datasets library writes
