@@ -13,15 +13,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from config import confinement
 from config.errors import CODE, UserError
 from core.jobs import locks
 from core.jobs.state import JobBoard
 from core.jobs.unattended import IdleCommand, RestartOffer
 from core.machine import MachineCheck, Platform, detect_platform
-from core.sources import allowed
 from core.workspace import Workspace
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -56,11 +57,32 @@ def import_gradio() -> None:
     if without_arrow:
         sys.modules["pyarrow"] = None  # type: ignore[assignment]
     try:
-        import gradio  # noqa: F401
+        with direct_connections():
+            import gradio  # noqa: F401
     finally:
         inspect.getfile = find_source
         if without_arrow:
             del sys.modules["pyarrow"]
+
+
+@contextmanager
+def direct_connections(proxied: bool = False) -> Iterator[None]:
+    """Hide the proxies of the environment: Gradio asks this process for its own page, which no proxy can reach.
+
+    At its import it makes a client that fails at a SOCKS proxy. With `proxied`, only this machine is asked directly.
+    """
+    names = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "ftp_proxy")
+    hidden = {name: value for name, value in os.environ.items()
+              if name.lower() in (names if not proxied else ("no_proxy",))}
+    for name in hidden:
+        del os.environ[name]
+    if proxied:
+        os.environ["no_proxy"] = ",".join(LOOPBACK[:2])
+    try:
+        yield
+    finally:
+        os.environ.pop("no_proxy", None)
+        os.environ.update(hidden)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         board = JobBoard(workspace)
         idle = IdleCommand(given.when_idle, IDLE_COUNTDOWN_S, lambda: bool(board.queue()), _say) if given.when_idle \
             else None
-        allowed.limit_to(given.sources)
+        confinement.limit(workspace.path, given.sources)
     except UserError as error:
         sys.stderr.write(CODE.sub(r"\1", f"{error.message}\n{error.hint}\n"))
         return 2
@@ -161,14 +183,15 @@ def serve(board: JobBoard, given: argparse.Namespace, port: int, auth: tuple[str
     guarded = web_surface.GuardedApp(access, media.routes(workspace, announced, board), uploads,
                                      None if given.max_upload is None else int(given.max_upload * 1e9))
     try:
-        blocks.launch(
-            _app=guarded, server_name=given.host, server_port=port, auth=auth, share=given.share,
-            inbrowser=given.open, prevent_thread_lock=True, quiet=True, ssr_mode=False, mcp_server=False,
-            footer_links=[], run_history=False, enable_monitoring=False, show_error=True,
-            allowed_paths=[], state_session_capacity=web_surface.SESSIONS,
-            theme=layout.build_theme(), head=layout.head(), root_path=given.root_path,
-            _frontend=False,  # else it asks for its own page, and ends where a busy machine takes three seconds for it
-        )
+        with direct_connections(proxied=given.share):
+            blocks.launch(
+                _app=guarded, server_name=given.host, server_port=port, auth=auth, share=given.share,
+                inbrowser=given.open, prevent_thread_lock=True, quiet=True, ssr_mode=False, mcp_server=False,
+                footer_links=[], run_history=False, enable_monitoring=False, show_error=True,
+                allowed_paths=[], state_session_capacity=web_surface.SESSIONS,
+                theme=layout.build_theme(), head=layout.head(), root_path=given.root_path,
+                _frontend=False,  # else it asks for its own page, and ends if a busy machine takes three seconds
+            )
     except OSError as error:
         sys.stderr.write(f"The page could not be served on {given.host}:{port}: {error}\n")
         sys.stderr.write("Choose another --port; 0 chooses a free one.\n")

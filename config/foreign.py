@@ -19,6 +19,7 @@ from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
 import yaml
 
+from config import confinement
 from config.errors import UserError
 
 More = ParamSpec("More")
@@ -31,7 +32,19 @@ _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (code
 _MOST_ALIASES = 20  # of YAML: ten that name one another ten times each are ten billion values
 _DIGITS = re.compile(r"\d{20}")  # four times as fast as the next, and seldom found
 _LONG_NUMBER = re.compile(r"(?<![\d.eE+-])-?\d{20}")
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where it was built: ten times as fast
+_MOST_ALIASED = 100_000  # values that aliases stand for, beside those that are written out
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # in C: ten times as fast
+    """Without merge keys (`<<`), which multiply pairs: 5 levels of `<<: [*a, *a, *a, *a]` make 1,024 of each."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        if any(key.tag == _MERGE for key, _value in node.value):
+            raise ValueError("it has a merge key (`<<`), which is not read: write the values out")
+        super().flatten_mapping(node)
+
+
 _AGAIN, _TOO_DEEP = "Restore it, or make it again.", f"it has more than {DEEPEST} levels"
 _NESTED_LINE = re.compile(r"(?:[-?] ){20}|^ {40}", re.MULTILINE)
 _UNREADABLE = (ArithmeticError, AttributeError, AssertionError, BufferError, EOFError, LookupError, MemoryError,
@@ -145,7 +158,8 @@ def encoding_of(head: bytes) -> str:
 
 def open_plain(path: Path) -> IO[bytes]:
     """A plain file, open for reading; `DamagedFile` for a pipe or a device, which would be waited for."""
-    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115  returned
+    with confinement.verified(path) as readable:
+        file = open(readable, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
     file.close()
@@ -194,7 +208,7 @@ def parse_yaml(content: bytes | str, where: object) -> Any:
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
         check_yaml(text)
-        return yaml.load(text, Loader=_LOADER)
+        return yaml.load(text, Loader=_Loader)
     except (RecursionError, ValueError, TypeError, ArithmeticError, AttributeError, yaml.YAMLError) as error:
         fault = _TOO_DEEP if isinstance(error, RecursionError) else " ".join(str(error).split())[:200]
         reason = f"it is not YAML: {fault}"
@@ -208,17 +222,35 @@ def _integer(text: str) -> int:
 
 
 def check_yaml(text: str) -> None:
-    """Raise `ValueError` for YAML with too many levels or aliases.
+    """Raise `ValueError` for YAML with too many levels or aliases, or aliases that stand for too many values.
 
     Counted by libyaml's events: only what is built from them recurses, and where that is done in C it ends the process.
     """
-    if (text.count("[") + text.count("{") <= DEEPEST and text.count("*") <= _MOST_ALIASES
-            and not _NESTED_LINE.search(text)):
+    if text.count("[") + text.count("{") <= DEEPEST and "*" not in text and not _NESTED_LINE.search(text):
         return
-    depth = aliases = 0
-    for event in yaml.parse(text, Loader=_LOADER):
+    depth = aliases = aliased = 0
+    open_nodes: list[tuple[str | None, int]] = [(None, 0)]  # anchor, and values so far
+    sizes: dict[str, int] = {}
+    for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         aliases += isinstance(event, yaml.AliasEvent)
+        size = 0
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_nodes.append((event.anchor, 1))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, size = open_nodes.pop()
+            sizes[anchor or ""] = size
+        elif isinstance(event, yaml.ScalarEvent):
+            size = sizes[event.anchor or ""] = 1
+        elif isinstance(event, yaml.AliasEvent):
+            size = sizes.get(event.anchor, 0)
+            aliased += size
+            if not size:
+                raise ValueError("a part of it refers to itself")
+        anchor, values = open_nodes[-1]
+        open_nodes[-1] = anchor, values + size
+        if aliased > _MOST_ALIASED:
+            raise ValueError(f"its aliases stand for more than {_MOST_ALIASED} values")
         if depth > DEEPEST:
             raise ValueError(_TOO_DEEP)
         if aliases > _MOST_ALIASES:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -24,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from config import confinement
 from config.errors import UserError
 from config.languages import code_of
 
@@ -94,7 +96,7 @@ def _source(value: str) -> str:
         value = "hub:" + value.removeprefix("hf://datasets/")
     if value in ("demo", AS_IS) or value.lower().startswith(_ELSEWHERE):
         return value
-    return str(Path(value).expanduser().absolute())
+    return _absolute(value)
 
 
 def _recording(value: str) -> str:
@@ -114,8 +116,19 @@ def _recogniser(value: str) -> str:
     if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", value) and not Path(value).is_dir():
         return value
     if not value or ("/" not in value and not Path(value).is_dir()):
-        raise ValueError(f"{value!r} names no recogniser; give `built-in`, OWNER/NAME of the hub, or a folder")
-    return str(Path(value).expanduser().absolute())
+        raise ValueError(f"{value[:200]!r} names no recogniser; give `built-in`, OWNER/NAME of the hub, or a folder")
+    return _absolute(value)
+
+
+@dataclass(frozen=True)
+class PathOption:
+    """Marks an option that may name a file or folder of this machine; `prefix` stands before it.
+
+    Such a value is a path if it is absolute, which the validators make it. `path_options` lists them for
+    worker and page, which check each before it is used (`config.confinement`).
+    """
+
+    prefix: str = ""
 
 
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
@@ -130,7 +143,20 @@ def _place(value: str) -> str:
 
 
 def _absolute(value: str) -> str:
-    return str(Path(value.strip()).expanduser().absolute())
+    value = value.strip()
+    if len(value.encode("utf-8", "replace")) > confinement.LONGEST_PATH:
+        raise ValueError(f"it has {len(value)} characters, and a path has at most {confinement.LONGEST_PATH}")
+    try:
+        return str(Path(value).expanduser().absolute())
+    except RuntimeError:  # of a user that does not exist
+        raise ValueError(f"{value[:100]!r} is not a path: there is no such user") from None
+
+
+def _voice(value: str) -> str:
+    """A voice of the model, or the absolute path of a recording, as the worker runs in another folder."""
+    name = value.strip()
+    is_path = "/" in name or name.startswith("~") or (Path(name).suffix and os.path.isfile(name))
+    return _absolute(name) if is_path and not name.startswith("speaker:") else value
 
 
 _SENTENCES_WITH_CATEGORIES = Path(__file__).resolve().parents[1] / "data" / "evaluation" / "categories.tsv"
@@ -158,15 +184,16 @@ Name = Annotated[str, AfterValidator(_safe_name)]  # of a folder in the workspac
 ModelName = Annotated[str, AfterValidator(_model)]  # a model to build upon
 NameOrNothing = Annotated[TextOrNothing, _or_nothing(_safe_name)]
 NamesOrNothing = Annotated[TextOrNothing, _or_nothing(lambda value: ",".join(map(_safe_name, value.split(","))))]
-Source = Annotated[str, AfterValidator(_source)]  # of a dataset
-Recording = Annotated[str, AfterValidator(_recording)]  # a source of long recordings
+Source = Annotated[str, AfterValidator(_source), PathOption()]  # of a dataset
+Recording = Annotated[str, AfterValidator(_recording), PathOption()]  # a source of long recordings
 SampleRate = Annotated[int, AfterValidator(_rate)]  # Hz, or 0
-Recogniser = Annotated[str, AfterValidator(_recogniser)]
-RecogniserOrNothing = Annotated[str, _or_nothing(_recogniser)]  # empty: the model's own
-Place = Annotated[str, _or_nothing(_place)]  # a name in the workspace, or an absolute path
-AbsolutePath = Annotated[str, _or_nothing(_absolute)]
-SentenceFile = Annotated[str, _or_nothing(_sentence_file)]
-Checkpoint = Annotated[str, _or_nothing(_checkpoint)]  # an absolute path, or `export:NAME`
+Recogniser = Annotated[str, AfterValidator(_recogniser), PathOption()]
+RecogniserOrNothing = Annotated[str, _or_nothing(_recogniser), PathOption()]  # empty: the model's own
+Place = Annotated[str, _or_nothing(_place), PathOption()]  # a name in the workspace, or an absolute path
+AbsolutePath = Annotated[str, _or_nothing(_absolute), PathOption()]
+SentenceFile = Annotated[str, _or_nothing(_sentence_file), PathOption()]
+VoiceOrPath = Annotated[str, _or_nothing(_voice), PathOption()]  # a voice's name, or an absolute path
+Checkpoint = Annotated[str, _or_nothing(_checkpoint), PathOption()]  # an absolute path, or `export:NAME`
 
 Scope = Literal["rows", "gated", "full"]
 AdapterKind = Literal["lora", "dora", "adalora"]
@@ -193,6 +220,20 @@ class Options(BaseModel):
                              if _DECIMAL_COMMA.fullmatch(values[name].strip())}}
 
 
+def path_options(options: Options) -> Iterator[tuple[str, str]]:
+    """The options of `options` that name a file or folder of this machine, and its absolute path."""
+    for name, field in type(options).model_fields.items():
+        value = getattr(options, name)
+        if isinstance(value, Options):
+            yield from path_options(value)
+        for marker in field.metadata:
+            if isinstance(marker, PathOption):
+                for given in value if isinstance(value, tuple) else (value,):
+                    path = given.removeprefix(marker.prefix)
+                    if given.startswith(marker.prefix) and os.path.isabs(path):
+                        yield name, path
+
+
 @cache
 def _fractions(kind: type[Options]) -> tuple[str, ...]:
     """Names of the fields that take a number with a fraction."""
@@ -205,7 +246,7 @@ class DownloadOptions(Options):
 
     model: Name = Field("tiny", title="Model", description="Family of the base model; `tiny` is included.")
     variant: NameOrNothing = Field("", title="Variant", description="Checkpoint of the family, such as `multilingual-v3`; empty is the recommended one.")
-    folder: str = Field("", title="Folder", description="Local folder with the files, used instead of the Hub. Files are linked where possible, else copied, never moved.")
+    folder: AbsolutePath = Field("", title="Folder", description="Local folder with the files, used instead of the Hub. Files are linked where possible, else copied, never moved.")
     save_as: NameOrNothing = Field("", title="Name in the workspace", description="Name of the model in the workspace; empty is family and variant.")
     revision: str = Field("", max_length=200, title="Revision", description="Branch, tag or commit of the repository on the Hub; empty is the tested one, where there is one, else `main`.")
     accept_licence: tuple[str, ...] = Field((), title="Accept licence", description="Names of the licences that you accept; a model whose parts come under several is downloaded only when all are named.")
@@ -431,7 +472,7 @@ class TrainOptions(Options):
     augmentation: float = Field(0.0, ge=0.0, le=1.0, title="Augmentation", description="Share of clips per epoch that are replaced by an augmented variant; needs a dataset with variants. 0 is off. Validation is never augmented.", json_schema_extra=_DATA)
     replay: float = Field(0.3, ge=0.0, le=0.9, title="Replay ratio", description="Share of base-language clips in each batch; scope `full` only.", json_schema_extra=_DATA)
     replay_datasets: TextOrNothing = Field("", title="Replay datasets", description="Datasets in base languages, comma-separated. Empty: the replay texts, else the model's included clips, else speech that the base model synthesizes. Scope `full` only.", json_schema_extra=_DATA)
-    replay_texts: str = Field("", title="Replay texts", description="Text file of sentences that the base model synthesizes for replay: language code, tab, sentence per line. Empty: the model's included clips, else built-in sentences. Scope `full` only.", json_schema_extra=_DATA)
+    replay_texts: AbsolutePath = Field("", title="Replay texts", description="Text file of sentences that the base model synthesizes for replay: language code, tab, sentence per line. Empty: the model's included clips, else built-in sentences. Scope `full` only.", json_schema_extra=_DATA)
     precision: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", title="Precision", description="Precision of frozen weights and computation; trained weights are always float32. `auto` is bfloat16 where supported, float16 with loss scaling on older GPUs (compute capability 7.5), else float32.", json_schema_extra=_HARDWARE)
     activation_checkpointing: Literal["auto", "on", "off"] = Field("auto", title="Activation checkpointing", description="Recompute activations in the backward pass: less memory, same result, about a third more time. `auto` turns it on when memory is short.", json_schema_extra=_HARDWARE)
     compile: Literal["off", "on"] = Field("off", title="torch.compile", description="Compile the layers: some minutes at the start, then faster steps on CUDA.", json_schema_extra=_HARDWARE)
@@ -546,7 +587,7 @@ class SynthesizeOptions(Options):
     lines: bool = Field(True, title="A clip per line", description="Each line of the text file is a clip; otherwise the file is one long text.")
     archive: AbsolutePath = Field("", title="Archive", description="Also copy the ZIP file of all clips, with a table of them, to this path.")
     language: LanguageCode = Field("en", title="Language", description="Language code of the text.")
-    voice: str = Field("", title="Voice", description="A voice of the model, `speaker:NAME` of the data that it was trained on (`speaker:` alone: who speaks most), or the path of a reference recording; empty is the model's first voice.")
+    voice: VoiceOrPath = Field("", title="Voice", description="A voice of the model, `speaker:NAME` of the data that it was trained on (`speaker:` alone: who speaks most), or the path of a reference recording; empty is the model's first voice.")
     sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="Sampling of speech codes.")
     sound: SoundOptions = Field(default_factory=SoundOptions, title="Sound", description="How the speech sounds.")
     precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is half precision for large models where that is faster (float16 on GPUs of compute capability 7), else float32; `int8` is fastest on a CPU and less accurate.")
@@ -560,7 +601,7 @@ class CompareOptions(Options):
     base: str = Field("base:tiny", title="Base", description="Model on the left.")
     finetuned: str = Field("", title="Fine-tuned", description="Model on the right: `run:ID` or `export:NAME`.")
     texts: tuple[tuple[str, str], ...] = Field((), title="Texts", description="Pairs of language and text; empty uses six held-out sentences of each new language and one of each other.")
-    voice: str = Field("", title="Voice", description="A voice of the model, `speaker:NAME` of the data that it was trained on (`speaker:` alone: who speaks most), or the path of a reference recording; empty is the model's first voice.")
+    voice: VoiceOrPath = Field("", title="Voice", description="A voice of the model, `speaker:NAME` of the data that it was trained on (`speaker:` alone: who speaks most), or the path of a reference recording; empty is the model's first voice.")
     sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="Sampling of speech codes.")
     sound: SoundOptions = Field(default_factory=SoundOptions, title="Sound", description="How the speech sounds.")
     precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is half precision for large models where that is faster (float16 on GPUs of compute capability 7), else float32; `int8` is fastest on a CPU and less accurate.")
@@ -574,7 +615,7 @@ def _evaluated_models(values: tuple[str, ...]) -> tuple[str, ...]:
     for value in (word.strip() for word in values):
         kind, _, name = value.partition(":")
         if kind == "folder" and name:
-            value = f"folder:{Path(name).expanduser().absolute()}"
+            value = f"folder:{_absolute(name)}"
         elif value != "recordings" and (kind not in ("base", "run", "export", "codec") or not name):
             raise ValueError(f"{value!r} cannot be evaluated: write base:NAME, base:NAME+romanised, run:ID, run:ID@STEP, "
                              "export:NAME, codec:NAME, folder:PATH or recordings")
@@ -591,13 +632,13 @@ def _sentence_list(value: str) -> str:
 class EvaluateOptions(Options):
     """Measure models on the same sentences, with intervals and paired tests, and write a report."""
 
-    models: Annotated[tuple[str, ...], AfterValidator(_evaluated_models)] = Field((), title="Models", description="What is measured: `base:NAME`, `run:ID` (its best checkpoint), `run:ID@STEP`, `export:NAME`; with `+romanised` a language that the model lacks is read in Latin letters; `recordings`, `codec:NAME` (recordings through a model's codec) and `folder:PATH` (sound files with a .txt of the same name) are references.")
+    models: Annotated[tuple[str, ...], AfterValidator(_evaluated_models), PathOption("folder:")] = Field((), title="Models", description="What is measured: `base:NAME`, `run:ID` (its best checkpoint), `run:ID@STEP`, `export:NAME`; with `+romanised` a language that the model lacks is read in Latin letters; `recordings`, `codec:NAME` (recordings through a model's codec) and `folder:PATH` (sound files with a .txt of the same name) are references.")
     languages: tuple[LanguageCode, ...] = Field((), title="Languages", description="Language codes; empty is every language that the models speak and that there are sentences of.")
-    sentences: Annotated[str, AfterValidator(_sentence_list)] = Field("held-out", title="Sentences", description="`held-out` sentences of the dataset (of its test set, if it has one) and the base model; the `shipped` sentences of 23 languages; `categories`: 100 Amharic sentences of eight kinds; or a text file: language code, tab, sentence per line, and perhaps a tab and a category.")
+    sentences: Annotated[str, AfterValidator(_sentence_list), PathOption()] = Field("held-out", title="Sentences", description="`held-out` sentences of the dataset (of its test set, if it has one) and the base model; the `shipped` sentences of 23 languages; `categories`: 100 Amharic sentences of eight kinds; or a text file: language code, tab, sentence per line, and perhaps a tab and a category.")
     dataset: NameOrNothing = Field("", title="Dataset", description="Dataset whose held-out clips are sentences and recordings; empty is that of the first run or export.")
     unknown: Literal["leave_out", "refuse"] = Field("leave_out", title="Unknown letters", description="Letters of the sentences that a model lacks: `leave_out` the letters, or the whole sentence is left out (`refuse`). Both are named in a warning.")
     count: int = Field(20, ge=1, le=10_000, title="Sentences per language", description="Spread evenly over the list.")
-    voices: tuple[str, ...] = Field((), title="Voices", description="Voices of the models, or paths of reference recordings; each sentence is spoken in each. Empty: in the model's own voice that is most like the recording of the sentence.")
+    voices: Annotated[tuple[VoiceOrPath, ...], PathOption()] = Field((), title="Voices", description="Voices of the models, or paths of reference recordings; each sentence is spoken in each. Empty: in the model's own voice that is most like the recording of the sentence.")
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = Field((0,), title="Seeds", description="Each sentence is spoken with each seed.")
     recogniser: RecogniserOrNothing = Field("", title="Recogniser (ASR)", description="Recogniser that scores the new language: empty is that of the training or the model's own; else OWNER/NAME on the Hub, a folder, or `built-in`.")
     recogniser_language: str = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language where it is not the code, such as `amh` for MMS.")
@@ -611,7 +652,7 @@ class ListeningTestOptions(Options):
 
     evaluation: NameOrNothing = Field("", title="Evaluation", description="Job of the evaluation whose clips are heard.")
     kind: Literal["rating", "preference", "abx"] = Field("rating", title="Kind", description="`rating` of naturalness and intelligibility, 1 to 5 (ITU-T P.800); `preference` between two models; `abx`: which of two is the third.")
-    models: Annotated[tuple[str, ...], AfterValidator(_evaluated_models)] = Field((), title="Models", description="Models of the evaluation that are compared; empty is all. With `recordings` among its models, recordings are the hidden reference, and an anchor is made of them.")
+    models: Annotated[tuple[str, ...], AfterValidator(_evaluated_models), PathOption("folder:")] = Field((), title="Models", description="Models of the evaluation that are compared; empty is all. With `recordings` among its models, recordings are the hidden reference, and an anchor is made of them.")
     language: LanguageOrNothing = Field("", title="Language", description="Language of the sentences; empty is the first of the evaluation.")
     count: int = Field(20, ge=1, le=200, title="Sentences per listener", description="A listener hears each sentence once. Rounded down to a multiple of what is compared.")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from config import confinement
 from config.errors import UserError
 from config.schema import AlignOptions
 from core.dataset import cutting, languages, reference_text
@@ -39,7 +40,7 @@ _SAMPLE = 20_000  # characters from which the script is detected
 def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Make `segments/NAME` of recordings and their texts; returns the counts."""
     limits = cutting.limits_of(options)
-    text_path = Path(options.text) if options.text else None
+    text_path = confinement.open_path(options.text) if options.text else None
     if text_path:
         reference_text.check_reference(text_path)
     # the content of the text counts, not its path only, since the user may correct it
@@ -56,7 +57,7 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
     with dataset_source.open_source(options.source, options.language, workspace, reporter) as gathered:
         found = cutting.find_recordings(gathered, options, reporter)
         root = gathered.path if gathered.path.is_dir() else gathered.path.parent
-        texts = _read_texts(options, found, root, reporter)
+        texts = _read_texts(options, text_path, found, root, reporter)
         found = [one for one in found if one.name in texts]
         sample = " ".join(sentence for sentences in texts.values() for sentence in sentences)[:_SAMPLE]
         listener = recognisers.load_ctc_model(options.recogniser, options.revision, options.language,
@@ -119,14 +120,14 @@ def _report(segments: Segments) -> Result:
             "mean_score": round(float(np.mean([piece.score for piece in segments.pieces()])), 4)}
 
 
-def _read_texts(options: AlignOptions, found: list[LongRecording], root: Path,
+def _read_texts(options: AlignOptions, text_path: Path | None, found: list[LongRecording], root: Path,
                 reporter: Reporter) -> dict[str, list[str]]:
     """By the name of a recording, the text that was given for it, or the one beside it."""
-    if options.text:
+    if text_path:
         if len(found) != 1:
             raise UserError(f"One text was given, and there are {len(found)} recordings.",
                             "Put a text of the same name beside each recording, and give no text.")
-        return {found[0].name: reference_text.read_reference(Path(options.text), found[0].name,
+        return {found[0].name: reference_text.read_reference(text_path, found[0].name,
                                                               language=options.language)}
     texts: dict[str, list[str]] = {}
     without = []

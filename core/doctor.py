@@ -16,6 +16,7 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 
+from config import confinement
 from config.errors import UserError
 from config.schema import DoctorOptions
 from core.jobs.events import Plan, Progress, Result
@@ -157,7 +158,7 @@ def open_case(workspace: Workspace, options: DoctorOptions) -> DoctorCase:
 def checkpoint_path(workspace: Workspace, options: DoctorOptions) -> Path:
     """The file or folder of the checkpoint; of `export:NAME` its folder in the workspace."""
     kind, _, name = options.checkpoint.partition(":")
-    return workspace.export(name) if kind == "export" else Path(options.checkpoint)
+    return workspace.export(name) if kind == "export" else confinement.open_path(options.checkpoint, in_place=True)
 
 
 def compare(case: DoctorCase, reporter: Reporter, used: Collection[int] | None = None) -> list[TensorFinding]:
@@ -207,6 +208,7 @@ def _open_base(workspace: Workspace, given: str) -> tuple[Family, str, WeightsFi
         folder = workspace.model(given)
         family = family_named(family_of(workspace, given))
         return family, given, family.open_weights(family.language_model_file(folder)), folder
+    path = confinement.open_path(given, in_place=True)
     if not path.exists():
         raise UserError(f"There is no base {path}.", "Give the name of a model in the workspace, a file or a folder.")
     folder = path if path.is_dir() else path.parent

@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from config import confinement
 from config.errors import UserError
 from config.schema import DownloadOptions
 from core.jobs.events import Progress, Result, WarningRaised
@@ -66,8 +67,10 @@ def run(options: DownloadOptions, workspace: Workspace, reporter: Reporter) -> R
                                   licences=tuple(licence.name for licence in chosen.licences),
                                   accept_unknown=options.accept_unknown, read_shapes=partial(_read_shapes, wanted.name))
         try:
-            result = (import_model(request, Path(options.folder), workspace, reporter) if options.folder else
-                      download_model(request, Hub.from_environment(), workspace, reporter))
+            if options.folder:
+                result = import_model(request, confinement.open_path(options.folder), workspace, reporter)
+            else:
+                result = download_model(request, Hub.from_environment(), workspace, reporter)
         except UnknownFilesError as error:
             unknown_files.write(reporter.directory, error.files)  # the page offers to accept them
             raise

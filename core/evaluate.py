@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from config import foreign
+from config import confinement, foreign
 from config.errors import UserError
 from config.languages import language_name
 from config.schema import EvaluateOptions, SamplingOptions
@@ -230,7 +230,8 @@ def _sentence_list(options: EvaluateOptions, workspace: Workspace, lead: _Lead,
         found = recorded
     else:
         listed = ([ListedSentence(*pair) for pair in dict.fromkeys(probe_sentences(model.base_folder)[1])]
-                  if options.sentences == "shipped" else evaluation.read_sentences(Path(options.sentences)))
+                  if options.sentences == "shipped"
+                  else evaluation.read_sentences(confinement.open_path(options.sentences)))
         originals = {(code, one.text): one for code, some in recorded.items() for one in some}
         found = defaultdict(list)
         for item in listed:
@@ -292,7 +293,8 @@ def _tasks(options: EvaluateOptions, workspace: Workspace, lead: _Lead, name: st
     if name == RECORDINGS or name.startswith("codec:"):
         return [_Task(one, "", one.language, "", 0) for one in every if one.recording]
     if name.startswith("folder:"):
-        found = [_Task(one, str(path), one.language, "", 0) for one, path in _folder_clips(Path(name[7:]), every)]
+        folder = confinement.open_path(name.removeprefix("folder:"))
+        found = [_Task(one, str(path), one.language, "", 0) for one, path in _folder_clips(folder, every)]
         if not found:
             raise UserError(f"No text in {name[7:]} is one of the sentences.",
                             "Put a .txt with the sentence beside each sound file, with the same name.")
@@ -545,7 +547,7 @@ class _Measurer:
                                     and (language, clip.voice) in self._speakers else sentence.speaker), {})
         others = [vectors for number, vectors in group.items() if number != sentence.number]
         if Path(clip.voice).is_file():  # a reference recording is the speaker
-            prompt = self._of_recording(Path(clip.voice))
+            prompt = self._of_recording(confinement.open_path(clip.voice))
             others = [(np.array(prompt["speaker"]), np.array(prompt["family_speaker"]))]
         if others and own["speaker"] is not None:
             for name, key, column in (("similarity", "speaker", 0), ("family_similarity", "family_speaker", 1)):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 _MEMINFO, _CGROUP, _CPUINFO = Path("/proc/meminfo"), Path("/sys/fs/cgroup"), Path("/proc/cpuinfo")
+_OWN_GROUP = Path("/proc/self/cgroup")
 
 
 def free_memory() -> int | None:
@@ -29,6 +30,27 @@ def _in_system(field: str) -> int | None:
         return None
     lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines() if ":" in line)
     return int(lines[field].split()[0]) * 1024 if field in lines else None
+
+
+def count_oom_kills() -> int:
+    """How many processes of this control group were killed because its memory was full; 0 if that is not known."""
+    for path in (_CGROUP / _own_group() / "memory.events", _CGROUP / "memory.events",
+                 _CGROUP / "memory" / "memory.oom_control"):
+        try:
+            fields = dict(line.split() for line in path.read_text(encoding="ascii").splitlines())
+            return int(fields["oom_kill"])
+        except (OSError, ValueError, KeyError):
+            continue
+    return 0
+
+
+def _own_group() -> str:
+    """The path of this process's control group of version 2; empty if it has none."""
+    try:
+        lines = _OWN_GROUP.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    return next((line.removeprefix("0::").strip("/") for line in lines if line.startswith("0::")), "")
 
 
 def _container_limit() -> int | None:

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from config import confinement
 from config.errors import UserError
 from core.jobs import locks, worker
-from core.jobs.events import Event, Failed, Journal, encode
+from core.jobs.events import Event, Failed, Journal, Result, encode
 from core.jobs.job import Job, load_job
 from core.jobs.locks import FileLock
 from core.jobs.model_server_client import ANSWER, REQUEST, TAKEN, ModelServerClient
@@ -108,14 +109,20 @@ class ModelServer:
         """Do the work of one job; whether the server may continue after it."""
         try:
             job = load_job(self._workspace, request.job)
-            options = job.options()
+            confinement.include(self._workspace.path)
+            options = worker.checked_options(job)
         except UserError as error:
             request.answer(Failed(error.message, error.hint))
             return True
         journal = Journal(job.journal)
         with _end_with_worker(request), _output_to(job):
             reporter = JournalReporter(journal, job.stop_file.exists)
-            last = worker.terminal_event_of(partial(self._verbs[job.verb], options, self._workspace, reporter))
+
+            def work() -> Result:
+                with confinement.job(self._workspace.path):
+                    return self._verbs[job.verb](options, self._workspace, reporter)
+
+            last = worker.terminal_event_of(work)
         journal.close()
         request.answer(last)
         return not (isinstance(last, Failed) and last.traceback)

@@ -26,7 +26,7 @@ from core.jobs.job import load_job
 from core.jobs.reporter import Reporter, pluralize, size_text, stage
 from core.jobs.state import JobReader, JobState
 from core.library import catalog
-from core.library.records import read_model_record
+from core.library.records import read_export_sums, read_model_record
 from core.sources.downloader import DownloadProgress
 from core.submission import storage
 from core.submission.storage import MADE_FROM, Item
@@ -88,6 +88,9 @@ def run(options: PackOptions, workspace: Workspace, reporter: Reporter) -> Resul
         for _item, path in paths:
             files.append(PackedFile(path.relative_to(workspace.path).as_posix(), path.stat().st_size, hash_file(path)))
             progress.add(files[-1].size, path.name)
+    for item in items:
+        if item.kind == "export":
+            _check_export(workspace, item, files)
     manifest = Manifest(tuple(items), tuple(files), missing)
     reporter.emit(Plan((f"{', '.join(item.reference for item in items)}: {pluralize(len(files), 'file')}, "
                         f"{size_text(total)}.", *(f"Not packed: {name}. {how}" for name, how in missing.items())),
@@ -105,6 +108,18 @@ def run(options: PackOptions, workspace: Workspace, reporter: Reporter) -> Resul
     return {"archive": target.name, "item": main.reference, "files": len(files), "bytes": target.stat().st_size,
             "packed": ", ".join(item.reference for item in items), "missing": ", ".join(missing),
             "path": str(target)}
+
+
+def _check_export(workspace: Workspace, item: Item, files: Sequence[PackedFile]) -> None:
+    """Raise `UserError` if a file of the export is not the one that its list of files names."""
+    folder = item.path(workspace)
+    place = folder.relative_to(workspace.path).as_posix()
+    hashes = {one.path.removeprefix(f"{place}/"): one.sha256 for one in files if one.path.startswith(f"{place}/")}
+    for name, digest in read_export_sums(folder).items():
+        if (actual := hashes.get(name)) != digest:
+            state = f"has SHA-256 {actual[:12]}, not {digest[:12]}" if actual else "is missing"
+            raise UserError(f"{folder / name} {state}: the export {item.name!r} is damaged.",
+                            "Export the run again, or restore the file.")
 
 
 def _select(workspace: Workspace, main: Item, states: Sequence[JobState],

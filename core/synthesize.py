@@ -6,9 +6,8 @@ A clip is scored if a recogniser knows the language. `clips.zip` holds all clips
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
-from config import foreign
+from config import confinement, foreign
 from config.errors import UserError
 from config.schema import SynthesizeOptions
 from core import compute
@@ -112,7 +111,7 @@ def read_texts(options: SynthesizeOptions) -> list[str]:
     """The texts of the clips: the text alone, or the lines of the file that are not empty."""
     if not options.file:
         return [options.text]
-    path = Path(options.file)
+    path = confinement.open_path(options.file)
     text = foreign.read_text(path)
     texts = [line.strip() for line in text.splitlines() if line.strip()] if options.lines else [text.strip()]
     if not any(texts):

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from config import schema
+from config import confinement, schema
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute, wait_policy
@@ -71,6 +71,7 @@ def run_other_rank(workspace: Workspace) -> None:
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     distributed.init_process_group("env://", rank, world_size)
     group = ProcessGroup(rank, world_size)
+    confinement.include(workspace.path)
     try:
         name, values = group.broadcast(None)
         reporter = SilentReporter(workspace.runs / name)

@@ -13,7 +13,7 @@ from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from config import foreign
+from config import confinement, foreign
 from config.errors import UserError
 from config.schema import UnpackOptions
 from core.jobs.events import Plan, Result, Stopped, WarningRaised, append_event
@@ -51,7 +51,7 @@ _MOST_FOLDERS, _MOST_MISSING = 32, 1000  # our own files lie in five
 
 def run(options: UnpackOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Write the items of the archive into the workspace; `UserError` where it is damaged or a name is taken."""
-    path, found = Path(options.archive), False
+    path, found = confinement.open_path(options.archive), False
     with suppress(OSError, ValueError):  # a name that no file can have
         found = path.is_file()
     if not found:

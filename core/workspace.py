@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -31,6 +32,12 @@ _GENERATED_ID = re.compile(r"([a-z_]+)-\d{8}-\d{6}-([0-9a-f]{4})")
 """The id of a job to which nobody gave a name: verb, date, time and its short id."""
 _SHORT_ID = re.compile(r"[0-9a-f]{4}")
 _SHORT_REFERENCE = re.compile(r"\Arun:([0-9a-f]{4})(?=[@+]|\Z)")
+
+
+def without_locks(folder: Path, error: OSError) -> UserError:
+    """The error for a file system on which no file can be locked (`flock`), such as some network disks."""
+    return UserError(f"No file in {folder} can be locked: {error.strerror or error}. Lisan locks its jobs' files.",
+                     "Choose a folder on a local disk with --workspace.")
 
 
 def resolve_inside(folder: Path, name: str) -> Path:
@@ -64,6 +71,10 @@ class Workspace:
                 (root / folder).mkdir(parents=True, exist_ok=True)
                 with tempfile.TemporaryFile(dir=root / folder) as probe:
                     probe.write(b"x")
+                    try:
+                        fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except OSError as error:
+                        raise without_locks(root / folder, error) from error
         except OSError as error:
             raise UserError(
                 f"The workspace {root} cannot be written: {error.strerror or error}.",

@@ -6,14 +6,17 @@ never a part. With `sync` it also outlives a power cut; caches, which can be mad
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -76,17 +79,44 @@ def atomic_directory(target: Path, hint: str = _DISK_HINT) -> Iterator[Path]:
 
     `target` must not exist. A failing disk raises `UserError` with `hint`.
     """
+    _remove_leftovers(target)
     temporary = _hidden_beside(target)
+    descriptor = -1
     try:
         temporary.mkdir(parents=True)
+        descriptor = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
+        with suppress(OSError):  # some file systems have no locks; then nothing is removed either
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield temporary
         fsync_tree(temporary)
         temporary.rename(target)
         fsync_path(target.parent)
     except OSError as error:
+        hint = _NO_FSYNC if error.errno in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS) else hint
         raise UserError(f"{target} could not be written: {error.strerror or error}.", hint) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+_NO_FSYNC = "The file system of this folder cannot do what is needed (fsync, rename). Choose a folder on a local disk."
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove what processes that were killed left of `target`; what a living one writes is locked."""
+    pattern = re.compile(rf"\.{re.escape(target.name[:200])}-[0-9a-f]{{8}}")
+    with suppress(OSError):
+        for entry in os.scandir(target.parent):
+            if not pattern.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
+                continue
+            with suppress(OSError):
+                descriptor = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                finally:
+                    os.close(descriptor)
 
 
 def fsync_path(path: Path) -> None:

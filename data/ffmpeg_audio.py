@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from config import confinement
 from config.errors import UserError
 from data.durable_files import atomic_path
 
@@ -35,11 +36,11 @@ def extract_audio(path: Path, target: Path, check: Callable[[], None] = lambda: 
     program = ffmpeg_path()
     if program is None:
         raise UserError(f"{path.name} needs ffmpeg to be read, and ffmpeg is not on this machine.", INSTALL)
-    with atomic_path(target, sync=False) as temporary:
+    with confinement.verified(path) as source, atomic_path(target, sync=False) as temporary:
         command = [
             program, "-nostdin", "-v", "error", "-y", "-protocol_whitelist", "file", "-format_whitelist", _CONTAINERS,
-            "-i", f"file:{path}", "-map", "0:a:0", "-map_metadata", "-1", "-flags", "+bitexact", "-fflags", "+bitexact",
-            "-sample_fmt", "s16", "-c:a", "flac", "-f", "flac", f"file:{temporary}",
+            "-i", f"file:{source}", "-map", "0:a:0", "-map_metadata", "-1", "-flags", "+bitexact",
+            "-fflags", "+bitexact", "-sample_fmt", "s16", "-c:a", "flac", "-f", "flac", f"file:{temporary}",
         ]
         if fault := _run(command, check):
             raise UserError(f"ffmpeg could not take the sound out of {path.name}: {fault}.",

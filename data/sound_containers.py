@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from config import confinement
+
 _HEAD = 4096  # bytes that tell what a file is
 _RESYNC = 1 << 20  # bytes without a frame after which an MP3 is not walked further
 _UNKNOWN_SIZES = (0, 0x7FFFF000, 0x7FFFFFFF)  # of a chunk, written by programs that cannot go back to fill it in
@@ -72,7 +74,7 @@ def kind_of(head: bytes) -> str:
 def content_of(path: Path) -> str:
     """The container of the file at `path`, by its content; empty if it is unknown or cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with confinement.verified(path) as source, open(source, "rb") as file:
             return kind_of(file.read(_HEAD))
     except OSError:
         return ""
@@ -81,7 +83,7 @@ def content_of(path: Path) -> str:
 def not_sound(path: Path) -> str:
     """What a file is that is not sound, in words; empty if that is unknown."""
     try:
-        with open(path, "rb") as file:
+        with confinement.verified(path) as source, open(source, "rb") as file:
             head = file.read(_HEAD)
     except OSError:
         return ""
@@ -96,7 +98,7 @@ def not_sound(path: Path) -> str:
 
 def inspect(path: Path) -> ContainerFacts:
     """The container at `path`, with what it states and holds; `OSError` if it cannot be read."""
-    with open(path, "rb") as file:
+    with confinement.verified(path) as source, open(source, "rb") as file:
         kind = kind_of(file.read(_HEAD))
         walk = _WALKS.get(kind)
         if walk is None:

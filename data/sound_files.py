@@ -23,6 +23,7 @@ import numpy as np
 import soundfile
 import soxr
 
+from config import confinement
 from config.errors import UserError
 from data import ffmpeg_audio, sound_containers
 from data.channels import OFFSET_LIMIT, ChannelStatistics, Downmix, Mix
@@ -249,10 +250,11 @@ def _raw_blocks(file: soundfile.SoundFile, block_s: float) -> Iterator[np.ndarra
 def _opened(path: str | Path, name: str | Path = "") -> Iterator[soundfile.SoundFile]:
     """An open sound file; errors of libsndfile are `UserError` and name `name`, or `path`."""
     try:
-        is_wrong = sound_containers.content_of(Path(path)) == "mp3" and not sound_containers.inspect(
-            Path(path)).is_exact
-        with _QuietFile(str(path)) if is_wrong else soundfile.SoundFile(str(path)) as file:
-            yield file
+        with confinement.verified(path) as source:
+            is_wrong = sound_containers.content_of(Path(source)) == "mp3" and not sound_containers.inspect(
+                Path(source)).is_exact
+            with _QuietFile(source) if is_wrong else soundfile.SoundFile(source) as file:
+                yield file
     except (soundfile.SoundFileError, OSError, UnicodeError) as error:  # UnicodeError: a name that is not UTF-8
         raise _unreadable(name or path, error) from error
 

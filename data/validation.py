@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from config import confinement
 from config.errors import UserError
 from data.disk_collections import DiskDict, DiskList
 from data.importers import SkippedRow, SourceEntry, SourceNote, SourceRow
@@ -305,8 +306,10 @@ def store_row(row: SourceRow, longest_s: float = math.inf) -> StoredClip | None:
     sound = read_sound(row.audio, longest_s)
     if sound.facts.duration_s > longest_s:
         return None
-    content, above = (row.audio.read_bytes(), 0) if sound.facts.is_plain else to_flac(sound)
-    return StoredClip(content, above, sound.waveform, sound.facts.sample_rate)
+    if not sound.facts.is_plain:
+        return StoredClip(*to_flac(sound), sound.waveform, sound.facts.sample_rate)
+    with confinement.verified(row.audio) as source:
+        return StoredClip(Path(source).read_bytes(), 0, sound.waveform, sound.facts.sample_rate)
 
 
 def _without_controls(row: SourceRow, warnings: DiskList[ValidationFinding]) -> SourceRow:

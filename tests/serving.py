@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +31,15 @@ class App:
 
 
 @contextmanager
-def served(workspace: Path, arguments: Sequence[str] = (), program: Sequence[str] = ("app.py",)) -> Iterator[App]:
-    """`python app.py`, or another `program`, over `workspace` on a free port; ended, and only it, at the end."""
+def served(workspace: Path, arguments: Sequence[str] = (), program: Sequence[str] = ("app.py",),
+           variables: Mapping[str, str] | None = None) -> Iterator[App]:
+    """`python app.py`, or another `program`, over `workspace` on a free port; ended, and only it, at the end.
+
+    `variables` are added to its environment.
+    """
     given = [*program, "--no-check", "--port", "0", "--workspace", str(workspace), *arguments]
     environment = {name: value for name, value in os.environ.items() if name != "LISAN_PASSWORD"}
+    environment.update(variables or {})
     process = subprocess.Popen([sys.executable, *given], cwd=ROOT, text=True, stdout=subprocess.PIPE, env=environment)
     try:
         url = _address(process)

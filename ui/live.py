@@ -178,7 +178,7 @@ class Live:
                  for name, value in values.items()}
         for name, text in texts.items():
             with suppress(UserError):
-                allowed.check_value(text, self.workspace)
+                allowed.check_value(text)
                 continue
             texts[name] = ""  # a path that may not be read; the button says so
         return View(tab, texts, tuple(self.board.states()), memory={} if memory is None else memory)
@@ -344,7 +344,7 @@ def guarded(action: Callable[..., Sequence[object]], outputs: int, workspace: Wo
     def run(*values: object) -> object:
         try:
             for value in values:
-                allowed.check_value(value, workspace)
+                allowed.check_value(value)
             made = action(*values)
         except UserError as error:
             made = [job_views.fault(error.message, error.hint), *(gr.skip() for _ in range(outputs - 1))]

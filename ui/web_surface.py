@@ -331,13 +331,17 @@ def _is_upload(file: object, uploads: Path) -> bool:
 
 @dataclass
 class SignInDelay:
-    """Sign-ins of one address wait their turn, and after five failures longer with each: 1, 2, 4 and up to 30 s."""
+    """After five failures of an address the answer to a wrong password waits 1, 2, 4 and up to 30 s.
+
+    A right password is let in at once, so that a stranger behind the same proxy keeps nobody out. What the answers do
+    not limit, the checks do: they take turns, at most twenty in a second of each address with failures.
+    """
 
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     clock: Callable[[], float] = time.monotonic
     failures: OrderedDict[str, tuple[int, float]] = field(default_factory=OrderedDict)
     turns: dict[str, asyncio.Lock] = field(default_factory=dict)
-    waiting: dict[str, int] = field(default_factory=dict)
+    waiting: dict[str, int] = field(default_factory=dict)  # for their turn or their answer
 
     def count(self, address: str) -> int:
         """Failures of `address`; a quarter of an hour without one forgets them."""
@@ -345,26 +349,39 @@ class SignInDelay:
         return count if self.clock() - last <= 900 else 0
 
     async def attempt(self, address: str, run: Callable[[], Awaitable[int]]) -> Refusal | None:
-        """Call `run`, which gives the status of the answer, when it is this address's turn; refuse a ninth to wait."""
-        if self.waiting.get(address, 0) >= 8:
+        """Call `run`, which gives the status of the answer, and return when the answer may be sent.
+
+        A wrong one is refused if as many wait as `_MOST_WAITING`; for more than twice as many there is no turn.
+        """
+        if (waiting := self.waiting.get(address, 0)) >= 2 * _MOST_WAITING:
             return Refusal(429, "Too many sign-ins at once. Wait a minute.")
-        self.waiting[address] = self.waiting.get(address, 0) + 1
+        self.waiting[address] = waiting + 1
         try:
             async with self.turns.setdefault(address, asyncio.Lock()):
-                if (count := self.count(address)) >= 5:
-                    await self.sleep(min(30.0, 2.0 ** (count - 5)))
-                failed = await run() != 200
+                if self.count(address) >= 5:
+                    await self.sleep(_CHECK_S)
+                if await run() == 200:
+                    self.failures.pop(address, None)
+                    return None
+                count = self.count(address)
                 self.failures.pop(address, None)
-                if failed:
-                    self.failures[address] = (count + 1, self.clock())
-                    if len(self.failures) > 10_000:
-                        self.failures.popitem(last=False)
+                self.failures[address] = (count + 1, self.clock())
+                if len(self.failures) > 10_000:
+                    self.failures.popitem(last=False)
+            if waiting >= _MOST_WAITING:
+                return Refusal(429, "Too many sign-ins at once. Wait a minute.")
+            if count >= 5:
+                await self.sleep(min(30.0, 2.0 ** min(count - 5, 5)))
         finally:
             self.waiting[address] -= 1
             if not self.waiting[address]:
                 del self.waiting[address]
                 self.turns.pop(address, None)
         return None
+
+
+_CHECK_S = 0.05
+_MOST_WAITING = 200
 
 
 class Sessions(StateHolder):
@@ -426,7 +443,7 @@ class GuardedApp(App):
         send = _with_headers(_with_early_script(send) if path == "/" else send, self.access)
         refused = refusal(self.access, scope["method"], path, headers) or self._locked(path, headers)
         if refused is None and path == "/login" and scope["method"] == "POST":
-            refused = await self._sign_in(scope, receive, send, headers)
+            refused = await self._sign_in(scope, receive, send)
             if refused is None:
                 return None
         elif refused is None and scope["method"] == "POST":
@@ -456,23 +473,25 @@ class GuardedApp(App):
         names = (f"access-token-{self.cookie_id}", f"access-token-unsecure-{self.cookie_id}")
         return any(name in cookies and cookies[name].value in self.tokens for name in names)
 
-    async def _sign_in(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> Refusal | None:
+    async def _sign_in(self, scope: Scope, receive: Receive, send: Send) -> Refusal | None:
         bounded = await _buffered(receive, _FORM_BYTES)
         if isinstance(bounded, Refusal):
             return bounded
 
+        answer: list[Message] = []
+
         async def run() -> int:
-            status = 500
+            async def keep(message: Message) -> None:
+                answer.append(message)
 
-            async def noting(message: Message) -> None:
-                nonlocal status
-                status = message.get("status", status)
-                await send(message)
+            await super(GuardedApp, self).__call__(_plain(scope), _replay(bounded, receive), keep)
+            return next((message["status"] for message in answer if "status" in message), 500)
 
-            await super(GuardedApp, self).__call__(_plain(scope), _replay(bounded, receive), noting)
-            return status
-
-        return await self.sign_in_delay.attempt(_client(scope, headers), run)
+        if refused := await self.sign_in_delay.attempt(_client(scope), run):
+            return refused
+        for message in answer:
+            await send(message)
+        return None
 
     async def _bounded(self, path: str, headers: Headers, receive: Receive) -> Receive | Refusal:
         """`receive` for the body of a POST: checked where it is an event, cut off where an upload is too large."""
@@ -502,16 +521,16 @@ def _plain(scope: Scope) -> Scope:
     return {**scope, "headers": [pair for pair in scope["headers"] if pair[0] != b"x-gradio-server"]}
 
 
-def _client(scope: Scope, headers: Headers) -> str:
-    """The address that sign-ins are counted for: of a proxy on this machine, the one that it says it speaks for."""
+def _client(scope: Scope) -> str:
+    """The address that sign-ins are counted for: that of the connection, whatever a header says.
+
+    Visitors behind one proxy share a count, which delays wrong passwords only.
+    """
     peer = (scope.get("client") or ("unknown", 0))[0]
     address = _address(peer)
-    if address and address.is_loopback and (forwarded := headers.get("x-forwarded-for")):
-        peer = forwarded.rpartition(",")[2].strip()
-        address = _address(peer)
     if isinstance(address, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((address, 64), strict=False))
-    return peer[:64]
+    return str(peer[:64])
 
 
 async def _buffered(receive: Receive, most: int) -> bytes | Refusal:

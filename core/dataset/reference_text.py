@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import soundfile
 
 from config.errors import UserError
 from core.dataset.cutting import FoundClip
 from core.jobs.reporter import pluralize
+from data import sound_files
 from data.ctc_alignment import AlignedLabels
 from data.importers import is_audio, sidecars
 from data.importers import text_files as text
@@ -91,8 +91,8 @@ class AlignedText:
 def check_reference(path: Path) -> None:
     """Raise `UserError` for what cannot be the text of a recording, before any work."""
     try:
-        has_sound = is_audio(path.name) or soundfile.info(str(path)).frames > 0  # a recording under another name
-    except (soundfile.SoundFileError, OSError):
+        has_sound = is_audio(path.name) or sound_files.file_duration(path) > 0  # a recording under another name
+    except (UserError, OSError):
         has_sound = False
     if has_sound:
         raise UserError(f"{path} is a recording; the text that is spoken in it is wanted.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -77,6 +78,17 @@ class Job:
         return parse_options(VERBS[self.verb].options, self.settings)
 
 
+def public_name(source: str) -> str:
+    """`source` as others may read it: an address without user, password and query, which may hold a signature."""
+    found = re.match(r"(?i)(https?)://([^/?#]*)([^?#]*)", source.strip())
+    return f"{found[1]}://{found[2].rpartition('@')[2]}{found[3]}" if found else source
+
+
+def public_settings(settings: Mapping[str, object]) -> dict[str, object]:
+    """`settings` without user, password and query of the addresses among them."""
+    return {name: public_name(value) if isinstance(value, str) else value for name, value in settings.items()}
+
+
 def create_job(workspace: Workspace, verb: str, options: Options, *, after: Sequence[str] = (),
                job_id: str | None = None) -> Job:
     """Create the directory of a new job, without starting it. Its options never change.
@@ -94,8 +106,10 @@ def create_job(workspace: Workspace, verb: str, options: Options, *, after: Sequ
         with atomic_directory(directory, "Free some disk space or choose another workspace.") as temporary:
             values = {"verb": verb, "device": job.device, "after": list(after), "created": job.created,
                       "options": job.settings}
-            (temporary / "config.yaml").write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True),
-                                                   encoding="utf-8")
+            path = temporary / "config.yaml"
+            # a resume needs an address as it was given, with its password
+            path.touch(mode=0o644 if public_settings(settings) == settings else 0o600)
+            path.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
     except UserError:
         check_id_free(workspace, directory.name)
         raise

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from config.errors import UserError
-from core.workspace import Workspace
+from core.workspace import Workspace, without_locks
 
 _POLL_S = 0.02
 
@@ -46,6 +46,9 @@ class FileLock:
                 if time.monotonic() >= deadline:
                     os.close(descriptor)
                     return None
+            except OSError as error:
+                os.close(descriptor)
+                raise without_locks(path.parent, error) from error
             time.sleep(_POLL_S)
 
     @classmethod
@@ -87,6 +90,8 @@ def is_held(path: Path) -> bool:
         return False
     except BlockingIOError:
         return True
+    except OSError as error:
+        raise without_locks(path.parent, error) from error
     finally:
         os.close(descriptor)
 

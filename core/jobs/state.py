@@ -52,7 +52,7 @@ from core.jobs.events import (
     WarningRaised,
     read_events,
 )
-from core.jobs.job import Job, load_job
+from core.jobs.job import Job, load_job, public_settings
 from core.jobs.verbs import VERBS
 from core.workspace import Workspace
 from data.durable_files import write_text
@@ -404,8 +404,9 @@ class EndedJob:
         lengths = {name: length for name in _LISTS.values() if name not in ("stages", "checkpoints")
                    and (length := len(getattr(state, name)))}
         without: dict[str, Any] = dict.fromkeys(lengths, ())
+        job = replace(state.job, settings=public_settings(state.job.settings))  # the cache outlives its job
         return cls(state.id, config_stamp, journal_stamp, lengths, state.steps[-1] if state.steps else None,
-                   replace(state, **without))
+                   replace(state, job=job, **without))
 
     def restore(self, folder: Path) -> JobState:
         """The state of the job in `folder`."""
@@ -516,12 +517,18 @@ class JobBoard:
             return {}
         found: dict[str, EndedJob] = {}
         valid_lines: dict[str, bytes] = {}
+        secret = False  # of a version that cached addresses with their passwords
         for line in filter(None, lines):
             with suppress(ValueError):  # pydantic's error is one
                 one = _ended_job_type().validate_python(foreign.loads(line))
                 if one.state.ended and one.state.verb in VERBS and 0 <= one.state.job.created < MAX_TIME:
+                    public = public_settings(one.state.job.settings)
+                    if public != one.state.job.settings:
+                        secret = True
+                        one = replace(one, state=replace(one.state, job=replace(one.state.job, settings=public)))
+                        line = json.dumps(_ended_job_type().dump_python(one, mode="json")).encode()
                     found[one.name], valid_lines[one.name] = one, line
-        if len(lines) > 2 * len(found) + 1000:
+        if secret or len(lines) > 2 * len(found) + 1000:
             with suppress(UserError, OSError):
                 write_text(self._file, b"\n".join([*valid_lines.values(), b""]).decode(), sync=False)
         return found
@@ -529,5 +536,10 @@ class JobBoard:
     def _append_to_cache(self, ended: Iterable[EndedJob]) -> None:
         lines = [json.dumps(_ended_job_type().dump_python(one, mode="json")) + "\n" for one in ended]
         if lines:
-            with suppress(OSError), open(self._file, "a", encoding="ascii") as file:
+            with suppress(OSError), open(self._file, "a", encoding="ascii", opener=_private) as file:
                 file.write("".join(lines))
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that only its owner may read."""
+    return os.open(path, flags, 0o600)

@@ -25,8 +25,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from config import confinement
 from config.errors import UserError
-from config.schema import TrainOptions
+from config.schema import Options, TrainOptions, path_options
 from core.jobs import control, locks, model_server_client
 from core.jobs.checkpoint_names import resume_point
 from core.jobs.events import (
@@ -50,6 +51,7 @@ from core.jobs.queue import DependencyFailed, PreemptibleReporter, move_behind_p
 from core.jobs.reporter import JournalReporter, Reporter, StopRequested
 from core.jobs.state import JobBoard, JobReader
 from core.jobs.verbs import VERBS
+from core.machine import count_oom_kills, total_memory
 from core.workspace import Workspace
 
 VerbFunction = Callable[[Any, Workspace, Reporter], Result]
@@ -196,9 +198,13 @@ def run_in_turn(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] 
             if job.device == "cpu":  # the job has not waited for the GPU, so torch must not see it
                 os.environ["CUDA_VISIBLE_DEVICES"] = ""
             if model_server_command:
+                confinement.include(job.workspace.path)
+                checked_options(job)
                 return client.run(job, model_server_command)
             verb_reporter = PreemptibleReporter(job, reporter) if preemptible else reporter
-            return _import_verb(job.verb, verbs)(job.options(), job.workspace, verb_reporter)
+            run_verb = _import_verb(job.verb, verbs)
+            with confinement.job(job.workspace.path):
+                return run_verb(checked_options(job), job.workspace, verb_reporter)
         except ModelServerDied as death:
             return _death_event(death.code)
         except StopRequested:
@@ -214,6 +220,14 @@ def run_in_turn(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] 
                 torch.cuda.empty_cache()  # for the job that runs next
             if device:
                 device.release()
+
+
+def checked_options(job: Job) -> Options:
+    """The job's options; `UserError` if sources are limited and one of its paths leads out of their folders."""
+    options = job.options()
+    for _name, path in path_options(options):
+        confinement.check(path)
+    return options
 
 
 def _import_verb(name: str, verbs: Mapping[str, VerbFunction] | None) -> VerbFunction:
@@ -273,6 +287,7 @@ def _should_retry(job: Job) -> bool:
 
 def run_attempt(job: Job, run_worker: Callable[[], int]) -> int:
     """Run the job in a child process, and write its last event if it died without one. Returns the exit code."""
+    oom_kills = count_oom_kills()
     child = os.fork()
     if child == 0:
         code = FAILED
@@ -289,13 +304,20 @@ def run_attempt(job: Job, run_worker: Callable[[], int]) -> int:
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if JobReader(job).state(worker_alive=True).alive:
-        death = _death_event(code)
+        death = _death_event(code, out_of_memory=count_oom_kills() > oom_kills)
         append_event(job.journal, replace(death, hint=f"{death.hint} {resume_point(job)}"))
     return code if code >= 0 else 128 - code
 
 
-def _death_event(code: int | None) -> Failed:
-    """The last event for a process that ended without one; `code` is its exit code, None if unknown."""
+def _death_event(code: int | None, *, out_of_memory: bool = False) -> Failed:
+    """The last event for a process that ended without one; `code` is its exit code, None if unknown.
+
+    `out_of_memory`: the system has killed a process of this control group meanwhile.
+    """
+    if code == -signal.SIGKILL and out_of_memory:
+        limit = total_memory()
+        size = f" of {limit / 2**30:.1f} GiB" if limit else ""
+        return Failed(f"The worker was killed because the memory{size} was full.", _MEMORY_HINT, exit_code=code)
     if code is None:
         return Failed("The model server ended during the work.", _SIGNAL_HINT[signal.SIGKILL])
     if code < 0:

@@ -115,6 +115,9 @@ class Certificate:
         return next(check for check in self.checks if check.name == name)
 
 
+_MOST_BYTES, _MOST_ROWS = 16 << 20, 2000  # an error rate for each language; a panel shows every row
+
+
 def write(path: Path, certificate: Certificate) -> None:
     """Write the certificate as JSON, in the place of an older one."""
     write_json(path, dataclasses.asdict(certificate))
@@ -125,4 +128,11 @@ def read(path: Path) -> Certificate:
     if not path.is_file():
         raise UserError(f"There is no certificate at {path}.",
                         "Compute it: python -m scripts.certify; on the page: the Certificate tab.")
-    return loading.read_record(path, Certificate, "It is damaged. Export the run again.")
+    if (size := path.stat().st_size) > _MOST_BYTES:
+        raise UserError(f"{path} has {size} bytes; a certificate has at most {_MOST_BYTES}.",
+                        "It was not written by Lisan. Compute it again.")
+    certificate = loading.read_record(path, Certificate, "It is damaged. Export the run again.")
+    if (count := max(len(certificate.checks), len(certificate.errors))) > _MOST_ROWS:
+        raise UserError(f"{path} has {count} checks or error rates; a certificate has at most {_MOST_ROWS}.",
+                        "It was not written by Lisan. Compute it again.")
+    return certificate

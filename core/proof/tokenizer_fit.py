@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from config import foreign
+from config import confinement, foreign
 from config.errors import UserError
 from core.library.diagnosis import TokenizerFit
 from core.library.records import FRONT_END
@@ -33,7 +33,7 @@ def find_tokenizer(given: str, checkpoint: Path, rows: int) -> Path | None:
     """
     if not given and not checkpoint.is_dir():
         return None  # a file beside a single checkpoint file is not known to belong to it
-    path = Path(given) if given else checkpoint
+    path = confinement.open_path(given) if given else checkpoint
     sizes = {}
     beside = sorted(file for folder in (path, path / FRONT_END) for pattern in ("*.json", "*.model")
                     for file in folder.glob(pattern))

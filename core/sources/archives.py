@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from config import foreign
+from config import confinement, foreign
 from config.errors import UserError
 from core.jobs.reporter import size_text
 from core.workspace import KINDS
@@ -84,11 +84,11 @@ def unpack_archive(path: Path, folder: Path, free: int, on_block: BlockCallback 
     unpacking = _Unpacking(path, folder, room, on_block, texts_only)
     hint = "Give a ZIP, or a TAR (.tar, .tar.gz, .tar.bz2, .tar.xz); download or pack it again."
     try:
-        with foreign.reading(path.name, hint, *_DAMAGED):
-            if zipfile.is_zipfile(path):
-                _zip(path, unpacking)
+        with foreign.reading(path.name, hint, *_DAMAGED), confinement.verified(path) as readable:
+            if zipfile.is_zipfile(readable):
+                _zip(Path(readable), unpacking)
             else:
-                _tar(path, unpacking)
+                _tar(Path(readable), unpacking)
     except foreign.DamagedFile as error:
         raise UserError(f"{path.name} is damaged or no archive that Lisan opens: {error.__cause__}.", hint) from error
     if unpacking.others:  # files that are of no use here, as one entry

@@ -16,9 +16,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
-from urllib.request import getproxies
 
 import data
+from config import confinement
 from config.errors import UserError
 from core.jobs.events import Progress
 from core.jobs.locks import locked
@@ -89,8 +89,9 @@ def open_source(source: str, language: str, workspace: Workspace, reporter: Repo
                 source = source.replace("/blob/", "/resolve/")
             path = download_url(source, downloads, reporter, retry)
         else:
-            path = demo_dataset(language) if source == "demo" else Path(source).expanduser()
-        opened = OpenSource(path, made, is_url or path.is_relative_to(workspace.uploads))
+            path = demo_dataset(language) if source == "demo" else confinement.open_path(source, in_place=True)
+        foreign = is_url or confinement.is_confined() or path.resolve().is_relative_to(workspace.path.resolve())
+        opened = OpenSource(path, made, foreign and source != "demo")
         archives = [path] if path.is_file() and is_archive(path) else packed_files(path)[1]
         if archives:
             opened = _unpacked(archives, path, folder / "unpacked", made, workspace, reporter)
@@ -181,7 +182,8 @@ def _unpacked(paths: list[Path], source: Path, folder: Path, made: Path, workspa
                 inside.mkdir()
                 skipped += unpack_archive(path, inside, workspace.free_bytes(), on_block)
             elif path.name.lower().endswith(TEXT_SUFFIXES) or is_audio(path.name):
-                link_or_copy(path, inside)
+                with confinement.verified(path) as readable:
+                    link_or_copy(Path(readable), inside)
     return OpenSource(folder, made, True, (f"{pluralize(len(paths), 'archive')} of {source.name} were unpacked.",),
                       tuple(skipped), source.name)
 
@@ -275,15 +277,13 @@ class WebAddress:
         import httpx2
 
         headers = {"Accept-Encoding": "identity", "User-Agent": "lisan", **headers}
-        hooks = {"request": [lambda request: allowed.check_address(request.url.host)]}  # also after a redirect
         try:
-            with (httpx2.Client(follow_redirects=True, max_redirects=10, timeout=timeout_s,
-                                event_hooks=hooks) as client,
-                  client.stream("GET", self.url, headers=headers) as response):
-                # the name may have led elsewhere than a moment ago; behind a proxy the address is the proxy's
-                peer = response.extensions["network_stream"].get_extra_info("server_addr")
-                if peer and not getproxies():
-                    allowed.check_ip(str(peer[0]), response.url.host)
+            client = httpx2.Client(follow_redirects=True, max_redirects=10, timeout=timeout_s)
+        except (ImportError, ValueError, httpx2.InvalidURL) as error:
+            raise allowed.proxy_fault(error) from None
+        allowed.guard(client)
+        try:
+            with client, client.stream("GET", self.url, headers=headers) as response:
                 if response.headers.get("Content-Encoding", "identity").lower() not in ("", "identity"):
                     raise UserError(f"{self.shown} is sent compressed, which was not asked for.",
                                     "Download it in a browser, and give the file.")

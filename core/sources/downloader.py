@@ -11,7 +11,6 @@ kill loses as much; twelve of the tests for kill, resume, stall and stop fail wi
 from __future__ import annotations
 
 import queue
-import re
 import threading
 import time
 from collections import deque
@@ -23,6 +22,7 @@ from typing import Protocol, TypeVar
 
 from config.errors import UserError
 from core.jobs.events import Progress, WarningRaised
+from core.jobs.job import public_name as public_name
 from core.jobs.reporter import Reporter, check_stop, size_text
 from core.sources.hub import ByteStream, Hub, Interrupted, RemoteFile, RepositoryFiles, unreachable
 from data.durable_files import FileHasher
@@ -33,12 +33,6 @@ _RATE_WINDOW_S = 15.0
 _REPORT_S, _REPORT_IDLE_S = 0.5, 3.0  # between two events of progress; while nothing comes
 _USEFUL_BYTES = 1 << 20  # a connection that brought so many was no failure
 _STOPPED = "Stopped. What was downloaded is kept: continue it, or start it again."
-
-
-def public_name(source: str) -> str:
-    """`source` as others may read it: an address without user, password and query, which may hold a signature."""
-    found = re.match(r"(?i)(https?)://([^/?#]*)([^?#]*)", source.strip())
-    return f"{found[1]}://{found[2].rpartition('@')[2]}{found[3]}" if found else source
 
 
 class ByteServer(Protocol):

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from config.errors import UserError
+from core.sources import allowed
 from data.durable_files import ExpectedFile
 
 if TYPE_CHECKING:
@@ -272,14 +273,23 @@ class Hub:
 
 
 def bound_answers() -> None:
-    """Let `huggingface_hub` read no answer to its end that has none; files are read block by block (`Hub.open`)."""
-    from huggingface_hub import get_session
+    """Let `huggingface_hub` read no answer to its end that has none, and ask only servers that may be asked.
+
+    Files are read block by block (`Hub.open`).
+    """
+    import httpx2
+    from huggingface_hub import constants, get_session
 
     def bound(response: Response) -> None:
         if response.request.headers.get("Accept-Encoding") != "identity":
             _read_bounded(response)
 
-    session = get_session()
+    try:
+        session = get_session()
+    except (ImportError, ValueError, httpx2.InvalidURL) as error:
+        raise allowed.proxy_fault(error) from None
+    configured = urlsplit(os.environ.get("HF_ENDPOINT", "").strip() or constants.ENDPOINT).hostname or ""
+    allowed.guard(session, configured)
     hooks = session.event_hooks
     if not any(getattr(hook, "__name__", "") == bound.__name__ for hook in hooks["response"]):
         session.event_hooks = {**hooks, "response": [*hooks["response"], bound]}

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from config import foreign
+from config import confinement, foreign
 from config.errors import UserError
 from core.jobs.reporter import Reporter, stage
 from core.library import model_info
@@ -41,7 +41,7 @@ def ensure_recogniser(name: str, revision: str, adapters: Sequence[str], workspa
                       hub: Hub | None = None, retry: RetryPolicy = RetryPolicy()) -> Path:  # noqa: B008  a frozen value
     """The folder of the recogniser; `adapters` are names for the language, of which the first that it has is taken."""
     if Path(name).is_absolute():
-        return local_recogniser(Path(name))
+        return local_recogniser(confinement.open_path(name))
     target = folder_of(workspace, name, revision)
     check(target)
     if _has_all(target, adapters):
@@ -73,7 +73,7 @@ def locate(workspace: Workspace, name: str) -> Path | None:
     """
     if name in ("", BUILT_IN):
         return None
-    return Path(name) if Path(name).is_absolute() else folder_of(workspace, name, _NEWEST)
+    return confinement.open_path(name) if Path(name).is_absolute() else folder_of(workspace, name, _NEWEST)
 
 
 def folder_of(workspace: Workspace, name: str, revision: str) -> Path:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from config import foreign
+from config import confinement, foreign
 from config.errors import UserError
 from config.languages import script_doubt
 from config.schema import AS_IS
@@ -101,7 +101,7 @@ def script_question(source: str, language: str) -> str:
     if _unread(source):
         return ""
     with _opened(source) as path:
-        entries = islice(import_source(path, language), _FIRST) if path else ()
+        entries = islice(import_source(path, language, foreign=_is_foreign(source)), _FIRST) if path else ()
         return script_doubt(language, (entry.text for entry in entries if not isinstance(entry, SkippedRow)))
 
 
@@ -113,7 +113,7 @@ def _describe(source: str, language: str) -> tuple[str, ...]:
     with _opened(source) as path:
         if path is None:
             return (f"{Path(source).name} is an archive: it is unpacked and recognised when the preparation starts.",)
-        found = import_source(path, language)
+        found = import_source(path, language, foreign=_is_foreign(source))
         looked_at = list(islice(found, _FIRST))
     first = [entry for entry in looked_at if not isinstance(entry, SourceNote)]
     left_out = [entry if isinstance(entry, SkippedRow) else SkippedRow(entry.where, "its text is empty")
@@ -129,6 +129,11 @@ def _describe(source: str, language: str) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def _is_foreign(source: str) -> bool:
+    """Whether the source may name no recording outside of its folder."""
+    return confinement.is_confined() or _UPLOADS in Path(source).parts
+
+
 def _unread(source: str) -> str:
     """A line on a source that is not read before it is prepared; empty for one that is."""
     if source.strip() in ("", "demo", AS_IS):
@@ -137,7 +142,11 @@ def _unread(source: str) -> str:
         return f"{source.removeprefix(PREFIX)} was cut from long recordings; it can be prepared once it has texts."
     if source.lower().startswith(("http://", "https://", "hub:")):
         return "It is downloaded and recognised when the preparation starts."
-    path = Path(source).expanduser()
+    with confinement.opened(source, in_place=True) as path:
+        return _unread_path(path)
+
+
+def _unread_path(path: Path) -> str:
     if path.is_file() and is_archive(path):
         return ""
     tables, archives = packed_files(path)
@@ -154,7 +163,12 @@ def _unread(source: str) -> str:
 @contextmanager
 def _opened(source: str) -> Iterator[Path | None]:
     """A folder or file to read entries from; of an archive its texts beside empty recordings, None for a large one."""
-    path = Path(source).expanduser()
+    with confinement.opened(source, in_place=True) as path, _opened_path(path) as readable:
+        yield readable
+
+
+@contextmanager
+def _opened_path(path: Path) -> Iterator[Path | None]:
     if not (path.is_file() and is_archive(path)):
         yield path
         return

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from config import confinement
 from config.errors import UserError
 from config.schema import EmotionOptions, SamplingOptions, SoundOptions, UnknownCharacters
 from core.jobs.events import Progress
@@ -358,18 +359,17 @@ def find_voice(model: TTSModel, name: str, emotion: EmotionOptions | None = None
         return voices[name]
     if not name and voices:
         return next(iter(voices.values()))
-    path = Path(name).expanduser()
-    if not name or not path.is_file():
+    if not name or not Path(name).expanduser().is_file():
         raise UserError(
             f"{name!r} is neither a voice of the model nor a recording." if name else
             "The model comes without a voice, and no recording was chosen.",
             f"Its voices: {', '.join(voices) or 'none'}. A reference recording is given by its path.",
         )
-    reference = reference_voices.read_recording(path)
+    reference = reference_voices.read_recording(confinement.open_path(name))
     waveform = torch.from_numpy(reference.waveform)
     wanted = emotion or EmotionOptions()
     made = Emotion(strength=wanted.emotion_strength, weights=wanted.weights, balanced=wanted.emotion_balanced)
     if wanted.emotion_clip:
-        clip = reference_voices.read_recording(Path(wanted.emotion_clip))
+        clip = reference_voices.read_recording(confinement.open_path(wanted.emotion_clip))
         made = replace(made, clip=torch.from_numpy(clip.waveform), sample_rate=clip.sample_rate)
     return model.family.voice_from_recording(model.base_folder, model.device, waveform, reference.sample_rate, made)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from config import schema
+from config import confinement, schema
 from config.errors import UserError, join_names
 from config.schema import (
     AS_IS,
@@ -62,6 +62,8 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
     Raises `UserError` for what is not there and not being made, and for what these options are known not to achieve.
     """
     options = with_whole_ids(workspace, verb, options)
+    for _name, path in schema.path_options(options):
+        confinement.check(path)
     spoken: tuple[tuple[str, ...], tuple[str, ...]] = (), ()  # languages of the base, and of earlier trainings
     match options:
         case ReviseOptions():

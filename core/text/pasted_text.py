@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from config import confinement
 from config.errors import UserError
 from core.workspace import Workspace
 from data.durable_files import write_bytes
@@ -38,11 +39,12 @@ def read_lines(path: str) -> list[str]:
     """Lines of a text file that are not blank; none for no file. `UserError` when it is too large or not UTF-8."""
     if not path:
         return []
+    opened = confinement.open_path(path)
     try:
-        size = Path(path).stat().st_size
+        size = opened.stat().st_size
     except OSError as error:
         raise UserError(f"{path} could not be read: {error.strerror}.", "Check path and permissions.") from error
     if size > _MAX_BYTES:
         raise UserError(f"{path} has {size / 1e6:.0f} MB; {_MAX_BYTES / 1e6:.0f} MB are enough for a map.",
                         "Give a part of it.")
-    return [line.strip() for line in read_text(Path(path)).splitlines() if line.strip()]
+    return [line.strip() for line in read_text(opened).splitlines() if line.strip()]

@@ -26,7 +26,7 @@ import sentencepiece
 from pydantic import TypeAdapter
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from config import foreign
+from config import confinement, foreign
 from config.errors import UserError
 from data.durable_files import write_text
 from data.front_end import FrontEnd
@@ -162,7 +162,7 @@ class ImportedTokenizer:
 
 def import_pieces(base: FrontEnd, path: str) -> Pieces:
     """The pieces to append to `base`; `UserError` for a file that cannot be read, is too large or only seems to fit."""
-    imported = read_tokenizer(Path(path), base.word_start)
+    imported = read_tokenizer(confinement.open_path(path), base.word_start)
     known = base.base_vocabulary
     moved = [piece for piece in known if piece in imported.ids and known[piece] != imported.ids[piece]]
     missing = [piece for piece in known if piece not in imported.ids]

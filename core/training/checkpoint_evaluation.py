@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from config import confinement
 from config.errors import UserError
 from config.languages import language_name
 from config.schema import TrainOptions
@@ -415,8 +416,8 @@ def load_custom_sentences(options: TrainOptions, tts: TTSModel, languages: Seque
     if not options.evaluation_texts:
         return {}
     copy = run_dir / _CUSTOM_SENTENCES
-    listed = [one for one in evaluation.read_sentences(copy if copy.is_file() else Path(options.evaluation_texts))
-              if one.language in languages]
+    texts = copy if copy.is_file() else confinement.open_path(options.evaluation_texts)
+    listed = [one for one in evaluation.read_sentences(texts) if one.language in languages]
     if missing := [language for language in languages if language not in {one.language for one in listed}]:
         raise UserError(f"{options.evaluation_texts} has no sentence in {language_name(missing[0])}.",
                         f"Write lines such as `{missing[0]}`, a tab, and a sentence.")

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from config import foreign
+from config import confinement, foreign
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.dataset import languages
@@ -215,7 +215,7 @@ def sentences(options: TrainOptions, tts: TTSModel) -> list[tuple[str, str]]:
     if not options.replay_texts.strip():
         pairs = list(probe_sentences(tts.base_folder)[1])
     else:
-        path = Path(options.replay_texts).expanduser()
+        path = confinement.open_path(options.replay_texts)
         pairs = []
         for number, line in enumerate(foreign.read_text(path).splitlines(), 1):
             language, tab, text = line.partition("\t")

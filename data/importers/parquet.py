@@ -9,10 +9,11 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from config import confinement
 from config.errors import UserError
 from data.disk_collections import DiskDict
 from data.importers.rows import COLUMNS, column_names, safe_id, unused_id
@@ -60,7 +61,8 @@ def _batches(table: Path | io.RawIOBase, name: str) -> Iterator[tuple[dict[str, 
     import pyarrow
     import pyarrow.ipc
 
-    with pyarrow.memory_map(str(table)) as source:
+    assert isinstance(table, Path), "only Parquet is read from the hub by ranges"
+    with confinement.verified(table) as readable, pyarrow.memory_map(readable) as source:
         try:
             try:  # what the datasets library writes
                 reader = pyarrow.ipc.open_stream(source)
@@ -85,8 +87,9 @@ def _opened(table: Path | io.RawIOBase, name: str) -> Iterator[ParquetFile]:
     import pyarrow.parquet
 
     try:
-        with pyarrow.parquet.ParquetFile(table, buffer_size=_BUFFER, pre_buffer=False) as file:
-            yield file
+        with ExitStack() as stack:
+            source = stack.enter_context(confinement.verified(table)) if isinstance(table, Path) else table
+            yield stack.enter_context(pyarrow.parquet.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False))
     except pyarrow.ArrowException as error:
         raise UserError(f"{name} could not be read as a Parquet table: {str(error)[:200]}.",
                         "It may be cut off: fetch it again.") from error

@@ -54,6 +54,9 @@ _LONGEST_WHOLE = 1 << 26  # characters of a file that is one object, which is re
 CLIP_COLUMNS = ("file", "text", "language", "duration_s", "cer", "transcript")
 """The first columns of the table of synthesized clips; its cells are those of `safe_cell`."""
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # the last are full-width
+_INNER_FORMULA = re.compile(r"""(?<![\s";])([\s";]+)('*[=+\-@\uff1d\uff0b\uff0d\uff20])""")
+_BREAK = re.compile(r"[;\t\r\n]")
+"""Where a spreadsheet whose separator is not a comma begins another cell within one of ours."""
 _SEPARATOR = re.compile(r"[ \t\r\n,]*")
 _ALIKE = 60.0  # of 100, by rapidfuzz's ratio; two different sentences of one language have up to 50
 _LONGEST_NAME = 40  # characters of a speaker
@@ -89,14 +92,19 @@ def header_of(head: str) -> tuple[str, list[str]] | None:
 def safe_cell(value: str) -> str:
     """`value` for a table that is opened in a spreadsheet: what would be run as a formula gets an apostrophe before it.
 
+    Also behind a semicolon or tab, where another spreadsheet begins a cell.
+
     https://owasp.org/www-community/attacks/CSV_Injection. `given_cell` takes it away again.
     """
+    value = _INNER_FORMULA.sub(lambda match: f"{match[1]}'{match[2]}" if _BREAK.search(match[1]) else match[0], value)
     return f"'{value}" if _FORMULA.match(value) else value
 
 
 def given_cell(value: str) -> str:
     """The value from which `safe_cell` made this one."""
-    return value[1:] if value.startswith("'") and _FORMULA.match(value) else value
+    value = value[1:] if value.startswith("'") and _FORMULA.match(value) else value
+    return _INNER_FORMULA.sub(lambda match: f"{match[1]}{match[2].removeprefix(chr(39))}" if _BREAK.search(match[1])
+                              else match[0], value)
 
 
 def read_table(path: Path) -> Iterator[ParsedItem]:

@@ -14,6 +14,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, cast
 
+from config import confinement
 from config.errors import UserError
 from config.foreign import encoding_of
 
@@ -70,7 +71,8 @@ def read(path: Path, longest: int = LONGEST_LINE) -> str:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    return cast("IO[bytes]", gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb"))
+    with confinement.verified(path) as readable:
+        return cast("IO[bytes]", gzip.open(readable) if path.suffix.lower() == ".gz" else open(readable, "rb"))
 
 
 @contextmanager

@@ -31,16 +31,18 @@ FUGASHI, UNIDIC = "fugashi==1.5.2", "unidic-lite==1.0.8"
 _HAN = "\u4e00-\u9fff"
 _CONTRACTION = re.compile("(what|where|who|which|how|t?here|it|s?he|that|this)'s", re.IGNORECASE)
 _EMAIL = re.compile(r"[a-zA-Z0-9]+@[a-zA-Z0-9]+\.[a-zA-Z]+\n?")
-_HYPHENATED = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z0-9]+)+")
-_NAME = re.compile(f"[{_HAN}]+(?:[-·—][{_HAN}]+){{1,2}}")
+# Both begin where their first run does: within a run that nothing follows, each character would look to its end.
+_HYPHENATED = re.compile(r"(?<![A-Za-z0-9])[0-9]*[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z0-9]+)+")
+_NAME = re.compile(f"(?<![{_HAN}])[{_HAN}]+(?:[-·—][{_HAN}]+){{1,2}}")
 _INITIALS = "zh|ch|sh|b|p|m|f|d|t|n|l|g|k|h|j|q|x|z|c|s|r|y|w"
 _FINALS = ("a|o|e|i|u|ü|v|ai|ei|ua|ui|uo|ao|ou|ia|iu|ie|ue|üe|ve|uan|üan|van|uang|üang|vang|uai|an|en|in|un|vn|"
            "ang|eng|ing|ong|ian|iao|iang|iong")
 _PINYIN = re.compile(f"(?<![a-z])(?:(?:{_INITIALS})?(?:{_FINALS})|ng|er)[1-5]", re.IGNORECASE)
 _ROUNDED = re.compile(r"([jqx])[uü]((?:n|e|an)*\d)", re.IGNORECASE)  # ju is spoken jü, which the model knows as jv
 _ESCAPED = re.compile(r"""\\(["\\])""")  # wetext 0.1.8 leaves its own escapes
-_HYPHEN = re.compile(r"\s*<H>\s*")
-_READING = re.compile(r"<([^|>\n]+)\|([^>\n]+)>")
+_PLACEHOLDER = re.compile("PRONPLACEHOLDER[a-z]+PRONPLACEHOLDER")
+_SHIELDED = re.compile("<(?:pinyin|n)_.>", re.DOTALL)
+_MOST_NAMES = 1000  # that are replaced one after another
 _KANA = re.compile("[\u3040-\u309f]+|[\u30a0-\u30ff]+")
 _SPACES = re.compile("( +)")
 _TOKEN = re.compile(r"<\|[^|]+\|>")
@@ -80,17 +82,16 @@ def normalise_for_2_5(text: str, language: str, verbalize: Verbalize | None = No
     if verbalized:
         readings: dict[str, str] = {}
 
-        def shield(found: re.Match[str]) -> str:
+        def shield(word: str, reading: str) -> str:
             placeholder = f"PRONPLACEHOLDER{_letters(len(readings))}PRONPLACEHOLDER"
-            readings[placeholder] = found.group()
+            readings[placeholder] = f"<{word}|{reading}>"
             return placeholder
 
-        text = marked(_READING.sub(shield, text), verbalize, None if language == "zh" else False)
-        for placeholder, reading in readings.items():
-            text = text.replace(placeholder, reading)
+        text = marked(_replace_readings(text, shield), verbalize, None if language == "zh" else False)
+        text = _PLACEHOLDER.sub(lambda found: readings.get(found.group(), found.group()), text)
     text = _with_marks(text)
     text = text.lower() if verbalized or language == "ja" else text.upper() if language == "es" else text
-    text = _READING.sub(_reading_token, text)
+    text = _replace_readings(text, _reading_token)
     if language == "ja" and verbalize is None:
         text = "".join(" ".join(_japanese_words(part)) if part.strip() else part for part in _SPACES.split(text))
     return _TOKEN.sub(lambda found: found.group().upper(), text)
@@ -107,8 +108,33 @@ def _letters(number: int) -> str:
     return _letters(number // 26 - 1) + last if number >= 26 else last
 
 
-def _reading_token(found: re.Match[str]) -> str:
-    word, reading = found[1], found[2].upper()
+def _replace_readings(text: str, replace: Callable[[str, str], str]) -> str:
+    """`text` with `replace(word, reading)` for each `<word|reading>` within a line.
+
+    As the pattern `<([^|>\\n]+)\\|([^>\\n]+)>`, which looks from each `<` up to the end of the line.
+    """
+    pieces, copied, after = list[str](), 0, 0
+    for match in _READING_END.finditer(text):
+        end = match.start()
+        begin = text.find("<", max(after, text.rfind("\n", after, end) + 1), end)
+        after = end + 1
+        while begin >= 0:
+            bar = text.find("|", begin + 1, end)
+            if bar in (-1, end - 1):
+                break
+            if bar > begin + 1:
+                pieces += (text[copied:begin], replace(text[begin + 1:bar], text[bar + 1:end]))
+                copied = after
+                break
+            begin = text.find("<", begin + 1, end)
+    return "".join((*pieces, text[copied:]))
+
+
+_READING_END = re.compile(">")
+
+
+def _reading_token(word: str, reading: str) -> str:
+    reading = reading.upper()
     if _KANA.fullmatch(reading):
         return f" {reading} "
     mark = f"<|SPECIAL_TOKEN_{2 if re.search(f'[{_HAN}]', word) else 1}|>"
@@ -126,21 +152,19 @@ def marked(text: str, verbalize: Verbalize | None = None, chinese: bool | None =
     text = _CONTRACTION.sub(r"\1 is", text)
     if chinese:
         text = text.rstrip()
-    terms = _longest_first(_HYPHENATED, text)
-    for term in terms:
-        text = text.replace(term, term.replace("-", "<H>"))
-    shielded: list[tuple[str, str]] = []  # placeholder, text
+    text, terms = _HYPHENATED.subn(lambda found: found.group().replace("-", "<H>"), text)
+    shielded: dict[str, str] = {}  # by placeholder
     if chinese:
         for kind, pattern in (("pinyin", _PINYIN), ("n", _NAME)):
-            for number, found in enumerate(_longest_first(pattern, text)):
+            for number, found in enumerate(_longest_first(pattern, text)[:_MOST_NAMES]):
                 placeholder = f"<{kind}_{chr(ord('a') + number)}>"
                 text = text.replace(found, placeholder)
-                shielded.append((placeholder, _correct_pinyin(found) if kind == "pinyin" else found))
+                shielded[placeholder] = _correct_pinyin(found) if kind == "pinyin" else found
     text = verbalize(text, chinese)
-    for placeholder, found in reversed(shielded):
-        text = text.replace(placeholder, found)
+    text = _SHIELDED.sub(lambda found: shielded.get(found.group(), found.group()), text)
     if terms:
-        text = _HYPHEN.sub("-", text)
+        first, *rest = text.split("<H>")
+        text = "-".join((first.rstrip(), *(part.strip() for part in rest[:-1]), rest[-1].lstrip())) if rest else first
     marks = _CHINESE_MARKS if chinese else _MARKS
     return _marks_pattern(chinese).sub(lambda found: marks[found.group()], text)
 

@@ -55,6 +55,7 @@ _GEEZ = {chr(0x1369 + index): value for index, value in enumerate((*range(1, 10)
 _GEEZ_RUN = re.compile(f"[{min(_GEEZ)}-{max(_GEEZ)}]+")
 # Tens, then units; ፻ and ፼ after them. ፩፪፫ is three digits, not a numeral.
 _NUMERAL = re.compile("(?:[፲-፺]?[፩-፱]?(?:፻[፲-፺]?[፩-፱]?)?፼)*[፲-፺]?[፩-፱]?(?:፻[፲-፺]?[፩-፱]?)?")
+_LONGEST_NUMERAL = 64  # characters; with each ፼ the number has four digits more
 _OTHER = re.compile(r"(?![0-9])\d")
 _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e\u2189]")
 
@@ -397,8 +398,8 @@ def geez_value(numeral: str) -> int:
 
 
 def is_geez_numeral(digits: str) -> bool:
-    """Whether Ge'ez digits form one numeral."""
-    return _NUMERAL.fullmatch(digits) is not None
+    """Whether Ge'ez digits form one numeral; what is longer than any is a row of digits."""
+    return len(digits) <= _LONGEST_NUMERAL and _NUMERAL.fullmatch(digits) is not None
 
 
 def to_ascii_digits(text: SpanMap) -> SpanMap:

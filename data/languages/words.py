@@ -20,7 +20,7 @@ JOINERS = "\u200c\u200d"  # part of the spelling in Persian and Indic scripts, n
 _VIRAMAS = "\u094d\u09cd\u0a4d\u0acd\u0b4d\u0bcd\u0c4d\u0ccd\u0d4d\u0dca"
 _DOUBLED_JOINER = re.compile(f"([{JOINERS}])[{JOINERS}]+")
 _LOOSE_JOINER = re.compile(rf"(?<![^\s.,?!'-])[{JOINERS}]|(?<![{_VIRAMAS}])[{JOINERS}](?![^\s.,?!'-])")
-QUOTED = re.compile(r"(?<!\w)'(.+?)'(?!\w)")
+_OPENING, _CLOSING = re.compile(r"(?<!\w)'"), re.compile(r"'(?!\w)")
 LONE_APOSTROPHE = re.compile(r"(?<!\w)'+(?!\w)")
 _FOLD = {ord(character): "'" for character in APOSTROPHES}
 _SPACES = re.compile(r" {2,}")
@@ -78,9 +78,33 @@ def words(text: str, kind: ScriptKind) -> str:
 
     The Ethiopic word space U+1361 and the stops up to U+1368 are punctuation in Unicode.
     """
-    text = QUOTED.sub(r"\1", lower_composed(text, kind))
+    text = without_quotes(lower_composed(text, kind))
     text = _tidy_joiners("".join(_replacement(character, kind) for character in text))
     return _SPACES.sub(" ", LONE_APOSTROPHE.sub(" ", text)).strip()
+
+
+def without_quotes(text: str) -> str:
+    """`text` without the apostrophes around a quotation within a line.
+
+    As the pattern `(?<!\\w)'(.+?)'(?!\\w)`, which looks for the end of each quotation up to the end of the line.
+    """
+    closings = [match.start() for match in _CLOSING.finditer(text)]
+    pieces, done, number, line_end = list[str](), 0, 0, -1
+    for match in _OPENING.finditer(text):
+        begin = match.start()
+        if begin < done:
+            continue
+        while number < len(closings) and closings[number] < begin + 2:
+            number += 1
+        if number == len(closings):
+            break
+        if line_end < begin:
+            line_end = text.find("\n", begin)
+            line_end = len(text) if line_end < 0 else line_end
+        if (end := closings[number]) < line_end:
+            pieces += (text[done:begin], text[begin + 1:end])
+            done = end + 1
+    return "".join((*pieces, text[done:]))
 
 
 def lower_composed(text: str, kind: ScriptKind) -> str:
@@ -133,7 +157,7 @@ def punctuated(text: str, kind: ScriptKind) -> str:
     text = _NUMBER.sub(r"\1", text.translate(_MARKS))
     text = lower_composed(unicodedata.normalize("NFKC", text), kind)
     text = " ".join(_tidy_joiners("".join(_mark_replacement(character, kind) for character in text)).split())
-    text = " ".join(LONE_APOSTROPHE.sub(" ", QUOTED.sub(r"\1", text)).split())
+    text = " ".join(LONE_APOSTROPHE.sub(" ", without_quotes(text)).split())
     text = _EDGE_DASH.sub(" ", _LOOSE_DASH.sub(", ", text))
     text = _RUN.sub(_one_mark, " ".join(text.split())).strip()
     if not any(is_spoken(character, kind) for character in text):

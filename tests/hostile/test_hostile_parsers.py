@@ -30,7 +30,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from config import foreign
+from config import confinement, foreign
 from config.errors import UserError
 from config.schema import PushOptions
 from config.text_rules import parse_rules
@@ -249,13 +249,13 @@ PRIVATE = ["127.0.0.1", "localhost", "10.0.0.1", "192.168.1.1", "172.16.0.1", ":
 def test_addresses_of_the_machine_are_not_read_where_sources_are_limited(
     host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv(allowed.VARIABLE, raising=False)
+    monkeypatch.delenv(confinement.VARIABLE, raising=False)
     if host in METADATA:
         with pytest.raises(UserError, match="is not read"):
             allowed.check_address(host)
     else:
         allowed.check_address(host)
-    monkeypatch.setenv(allowed.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(confinement.VARIABLE, str(tmp_path))
     with pytest.raises(UserError, match="is not read"):
         allowed.check_address(host)
     allowed.check_address("8.8.8.8")
@@ -271,6 +271,7 @@ def test_only_chosen_folders_are_read_where_sources_are_limited(
     value: object, fine: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     workspace = Workspace.open(tmp_path / "workspace")
+    monkeypatch.setattr(confinement, "_WORKSPACES", [str(workspace.path.resolve())])
     chosen, secret = tmp_path / "chosen", tmp_path / "secret"
     chosen.mkdir()
     (chosen / "a.txt").write_text("x")
@@ -278,14 +279,14 @@ def test_only_chosen_folders_are_read_where_sources_are_limited(
     (chosen / "link").symlink_to(secret)
     monkeypatch.chdir(chosen)
     given = value.format(chosen=chosen, workspace=workspace.path, secret=secret) if isinstance(value, str) else value
-    monkeypatch.delenv(allowed.VARIABLE, raising=False)
-    allowed.check_value(given, workspace)
-    monkeypatch.setenv(allowed.VARIABLE, str(chosen))
+    monkeypatch.delenv(confinement.VARIABLE, raising=False)
+    allowed.check_value(given)
+    monkeypatch.setenv(confinement.VARIABLE, str(chosen))
     if fine:
-        allowed.check_value(given, workspace)
+        allowed.check_value(given)
     else:
         with pytest.raises(UserError, match="may be read"):
-            allowed.check_value(given, workspace)
+            allowed.check_value(given)
 
 
 RULES = {
@@ -544,7 +545,7 @@ def test_a_download_that_never_ends_is_refused_at_its_bound_and_leaves_nothing(
     case: str, endless: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dataset_source, "_UNSIZED_BYTES", BOUND)
-    monkeypatch.delenv(allowed.VARIABLE, raising=False)
+    monkeypatch.delenv(confinement.VARIABLE, raising=False)
     endless.case = ENDLESS[case]
     with pytest.raises(UserError, match=ENDLESS[case][3]) as refused:
         dataset_source.download_url(f"http://127.0.0.1:{endless.server_port}/a.zip", tmp_path, Recorder(tmp_path),

@@ -1,0 +1,220 @@
+"""Confines what is opened for a person at the page to chosen folders (`--sources`), by descriptor.
+
+A path is opened first, and the kernel then says where the open file lies (`/proc/self/fd`). Whatever was typed (`..`,
+spaces, links, `/proc/self/root`), and whatever is exchanged afterwards, the file that was checked is the one that is
+read. Without `LISAN_SOURCES` nothing is confined, as at the command line.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from config.errors import UserError
+
+VARIABLE = "LISAN_SOURCES"  # folders, of the app and of the workers that it starts
+LONGEST_PATH = 4096  # bytes, as in Linux
+HINT = "Give a file of another machine, or one in the folders that the app was started with (--sources)."
+_DESCRIPTORS = Path("/proc/self/fd")
+_WORKSPACES: list[str] = []
+"""The real path of the workspace of this process, which may be read too."""
+_PINS = ExitStack()
+_GIVEN: dict[str, str] = {}
+"""By the path of a pinned file the path that a person gave."""
+
+
+def limit(workspace: Path, folders: Sequence[str]) -> None:
+    """Confine this process, and those that it starts, to `workspace` and `folders`; `UserError` for a missing one."""
+    if not folders:
+        os.environ.pop(VARIABLE, None)
+        return
+    for folder in folders:
+        if not Path(folder).expanduser().is_dir():
+            raise UserError(f"--sources {folder!r} is not a folder.", "Give a folder that exists.")
+    if not _DESCRIPTORS.is_dir():
+        raise UserError("--sources needs /proc/self/fd, which this system does not have.", "Start the app on Linux.")
+    os.environ[VARIABLE] = os.pathsep.join(os.path.realpath(Path(folder).expanduser()) for folder in folders)
+    include(workspace)
+
+
+def include(workspace: Path) -> None:
+    """Let this process read `workspace` too, if it is confined."""
+    _WORKSPACES[:] = [os.path.realpath(workspace)]
+
+
+def is_confined() -> bool:
+    return bool(os.environ.get(VARIABLE))
+
+
+def _folders() -> list[str]:
+    given = [folder for folder in os.environ.get(VARIABLE, "").split(os.pathsep) if folder]
+    return [*given, *_WORKSPACES] if given else []
+
+
+def _is_inside(real: str, folders: Sequence[str]) -> bool:
+    return any(real == folder or real.startswith(f"{folder.rstrip('/')}/") for folder in folders)
+
+
+def _linked() -> list[str]:
+    """The places of artefacts whose own folder in the workspace is a link, such as a model on another disk."""
+    return [os.path.realpath(path) for workspace in _WORKSPACES for pattern in ("*", "*/*")
+            for path in Path(workspace).glob(pattern) if path.is_symlink()]
+
+
+def _may_be_read(real: str) -> bool:
+    return _is_inside(real, _folders()) or _is_inside(real, _linked())
+
+
+def _refusal(path: str | Path) -> UserError:
+    return UserError(f"{str(path)[:200]!r} is not in the folders that may be read.", HINT)
+
+
+def check(path: str | Path, *, links: bool = True) -> None:
+    """Raise `UserError` if this process is confined and `path`, or a link in that folder, leads out of its folders.
+
+    `links`: whether the links in a folder are looked at, which takes a while in a large one.
+
+    A path that does not exist is refused by where it would be, so the answer does not tell what exists elsewhere.
+    """
+    if not is_confined():
+        return
+    descriptor = _open(path)
+    if descriptor is None:
+        if not _may_be_read(_real_path(path)):
+            raise _refusal(path)
+        return
+    try:
+        _check_descriptor(descriptor, path, links=links)
+    finally:
+        os.close(descriptor)
+
+
+def _real_path(path: str | Path) -> str:
+    try:
+        return os.path.realpath(Path(path).expanduser())
+    except (OSError, RuntimeError, ValueError):
+        raise _refusal(path) from None
+
+
+def _open(path: str | Path) -> int | None:
+    """A descriptor that stands for `path` and reads nothing; None if nothing is there."""
+    if len(str(path).encode("utf-8", "replace")) > LONGEST_PATH:
+        raise _refusal(path)
+    try:
+        return os.open(Path(path).expanduser(), os.O_PATH | os.O_CLOEXEC)
+    except PermissionError:
+        raise _refusal(path) from None
+    except (OSError, RuntimeError, ValueError):
+        return None
+
+
+def _check_descriptor(descriptor: int, path: str | Path, *, links: bool = True) -> str:
+    """The real path of what is open, which must be a file or folder inside, without links that lead out."""
+    real = os.readlink(_DESCRIPTORS / str(descriptor))
+    kind = os.fstat(descriptor).st_mode
+    if not _may_be_read(real) or not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+        raise _refusal(path)
+    if stat.S_ISDIR(kind) and links:
+        _check_links(real)
+    return real
+
+
+def _check_links(folder: str) -> None:
+    waiting = [folder]
+    while waiting:
+        try:
+            entries = list(os.scandir(waiting.pop()))
+        except OSError:  # what this account may not list, a job cannot read either
+            continue
+        for entry in entries:
+            if entry.is_symlink():
+                if not _may_be_read(os.path.realpath(entry.path)):
+                    raise UserError(f"{entry.path} is a link that leads out of the folders that may be read.",
+                                    "Put the file itself there, or remove the link.")
+            elif entry.is_dir(follow_symlinks=False):
+                waiting.append(entry.path)
+
+
+@contextmanager
+def opened(path: str | Path, *, in_place: bool = False) -> Iterator[Path]:
+    """`path` to read from; if this process is confined, the file or folder that was checked, whatever takes its name.
+
+    Of a file this is a link with its name to its descriptor. Of a folder, and `in_place` of a file that is read
+    together with those beside it, it is the real path; whatever is read there is `verified`.
+    """
+    if not is_confined():
+        yield Path(path).expanduser()
+        return
+    descriptor = _open(path)
+    if descriptor is None:
+        check(path)
+        yield Path(path).expanduser()  # the caller says that there is none
+        return
+    try:
+        real = _check_descriptor(descriptor, path)
+        if in_place or stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            yield Path(real)
+            return
+        with tempfile.TemporaryDirectory(prefix="lisan-source-") as folder:
+            link = Path(folder) / os.path.basename(real)
+            link.symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")
+            _GIVEN[str(link)] = str(path)
+            try:
+                yield link
+            except UserError as error:
+                raise _with_given_paths(error) from error
+            finally:
+                del _GIVEN[str(link)]
+    finally:
+        os.close(descriptor)
+
+
+def open_path(path: str | Path, *, in_place: bool = False) -> Path:
+    """As `opened`, until the block of `job` ends."""
+    if not is_confined():
+        return Path(path).expanduser()
+    return _PINS.enter_context(opened(path, in_place=in_place))
+
+
+@contextmanager
+def job(workspace: Path) -> Iterator[None]:
+    """The block in which a job of `workspace` runs: what it opened by `open_path` is closed at its end."""
+    include(workspace)
+    try:
+        yield
+    except UserError as error:
+        raise _with_given_paths(error) from error
+    finally:
+        _PINS.close()
+
+
+def _with_given_paths(error: UserError) -> UserError:
+    """The error with paths that a person gave in the place of those of pinned files."""
+    message, hint = error.message, error.hint
+    for pinned, path in _GIVEN.items():
+        message, hint = message.replace(pinned, path), hint.replace(pinned, path)
+    if (message, hint) != (error.message, error.hint):
+        error.message, error.hint, error.args = message, hint, (message, *error.args[1:])
+    return error
+
+
+@contextmanager
+def verified(path: str | Path) -> Iterator[str]:
+    """`path` to read a file of a source from, opened and checked by descriptor if this process is confined.
+
+    What lies elsewhere by its name, such as the app's own data, is not checked.
+    """
+    if not is_confined() or not _is_inside(os.path.abspath(path), _folders()):
+        yield str(path)
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not _may_be_read(os.readlink(_DESCRIPTORS / str(descriptor))):
+            raise _refusal(path)
+        yield f"/proc/{os.getpid()}/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
