@@ -345,8 +345,18 @@ class PrepareOptions(Options):
     variant_speed: float = Field(0.1, ge=0.0, le=0.1, title="Variant speed", description="Largest relative change of speed at the same pitch; 0 keeps the speed.")
     variant_pitch: float = Field(0.5, ge=0.0, le=0.5, title="Variant pitch (semitones)", description="Largest change of pitch at the same speed; 0 keeps the pitch.")
     variant_noise: float = Field(30.0, ge=0.0, le=60.0, title="Variant SNR (dB)", description="Lowest signal-to-noise ratio of added noise; 0 adds none.")
+    recogniser: bool = Field(True, title="Train recogniser", description="Also train a recogniser (ASR) on a dataset of 10 minutes or more in a new language, which measures the speech of its models: at most 3 minutes on two cores per hour of speech. Not for `demo`.")
     seed: int = Field(0, ge=0, le=_LARGEST, title="Seed", description="Seed of the split and the variants.")
     device: Device = Field("auto", title="Device", description="Device for feature extraction; `auto` uses CUDA when available.")
+
+
+class RecogniserOptions(Options):
+    """Train a recogniser (ASR) on a dataset: it measures speech in its language where no other recogniser can."""
+
+    dataset: Name = Field("amharic-demo", title="Dataset", description="The dataset; its held-out clips test the recogniser and are not trained on.", json_schema_extra={"shown_default": "the one made last"})
+    again: bool = Field(False, title="Train again", description="Replace the recogniser that the dataset has.")
+    seed: int = Field(0, ge=0, le=_LARGEST, title="Seed", description="Seed of the initial weights and the order of clips.")
+    device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
 
 
 class ReviseOptions(Options):

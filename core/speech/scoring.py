@@ -7,7 +7,6 @@ spaces, case and punctuation, which are not pronounced.
 from __future__ import annotations
 
 import shlex
-import unicodedata
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from core.sources.recognisers import BUILT_IN
 from core.speech.transcription import HubTranscriber, Transcriber, recogniser_language_names
 from core.workspace import Workspace
 from data.acoustics import audio
+from data.languages.words import scored_letters
 from models.base import RecognitionScore
 from models.registry import family
 
@@ -129,12 +129,6 @@ class UnavailableRecogniser:
         """See `Recogniser`."""
         assert self.own is not None
         return self.own.normalise(text, language)
-
-
-def scored_letters(text: str) -> str:
-    """Letters, digits and their combining marks, case folded."""
-    return "".join(sign for sign in unicodedata.normalize("NFKC", text).casefold()
-                   if sign.isalnum() or unicodedata.category(sign)[0] == "M")
 
 
 def download_recogniser(choice: RecogniserChoice, languages: Sequence[str], workspace: Workspace,
