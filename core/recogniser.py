@@ -44,7 +44,7 @@ from models.phonetic_encoder.encoder import SAMPLE_RATE, PhoneticEncoder
 CPU_SECONDS_PER_HOUR = 345.0  # of speech, for features and training; 360 are promised
 MAX_TRAIN_S = 7200.0  # of speech
 MAX_HELD_OUT = 200  # clips that are scored
-EPOCHS = 40
+EPOCHS = 16
 _COPIES_SHARE = 0.12  # of the time; copies at other speeds are made if the features of one pass took less
 _COPY_SPEEDS = (0.9, 1.1)
 _DOUBTFUL = 0.8  # CER of a clip whose text is probably another one

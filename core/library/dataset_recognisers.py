@@ -8,12 +8,11 @@ from pathlib import Path
 from config import loading
 from config.errors import UserError
 from config.languages import language_name
+from config.schema import DATASET_RECOGNISER
 from core.workspace import Workspace
 from data import manifest
 from data.durable_files import ExpectedFile, find_faults
 
-PREFIX = "dataset:"
-"""`dataset:NAME` is the recogniser of that dataset, wherever a recogniser is named."""
 FOLDER, RECORD = "recogniser", "recogniser.json"
 WEIGHTS, TEXTS = "head.safetensors", "texts.txt"
 CLIPS = "clips.jsonl"  # the edits of each clip that was read, and whether the head was trained on it
@@ -78,6 +77,11 @@ def read(folder: Path) -> DatasetRecogniserRecord | None:
     return record
 
 
+def dataset_of(recogniser: str) -> str:
+    """The dataset whose recogniser is named `dataset:NAME`; empty for any other recogniser."""
+    return recogniser.removeprefix(DATASET_RECOGNISER) if recogniser.startswith(DATASET_RECOGNISER) else ""
+
+
 def find(workspace: Workspace, dataset: str) -> DatasetRecogniserRecord | None:
     """The record of the recogniser of a dataset; None if it has none, or the clips have changed since."""
     if dataset not in workspace.list_datasets():
@@ -86,6 +90,12 @@ def find(workspace: Workspace, dataset: str) -> DatasetRecogniserRecord | None:
     if record is None or record.fingerprint != manifest.load_card(workspace.dataset(dataset)).fingerprint:
         return None
     return record
+
+
+def default_name(workspace: Workspace, dataset: str) -> str:
+    """`dataset:NAME` if the dataset has a recogniser that can measure a language; else empty."""
+    record = find(workspace, dataset)
+    return f"{DATASET_RECOGNISER}{dataset}" if record is not None and record.languages else ""
 
 
 def describe(record: DatasetRecogniserRecord, language: str) -> str:

@@ -50,7 +50,7 @@ def greedy(log_probs: np.ndarray, blank: int = 0) -> list[int]:
             if label != blank and (frame == 0 or best[frame - 1] != label)]
 
 
-def beam_search(log_probs: np.ndarray, language_model: CharacterNGram, weight: float = 0.5, bonus: float = 0.7,
+def beam_search(log_probs: np.ndarray, language_model: CharacterNGram, weight: float = 0.5, bonus: float = 1.0,
                 width: int = 24, threshold: float = 1e-3, blank: int = 0) -> list[int]:
     """The likeliest labels for (F, V) by prefix beam search (Hannun et al. 2014).
 
