@@ -44,8 +44,9 @@ from models.phonetic_encoder.encoder import SAMPLE_RATE, PhoneticEncoder
 CPU_SECONDS_PER_HOUR = 345.0  # of speech, for features and training; 360 are promised
 MAX_TRAIN_S = 7200.0  # of speech
 MAX_HELD_OUT = 200  # clips that are scored
-EPOCHS = 16
-_COPIES_SHARE = 0.12  # of the time; copies at other speeds are made if the features of one pass took less
+EPOCHS = 12  # over an hour of speech; of less speech more, with the square root
+_FEW_EPOCHS, _MANY_EPOCHS = 8, 30
+_COPIES_S, _COPIES_SHARE = 1800.0, 0.2  # of speech: with less, copies at other speeds are made if there is time
 _COPY_SPEEDS = (0.9, 1.1)
 _DOUBTFUL = 0.8  # CER of a clip whose text is probably another one
 _SHOWN = 5
@@ -94,7 +95,7 @@ def train(dataset: PreparedDataset, workspace: Workspace, device: torch.device, 
     with stage(reporter, "phonetic features"):
         encoder = PhoneticEncoder.load().to(device)
         training = _encode(encoder, dataset, train_clips, reporter)
-        if time.process_time() - start < _COPIES_SHARE * budget or device.type == "cuda":
+        if seconds <= _COPIES_S and time.process_time() - start < _COPIES_SHARE * budget:
             training = _with_copies(encoder, dataset, training, reporter)
         held_out = _encode(encoder, dataset, held_out_clips, reporter)
     letters = tuple(sorted({letter for clip in training for letter in clip.letters}))
@@ -109,9 +110,10 @@ def train(dataset: PreparedDataset, workspace: Workspace, device: torch.device, 
                         "Give text rules that write out numbers (prepare --rules), or check texts and recordings.")
     left_out += len(labelled) - len(usable)
 
-    with stage(reporter, "recogniser"):
+    with stage(reporter, "train recogniser"):
         left = max(1.0, budget - (time.process_time() - start))
-        trained = dataset_recogniser.train_head(usable, len(letters), EPOCHS, left, device, seed,
+        epochs = min(_MANY_EPOCHS, max(_FEW_EPOCHS, round(EPOCHS * (3600 / seconds) ** 0.5)))
+        trained = dataset_recogniser.train_head(usable, len(letters), epochs, left, device, seed,
                                                 progress_callback(reporter, "Stopped; the recogniser was not stored."))
 
     with stage(reporter, "held-out error"):

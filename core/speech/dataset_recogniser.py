@@ -35,7 +35,7 @@ from models.phonetic_encoder.ctc_head import CTCHead, CTCHeadConfig
 from models.phonetic_encoder.encoder import FRAME_S, SAMPLE_RATE, PhoneticEncoder
 
 BLANK = 0
-_BATCH = 16  # clips in a step
+_BATCH, _SMALL_BATCH, _FEW_CLIPS = 16, 8, 400  # clips in a step; of a dataset of few clips, in order to take more steps
 _SORTED_TOGETHER = 16  # batches whose clips are sorted by length, so that little of a batch is padding
 _LEARNING_RATE, _WARMUP, _LAST_RATE = 2e-3, 50, 0.02  # steps; the last rate relative to the first
 _WEIGHT_DECAY, _EMA, _MAX_NORM = 0.01, 0.99, 1.0
@@ -92,7 +92,7 @@ class DatasetRecogniser:
 class LabelledClip:
     """Features of a clip, plain or of copies at other speeds, and the labels of its letters."""
 
-    features: tuple[torch.Tensor, ...]  # each (F, 512) float16; the first is of the clip itself
+    features: tuple[torch.Tensor, ...]  # each (F, 1024) float16; the first is of the clip itself
     labels: torch.Tensor  # (T,) int64
 
 
@@ -116,7 +116,7 @@ def fits(labels: torch.Tensor, frames: int) -> bool:
 
 
 def encode_clip(encoder: PhoneticEncoder, waveform: torch.Tensor, speed: float = 1.0) -> torch.Tensor:
-    """Features (F, 512) float16 of waveform (S,) at 16 kHz; at another speed its pitch changes as well."""
+    """Features (F, 1024) float16 of waveform (S,) at 16 kHz; at another speed its pitch changes as well."""
     if speed != 1.0:
         waveform = audio.resample(waveform, round(SAMPLE_RATE * speed), SAMPLE_RATE)
     with precision.decide("auto", encoder.conv1.weight.device).autocast():
@@ -138,9 +138,10 @@ def train_head(clips: Sequence[LabelledClip], letters: int, epochs: int, cpu_sec
     arithmetic = precision.decide("auto", device)
     if arithmetic.dtype is torch.float16:  # its losses would have to be scaled
         arithmetic = precision.decide("float32", device)
-    steps_per_epoch = math.ceil(len(clips) / _BATCH)
+    batch_size = _SMALL_BATCH if len(clips) < _FEW_CLIPS else _BATCH
+    steps_per_epoch = math.ceil(len(clips) / batch_size)
     start, step, share = time.process_time(), 0, 0.0
-    for batch in _batches(clips, rng):
+    for batch in _batches(clips, batch_size, rng):
         share = max(step / (epochs * steps_per_epoch), (time.process_time() - start) / cpu_seconds)
         if share >= 1:
             break
@@ -176,22 +177,23 @@ def train_head(clips: Sequence[LabelledClip], letters: int, epochs: int, cpu_sec
     return TrainedHead(average, step / steps_per_epoch)
 
 
-def _batches(clips: Sequence[LabelledClip], rng: random.Random) -> Iterator[list[LabelledClip]]:
+def _batches(clips: Sequence[LabelledClip], batch_size: int, rng: random.Random) -> Iterator[list[LabelledClip]]:
     """Batches of clips of like length, for ever; the order is another in each epoch."""
+    together = batch_size * _SORTED_TOGETHER
     while True:
         shuffled = list(clips)
         rng.shuffle(shuffled)
         batches = []
-        for start in range(0, len(shuffled), _BATCH * _SORTED_TOGETHER):
-            block = sorted(shuffled[start:start + _BATCH * _SORTED_TOGETHER], key=lambda clip: len(clip.features[0]))
-            batches += [block[first:first + _BATCH] for first in range(0, len(block), _BATCH)]
+        for start in range(0, len(shuffled), together):
+            block = sorted(shuffled[start:start + together], key=lambda clip: len(clip.features[0]))
+            batches += [block[first:first + batch_size] for first in range(0, len(block), batch_size)]
         rng.shuffle(batches)
         yield from batches
 
 
 @torch.inference_mode()
 def read_features(head: CTCHead, features: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities (F, letters + 1) on the CPU of features (F, 512)."""
+    """Log-probabilities (F, letters + 1) on the CPU of features (F, 1024)."""
     rows = head.standardise(features.float().to(head.mean.device))
     return head(rows[None])[0].float().log_softmax(-1).cpu()
 

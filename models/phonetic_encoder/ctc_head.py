@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from models import weights
-from models.phonetic_encoder.encoder import WIDTH
+from models.phonetic_encoder.encoder import FEATURES
 
 STACKED = 2  # frames of features that enter together
 
@@ -51,7 +51,7 @@ class ConvNeXtBlock(nn.Module):
 
 
 class CTCHead(nn.Module):
-    """Features (B, F, 512) to logits (B, F, letters + 1)."""
+    """Features (B, F, 1024) to logits (B, F, letters + 1)."""
 
     mean: torch.Tensor
     std: torch.Tensor
@@ -59,9 +59,9 @@ class CTCHead(nn.Module):
     def __init__(self, config: CTCHeadConfig) -> None:
         super().__init__()
         self.config = config
-        self.register_buffer("mean", torch.zeros(WIDTH))
-        self.register_buffer("std", torch.ones(WIDTH))
-        self.input = nn.Linear(STACKED * WIDTH, config.width)
+        self.register_buffer("mean", torch.zeros(FEATURES))
+        self.register_buffer("std", torch.ones(FEATURES))
+        self.input = nn.Linear(STACKED * FEATURES, config.width)
         self.blocks = nn.ModuleList([ConvNeXtBlock(config) for _ in range(config.blocks)])
         self.norm = nn.LayerNorm(config.width)
         self.dropout = nn.Dropout(config.dropout)
@@ -75,11 +75,11 @@ class CTCHead(nn.Module):
         return head.eval()
 
     def standardise(self, features: torch.Tensor) -> torch.Tensor:
-        """Features (..., 512) with the mean 0 and the standard deviation 1 over the training split."""
+        """Features (..., 1024) with the mean 0 and the standard deviation 1 over the training split."""
         return (features - self.mean) / self.std
 
     def forward(self, standardised: torch.Tensor) -> torch.Tensor:
-        """Standardised features (B, F, 512) to logits (B, F, letters + 1)."""
+        """Standardised features (B, F, 1024) to logits (B, F, letters + 1)."""
         batch, frames, _ = standardised.shape
         padded = F.pad(standardised, (0, 0, 0, -frames % STACKED))
         hidden = self.input(padded.reshape(batch, padded.shape[1] // STACKED, -1))

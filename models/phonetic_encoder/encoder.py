@@ -24,6 +24,8 @@ FILES = ("encoder-1.safetensors", "encoder-2.safetensors")
 SAMPLE_RATE = 16000  # Hz
 FRAME_S = 0.02  # seconds between two frames of the features
 WIDTH, LAYERS, _HEADS, _N_MELS = 512, 4, 8, 80
+TAPPED_LAYERS = (2, 4)  # whose outputs are the features, beside each other
+FEATURES = len(TAPPED_LAYERS) * WIDTH
 _N_FFT, _HOP_LENGTH = 400, 160  # samples
 _SAMPLES_PER_FRAME = 2 * _HOP_LENGTH
 _WINDOW, _CONTEXT = 600, 50  # frames that are encoded at once, and those at either side of it that are dropped
@@ -52,7 +54,7 @@ class EncoderLayer(nn.Module):
 
 
 class PhoneticEncoder(nn.Module):
-    """Waveform at 16 kHz to features of 512 numbers, 50 a second."""
+    """Waveform at 16 kHz to features of 1,024 numbers, 50 a second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,21 +71,25 @@ class PhoneticEncoder(nn.Module):
             if not path.is_file():
                 raise UserError(f"{path} is missing.", "Install Lisan again: the file is part of it.")
             tensors |= weights.read(path)
-        encoder = cls()
+        with torch.device("meta"):  # initial values are not needed
+            encoder = cls()
         weights.load_into(encoder, dequantize(tensors), str(folder))
         return encoder.eval().requires_grad_(False)
 
     def forward(self, mel: torch.Tensor) -> torch.Tensor:
-        """Log-mel (B, 80, 2 F) to features (B, F, 512)."""
+        """Log-mel (B, 80, 2 F) to features (B, F, 1024)."""
         hidden = F.gelu(self.conv2(F.gelu(self.conv1(mel)))).transpose(1, 2)
         hidden = hidden + sinusoids(hidden.shape[1]).to(hidden)
-        for layer in self.layers:
+        outputs = []
+        for number, layer in enumerate(self.layers, 1):
             hidden = layer(hidden)
-        return hidden
+            if number in TAPPED_LAYERS:
+                outputs.append(hidden)
+        return torch.cat(outputs, dim=-1)
 
     @torch.inference_mode()
     def encode(self, waveform: torch.Tensor) -> torch.Tensor:
-        """Waveform (S,) at 16 kHz to features (F, 512), F = ceil(S / 320); long ones in overlapping windows."""
+        """Waveform (S,) at 16 kHz to features (F, 1024), F = ceil(S / 320); long ones in overlapping windows."""
         device = self.conv1.weight.device
         frames = max(1, math.ceil(len(waveform) / _SAMPLES_PER_FRAME))
         mel = log_mel(F.pad(waveform, (0, frames * _SAMPLES_PER_FRAME - len(waveform)))).to(device)

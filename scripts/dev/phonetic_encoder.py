@@ -17,7 +17,16 @@ from safetensors.torch import save_file
 from data.acoustics import audio
 from models import weights
 from models.phonetic_encoder import encoder
-from models.phonetic_encoder.encoder import FILES, FOLDER, LAYERS, SAMPLE_RATE, PhoneticEncoder, dequantize, quantize
+from models.phonetic_encoder.encoder import (
+    FILES,
+    FOLDER,
+    LAYERS,
+    SAMPLE_RATE,
+    TAPPED_LAYERS,
+    PhoneticEncoder,
+    dequantize,
+    quantize,
+)
 
 _SPLIT = LAYERS // 2  # the first layer of the second file
 _PREFIX = "model.encoder."
@@ -70,7 +79,8 @@ def compare(folder: Path, waveform: torch.Tensor, exact: PhoneticEncoder) -> str
     extractor = transformers.WhisperFeatureExtractor.from_pretrained(folder)
     padded = torch.nn.functional.pad(waveform[:30 * SAMPLE_RATE], (0, max(0, 30 * SAMPLE_RATE - len(waveform))))
     inputs = extractor(padded.numpy(), sampling_rate=SAMPLE_RATE, return_tensors="pt").input_features
-    reference = whisper(inputs, output_hidden_states=True).hidden_states[LAYERS][0]
+    states = whisper(inputs, output_hidden_states=True).hidden_states
+    reference = torch.cat([states[layer][0] for layer in TAPPED_LAYERS], dim=-1)
     mel = encoder.log_mel(padded)
     features, frames = exact(mel[None])[0], len(waveform) // 320
     unpadded = exact.encode(waveform)[:frames]
@@ -79,7 +89,7 @@ def compare(folder: Path, waveform: torch.Tensor, exact: PhoneticEncoder) -> str
 
 
 def relative_error(features: torch.Tensor, reference: torch.Tensor) -> float:
-    """Root mean square error of (F, 512) over the mean of the features' standard deviations."""
+    """Root mean square error of (F, 1024) over the mean of the features' standard deviations."""
     return float((features - reference).square().mean().sqrt() / reference.std(0).square().mean().sqrt())
 
 

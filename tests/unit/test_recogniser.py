@@ -55,12 +55,12 @@ def demo_dataset(workspace: Workspace, train: int, held_out: int) -> manifest.Pr
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workspace, DatasetRecogniserRecord]:
-    """A recogniser of 40 clips, trained for a few steps."""
+    """A recogniser of 24 clips, trained for a few steps."""
     workspace = Workspace.open(tmp_path_factory.mktemp("recogniser") / "workspace")
-    demo_dataset(workspace, 40, 8)
+    demo_dataset(workspace, 24, 4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recogniser, "CPU_SECONDS_PER_HOUR", 1e6)
-        patch.setattr(recogniser, "EPOCHS", 2)
+        patch.setattr(recogniser, "_MANY_EPOCHS", 2)
         recogniser.run(RecogniserOptions(dataset="voice", device="cpu"), workspace,
                        Recorder(workspace.path / "job"))
     record = dataset_recognisers.find(workspace, "voice")
@@ -73,7 +73,7 @@ def test_features_of_the_shipped_encoder_are_those_of_transformers_at_reference_
     waveform = 0.1 * torch.sin(torch.arange(32000) * 0.3) * torch.sin(torch.arange(32000) * 0.0007)
     features = PhoneticEncoder.load().encode(waveform)
 
-    assert features.shape == (100, 512)
+    assert features.shape == (100, 1024)
     assert bool(torch.isfinite(features).all())
 
 
@@ -104,7 +104,7 @@ def test_rounding_to_int8_is_at_most_half_a_step() -> None:
 def test_a_head_learns_letters_from_features() -> None:
     """Each letter is a direction of the features: a few epochs suffice."""
     generator = torch.Generator().manual_seed(0)
-    directions = torch.randn(4, 512, generator=generator)
+    directions = torch.randn(4, 1024, generator=generator)
     clips = []
     for _ in range(48):
         labels = torch.randint(1, 4, (6,), generator=generator)
@@ -118,7 +118,7 @@ def test_a_head_learns_letters_from_features() -> None:
 
 
 def test_training_ends_when_its_processor_time_is_used_up() -> None:
-    clip = LabelledClip((torch.randn(60, 512).half(),), torch.tensor([1, 2]))
+    clip = LabelledClip((torch.randn(60, 1024).half(),), torch.tensor([1, 2]))
 
     assert dataset_recogniser.train_head([clip] * 16, 2, 1000, 0.5, CPU).epochs < 1000
 
@@ -127,9 +127,9 @@ def test_the_record_states_what_it_was_trained_on_and_its_held_out_error(
         trained: tuple[Workspace, DatasetRecogniserRecord]) -> None:
     _, record = trained
 
-    assert (record.train_clips, record.held_out["am"].clips) == (40, 8)
+    assert (record.train_clips, record.held_out["am"].clips) == (24, 4)
     assert record.held_out["am"].low <= record.held_out["am"].error <= record.held_out["am"].high
-    assert record.train_minutes == pytest.approx(40 * 2.2 / 60, rel=0.3)
+    assert record.train_minutes == pytest.approx(24 * 2.2 / 60, rel=0.3)
 
 
 def test_a_recogniser_with_a_high_error_measures_nothing(trained: tuple[Workspace, DatasetRecogniserRecord]) -> None:
@@ -142,7 +142,8 @@ def test_a_recogniser_with_a_high_error_measures_nothing(trained: tuple[Workspac
     assert dataset_recognisers.describe(good, "am").endswith("(CER 11% on held-out recordings)")
 
 
-def test_it_does_not_score_a_language_that_it_cannot_measure(trained: tuple[Workspace, DatasetRecogniserRecord]) -> None:
+def test_it_does_not_score_a_language_that_it_cannot_measure(
+        trained: tuple[Workspace, DatasetRecogniserRecord]) -> None:
     workspace, record = trained
     loaded = DatasetRecogniser.load(dataset_recognisers.folder_of(workspace, "voice"), CPU)
 
@@ -159,7 +160,7 @@ def test_held_out_clips_are_not_trained_on(trained: tuple[Workspace, DatasetReco
 
     rows = [json.loads(line) for line in (folder / dataset_recognisers.CLIPS).read_text("utf-8").splitlines()]
     assert {row["id"] for row in rows if row["split"] == manifest.HELD_OUT} == held_out
-    assert len(texts) == 40
+    assert len(texts) == 24
 
 
 def test_a_recogniser_of_other_clips_is_not_found(trained: tuple[Workspace, DatasetRecogniserRecord],
