@@ -46,8 +46,6 @@ MAX_TRAIN_S = 7200.0  # of speech
 MAX_HELD_OUT = 200  # clips that are scored
 EPOCHS = 12  # over an hour of speech; of less speech more, with the square root
 _FEW_EPOCHS, _MANY_EPOCHS = 8, 30
-_COPIES_S, _COPIES_SHARE = 1800.0, 0.2  # of speech: with less, copies at other speeds are made if there is time
-_COPY_SPEEDS = (0.9, 1.1)
 _DOUBTFUL = 0.8  # CER of a clip whose text is probably another one
 _SHOWN = 5
 
@@ -58,7 +56,7 @@ class _Clip:
 
     clip: ManifestClip
     letters: str
-    features: tuple[torch.Tensor, ...]
+    features: torch.Tensor
 
 
 def run(options: RecogniserOptions, workspace: Workspace, reporter: Reporter) -> Result:
@@ -95,15 +93,12 @@ def train(dataset: PreparedDataset, workspace: Workspace, device: torch.device, 
     with stage(reporter, "phonetic features"):
         encoder = PhoneticEncoder.load().to(device)
         training = _encode(encoder, dataset, train_clips, reporter)
-        if seconds <= _COPIES_S and time.process_time() - start < _COPIES_SHARE * budget:
-            training = _with_copies(encoder, dataset, training, reporter)
         held_out = _encode(encoder, dataset, held_out_clips, reporter)
     letters = tuple(sorted({letter for clip in training for letter in clip.letters}))
     labelled = [LabelledClip(clip.features, torch.tensor(labels)) for clip, labels in
                 zip(training, dataset_recogniser.encode_texts([clip.letters for clip in training], letters),
                     strict=True)]
-    usable = [clip for clip in labelled
-              if all(dataset_recogniser.fits(clip.labels, len(features)) for features in clip.features)]
+    usable = [clip for clip in labelled if dataset_recogniser.fits(clip.labels, len(clip.features))]
     if not usable:
         raise UserError(f"The dataset {dataset.card.name!r} has no training clip that a recogniser could learn from: "
                         "each has digits in its text, or more letters than its sound has room for.",
@@ -122,13 +117,13 @@ def train(dataset: PreparedDataset, workspace: Workspace, device: torch.device, 
         scores: dict[str, list[RecognitionScore]] = {}
         rows = []
         for clip in held_out:
-            log_probs = dataset_recogniser.read_features(trained.head, clip.features[0]).numpy()
+            log_probs = dataset_recogniser.read_features(trained.head, clip.features).numpy()
             score = RecognitionScore.of(clip.letters, dataset_recogniser.decode(log_probs, letters, language_model))
             scores.setdefault(clip.clip.language, []).append(score)
             rows.append(_row(clip, score))
             check_stop(reporter)
         for clip in training:
-            labels = greedy(dataset_recogniser.read_features(trained.head, clip.features[0]).numpy())
+            labels = greedy(dataset_recogniser.read_features(trained.head, clip.features).numpy())
             rows.append(_row(clip, RecognitionScore.of(clip.letters, "".join(letters[one - 1] for one in labels))))
 
     folder = dataset.folder / dataset_recognisers.FOLDER
@@ -187,22 +182,9 @@ def _encode(encoder: PhoneticEncoder, dataset: PreparedDataset, clips: Sequence[
         except UserError as error:
             reporter.emit(WarningRaised(f"{clip.id} is not used for the recogniser: {error.message}"))
             continue
-        encoded.append(_Clip(clip, letters, (dataset_recogniser.encode_clip(encoder, waveform),)))
+        encoded.append(_Clip(clip, letters, dataset_recogniser.encode_clip(encoder, waveform)))
         reporter.emit(Progress(number, len(clips), "clips", clip.id))
     return encoded
-
-
-def _with_copies(encoder: PhoneticEncoder, dataset: PreparedDataset, clips: Sequence[_Clip],
-                 reporter: Reporter) -> list[_Clip]:
-    """The clips with features of copies at other speeds, from which each epoch takes one."""
-    copied = []
-    for number, clip in enumerate(clips, 1):
-        check_stop(reporter, "Stopped; the recogniser was not stored.")
-        waveform = audio.load(dataset.audio_path(clip.clip), SAMPLE_RATE)
-        copies = (dataset_recogniser.encode_clip(encoder, waveform, speed) for speed in _COPY_SPEEDS)
-        copied.append(_Clip(clip.clip, clip.letters, (*clip.features, *copies)))
-        reporter.emit(Progress(number, len(clips), "clips", f"{clip.clip.id}, at other speeds"))
-    return copied
 
 
 def _row(clip: _Clip, score: RecognitionScore) -> dict[str, object]:

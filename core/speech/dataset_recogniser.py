@@ -90,9 +90,9 @@ class DatasetRecogniser:
 
 @dataclass(frozen=True)
 class LabelledClip:
-    """Features of a clip, plain or of copies at other speeds, and the labels of its letters."""
+    """Features of a clip, and the labels of its letters."""
 
-    features: tuple[torch.Tensor, ...]  # each (F, 1024) float16; the first is of the clip itself
+    features: torch.Tensor  # (F, 1024) float16
     labels: torch.Tensor  # (T,) int64
 
 
@@ -115,10 +115,8 @@ def fits(labels: torch.Tensor, frames: int) -> bool:
     return len(labels) > 0 and len(labels) + int((labels[1:] == labels[:-1]).sum()) <= frames
 
 
-def encode_clip(encoder: PhoneticEncoder, waveform: torch.Tensor, speed: float = 1.0) -> torch.Tensor:
-    """Features (F, 1024) float16 of waveform (S,) at 16 kHz; at another speed its pitch changes as well."""
-    if speed != 1.0:
-        waveform = audio.resample(waveform, round(SAMPLE_RATE * speed), SAMPLE_RATE)
+def encode_clip(encoder: PhoneticEncoder, waveform: torch.Tensor) -> torch.Tensor:
+    """Features (F, 1024) float16 of waveform (S,) at 16 kHz."""
     with precision.decide("auto", encoder.conv1.weight.device).autocast():
         return encoder.encode(waveform).half().cpu()
 
@@ -129,7 +127,7 @@ def train_head(clips: Sequence[LabelledClip], letters: int, epochs: int, cpu_sec
     torch.manual_seed(seed)
     rng = random.Random(seed)
     network = CTCHead(CTCHeadConfig(letters)).to(device)
-    sample = torch.cat([clip.features[0].float() for clip in rng.sample(clips, min(len(clips), 200))])
+    sample = torch.cat([clip.features.float() for clip in rng.sample(clips, min(len(clips), 200))])
     network.mean.copy_(sample.mean(0))
     network.std.copy_(sample.std(0).clamp(min=1e-3))
     average = copy.deepcopy(network).eval()
@@ -149,8 +147,8 @@ def train_head(clips: Sequence[LabelledClip], letters: int, epochs: int, cpu_sec
         for group in optimizer.param_groups:
             group["lr"] = _LEARNING_RATE * min(1, (step + 1) / _WARMUP) * decay
 
-        # One of the copies of each clip, with some frames masked.
-        rows = [rng.choice(clip.features) for clip in batch]
+        # Some frames of each clip are masked.
+        rows = [clip.features for clip in batch]
         frames = torch.tensor([len(row) for row in rows])
         features = network.standardise(nn.utils.rnn.pad_sequence(rows, batch_first=True).float().to(device))
         for number, row in enumerate(rows):
@@ -185,7 +183,7 @@ def _batches(clips: Sequence[LabelledClip], batch_size: int, rng: random.Random)
         rng.shuffle(shuffled)
         batches = []
         for start in range(0, len(shuffled), together):
-            block = sorted(shuffled[start:start + together], key=lambda clip: len(clip.features[0]))
+            block = sorted(shuffled[start:start + together], key=lambda clip: len(clip.features))
             batches += [block[first:first + batch_size] for first in range(0, len(block), batch_size)]
         rng.shuffle(batches)
         yield from batches

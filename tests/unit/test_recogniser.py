@@ -109,16 +109,16 @@ def test_a_head_learns_letters_from_features() -> None:
     for _ in range(48):
         labels = torch.randint(1, 4, (6,), generator=generator)
         rows = [row for label in labels for row in (directions[label],) * 3 + (directions[0],) * 3]
-        clips.append(LabelledClip((torch.stack(rows).half(),), labels))
+        clips.append(LabelledClip(torch.stack(rows).half(), labels))
 
     trained = dataset_recogniser.train_head(clips, 3, 40, 60.0, CPU)
 
-    read = [greedy(dataset_recogniser.read_features(trained.head, clip.features[0]).numpy()) for clip in clips]
+    read = [greedy(dataset_recogniser.read_features(trained.head, clip.features).numpy()) for clip in clips]
     assert sum(one == clip.labels.tolist() for one, clip in zip(read, clips, strict=True)) >= 46
 
 
 def test_training_ends_when_its_processor_time_is_used_up() -> None:
-    clip = LabelledClip((torch.randn(60, 1024).half(),), torch.tensor([1, 2]))
+    clip = LabelledClip(torch.randn(60, 1024).half(), torch.tensor([1, 2]))
 
     assert dataset_recogniser.train_head([clip] * 16, 2, 1000, 0.5, CPU).epochs < 1000
 

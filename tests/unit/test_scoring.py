@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,17 +18,15 @@ from small_data import Recorder
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core import train
-from core.jobs import checkpoint_names
-from core.jobs.events import Plan
-from core.library import dataset_recognisers, records
+from core.library import dataset_recognisers
 from core.library.dataset_recognisers import DatasetRecogniserRecord, HeldOutCER
-from core.library.records import MODEL_RECORD, CheckpointRecord, ExportRecord, ModelRecord, Origin, write_record
+from core.library.records import MODEL_RECORD, ExportRecord, ModelRecord, Origin, write_record
 from core.model import loading, tensor_files
 from core.sources import recognisers
 from core.speech import scoring
 from core.speech.scoring import TranscribingRecogniser
 from core.speech.transcription import Transcript, recogniser_language_names
+from core.training import setup
 from core.workspace import Workspace
 from data import manifest
 from data.durable_files import hash_file, write_json
@@ -209,20 +206,24 @@ def test_figures_name_the_recogniser_of_the_dataset_and_no_other(world: Workspac
     assert scoring.measured_by(own, "am") == ""
 
 
-def test_a_run_records_its_datasets_recogniser_and_keeps_it(world: Workspace) -> None:
-    """A later recogniser does not take over, because the errors of two recognisers cannot be compared."""
+def test_a_run_records_the_recogniser_of_its_dataset(world: Workspace) -> None:
     give_dataset_a_recogniser(world, edits=11)
     listener = Listener(world.runs / "first")
-    train.run(train_options(steps=4, checkpoint_every=4), world, listener)
 
-    folder = checkpoint_names.folder_of(listener.directory, 4)
-    record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
+    record = setup.setup_run(train_options(), world, listener, torch.device("cpu")).record
+
     assert record.recogniser == "dataset:demo-am"
-    assert any("54 minutes of this dataset" in line for plan in listener.of(Plan) for line in plan.lines)
+    assert "54 minutes of this dataset" in listener.of("plan")[0].lines[0]
 
-    shutil.rmtree(dataset_recognisers.folder_of(world, "demo-am"))
+
+def test_without_the_recogniser_of_its_dataset_a_language_is_not_measured(world: Workspace) -> None:
+    """Another one does not take over, because the errors of two recognisers cannot be compared."""
+    model = loading.load_extension(world, "tiny-am", torch.device("cpu"))
     warnings: list[str] = []
-    unavailable = scoring.load_recogniser_or_warn(
-        world, loading.load_checkpoint(world, folder, torch.device("cpu")), warnings.append)
+
+    unavailable = scoring.load_recogniser_or_warn(world, model, warnings.append,
+                                                  scoring.NamedRecogniser("dataset:demo-am"))
+
+    assert unavailable is not None
     assert "am" not in unavailable.languages
     assert "scripts.recogniser --dataset demo-am" in warnings[0]
