@@ -81,7 +81,8 @@ def beam_search(log_probs: np.ndarray, language_model: CharacterNGram, weight: f
                 new[1] = _add(new[1], score)
         ranked = sorted(grown.items(), key=lambda item: _add(*item[1]) + language_scores[item[0]], reverse=True)
         beams = {prefix: (scores[0], scores[1]) for prefix, scores in ranked[:width]}
-    return list(max(beams, key=lambda prefix: _add(*beams[prefix]) + language_scores[prefix]))
+    best = max(beams, key=lambda prefix: _add(*beams[prefix]) + language_scores[prefix])
+    return list(best)
 
 
 def _add(first: float, second: float) -> float:
