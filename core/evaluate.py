@@ -626,8 +626,8 @@ def _recogniser_key(options: EvaluateOptions, lead: _Lead) -> str:
         choice = exported.recogniser, exported.recogniser_language
     names = sorted((path.name, path.stat().st_size) for path in lead.model.base_folder.glob("*recogniser*"))
     dataset = dataset_recognisers.dataset_of(choice[0])
-    record = dataset_recognisers.find(lead.workspace, dataset) if dataset else None
-    files = record.files if record else {}
+    trained = dataset_recognisers.find(lead.workspace, dataset) if dataset else None
+    files = trained.files if trained else {}
     return hashlib.sha256(json.dumps([lead.model.family.name, choice, names, files]).encode()).hexdigest()[:16]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 _NEVER = -math.inf
+_MOST_LABELS = 20  # that are tried in a frame
 
 
 class CharacterNGram:
@@ -60,7 +61,8 @@ def beam_search(log_probs: np.ndarray, language_model: CharacterNGram, weight: f
     beams: dict[tuple[int, ...], tuple[float, float]] = {(): (0.0, _NEVER)}  # log-probability ending in blank, in label
     language_scores: dict[tuple[int, ...], float] = {(): 0.0}
     for frame in log_probs:
-        labels = [int(label) for label in np.flatnonzero(frame > math.log(threshold)) if label != blank]
+        likeliest = np.argsort(-frame)[:_MOST_LABELS]
+        labels = [int(label) for label in likeliest if label != blank and frame[label] > math.log(threshold)]
         grown: dict[tuple[int, ...], list[float]] = defaultdict(lambda: [_NEVER, _NEVER])
         for prefix, (in_blank, in_label) in beams.items():
             total = _add(in_blank, in_label)

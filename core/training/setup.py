@@ -78,10 +78,11 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
         for language in data.languages:
             if description := scoring.measured_by(recogniser, language):
                 reporter.emit(Plan((f"{language_name(language)} is measured by {description}.",)))
-        record = dataset_recognisers.find(workspace, options.dataset) if not choice.recogniser else None
-        for language in data.languages if record else ():
-            warn(f"{language_name(language)} is not measured by the recogniser of its dataset: "
-                 f"{dataset_recognisers.unmeasured_reason(record, language)}.")
+        poor = dataset_recognisers.find(workspace, options.dataset) if not choice.recogniser else None
+        if poor is not None:
+            for language in data.languages:
+                warn(f"{language_name(language)} is not measured by the recogniser of its dataset: "
+                     f"{dataset_recognisers.unmeasured_reason(poor, language)}.")
     recording = evaluation.training_recording(manifest.load(workspace.dataset(options.dataset)))
     speech_evaluator = SpeechEvaluator.of(tts, recogniser, recording=recording)
     clips = replay.gather_replay_clips(options, workspace, tts, speech_evaluator.voices, run_dir, warn,
