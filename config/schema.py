@@ -35,6 +35,8 @@ NAME_RULE = "Use 1 to 64 letters, digits, '.', '_' or '-', starting with a lette
 _ELSEWHERE = ("http://", "https://", "hub:", "segments:")
 AS_IS = "as-is"
 """The source of a dataset that is there, and is to stay as it stands."""
+DATASET_RECOGNISER = "dataset:"
+"""`dataset:NAME` is the recogniser that was trained on that dataset."""
 NO_RULES = "none"
 """Text rules where others would be taken by themselves, and texts are to stay as they stand."""
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d{1,2}|[+-]?0?,\d+")
@@ -109,14 +111,16 @@ def _recording(value: str) -> str:
 
 
 def _recogniser(value: str) -> str:
-    """`built-in`, OWNER/NAME on the Hub, or an absolute folder, as the worker runs in another one."""
+    """`built-in`, `dataset:NAME`, OWNER/NAME on the Hub, or an absolute folder, as the worker runs in another one."""
     value = value.strip().removeprefix("hub:")
     if value == "built-in":
         return value
+    if value.startswith(DATASET_RECOGNISER):
+        return DATASET_RECOGNISER + _safe_name(value.removeprefix(DATASET_RECOGNISER))
     if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", value) and not Path(value).is_dir():
         return value
     if not value or ("/" not in value and not Path(value).is_dir()):
-        raise ValueError(f"{value[:200]!r} names no recogniser; give `built-in`, OWNER/NAME of the hub, or a folder")
+        raise ValueError(f"{value[:200]!r} names no recogniser; give `built-in`, `dataset:NAME`, OWNER/NAME of the hub, or a folder")
     return _absolute(value)
 
 
@@ -359,7 +363,7 @@ class AlignOptions(ClipOptions):
     text: AbsolutePath = Field("", title="Text", description="Text of a single recording: plain text (UTF-8) or subtitles, whose timestamps are ignored. Empty: the file beside each recording.")
     segments: Name = Field("", validate_default=True, title="Name", description="Name of the segments in the workspace.")
     language: LanguageCode = Field("", validate_default=True, title="Language", description="Language code of the speech, such as `sw`.")
-    recogniser: Recogniser = Field("facebook/mms-1b-all", title="Recogniser (CTC)", description="OWNER/NAME of a CTC recogniser on the Hub, such as `facebook/mms-1b-all`; a folder; or `built-in`, for the built-in model's synthetic voices only. The text is romanised where the recogniser lacks the script.")
+    recogniser: Recogniser = Field("facebook/mms-1b-all", title="Recogniser (CTC)", description="OWNER/NAME of a CTC recogniser on the Hub, such as `facebook/mms-1b-all`; a folder; `dataset:NAME`, trained on that dataset; or `built-in`, for the built-in model's synthetic voices only. The text is romanised where the recogniser lacks the script.")
     recogniser_language: str = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language where it is not the code, such as `amh` for MMS.")
     revision: str = Field("main", min_length=1, max_length=200, title="Revision", description="Branch, tag or commit of the recogniser on the Hub.")
     rules: NameOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations for the alignment; the clips keep the original text.")
@@ -368,6 +372,8 @@ class AlignOptions(ClipOptions):
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
 
 
+DEMO = "demo"
+"""The source that is included."""
 DEMO_DATASET: Mapping[str, str] = {"dataset": "amharic-demo", "language": "am"}
 """Name and language of the source `demo`; every other source is given its own."""
 
@@ -401,8 +407,18 @@ class PrepareOptions(Options):
     variant_speed: float = Field(0.1, ge=0.0, le=0.1, title="Variant speed", description="Largest relative change of speed at the same pitch; 0 keeps the speed.")
     variant_pitch: float = Field(0.5, ge=0.0, le=0.5, title="Variant pitch (semitones)", description="Largest change of pitch at the same speed; 0 keeps the pitch.")
     variant_noise: float = Field(30.0, ge=0.0, le=60.0, title="Variant SNR (dB)", description="Lowest signal-to-noise ratio of added noise; 0 adds none.")
+    recogniser: bool = Field(True, title="Train recogniser", description="Also train a recogniser (ASR) on a dataset of 10 minutes or more in a new language, which measures the speech of its models: at most 3 minutes on two cores per hour of speech. Not for `demo`.")
     seed: int = Field(0, ge=0, le=_LARGEST, title="Seed", description="Seed of the split and the variants.")
     device: Device = Field("auto", title="Device", description="Device for feature extraction; `auto` uses CUDA when available.")
+
+
+class RecogniserOptions(Options):
+    """Train a recogniser (ASR) on a dataset: it measures speech in its language where no other recogniser can."""
+
+    dataset: Name = Field("amharic-demo", title="Dataset", description="The dataset; its held-out clips test the recogniser and are not trained on.", json_schema_extra={"shown_default": "the one made last"})
+    again: bool = Field(False, title="Train again", description="Replace the recogniser that the dataset has.")
+    seed: int = Field(0, ge=0, le=_LARGEST, title="Seed", description="Seed of the initial weights and the order of clips.")
+    device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
 
 
 class ReviseOptions(Options):
@@ -480,7 +496,7 @@ class TrainOptions(Options):
     init_from: str = Field("", title="Initialise from run", description="`run:ID` (its best checkpoint) or `run:ID@STEP`: start from its rows and adapters with a new optimizer. Rows are matched by token, so tokenizers may differ. Empty: the extension.", json_schema_extra=_CHECKPOINTS)
     keep_last: int = Field(2, ge=1, le=1000, title="Keep last", description="Number of last checkpoints to keep, beside the best and pinned ones; use 2 or more, as the last may be damaged.", json_schema_extra=_CHECKPOINTS)
     evaluation_sentences: int = Field(20, ge=0, le=200, title="Evaluation sentences", description="Held-out sentences synthesized and scored at each checkpoint; 0 selects the best by speech loss.", json_schema_extra=_CHECKPOINTS)
-    recogniser: RecogniserOrNothing = Field("", title="Recogniser (ASR)", description="Recogniser that scores the new language: OWNER/NAME on the Hub, such as `facebook/mms-1b-all`, a folder, or `built-in`. Empty: the model's own, if it knows the language. Compare with its scores on original recordings.", json_schema_extra=_CHECKPOINTS)
+    recogniser: RecogniserOrNothing = Field("", title="Recogniser (ASR)", description="Recogniser that scores the new language: OWNER/NAME on the Hub, such as `facebook/mms-1b-all`, a folder, `built-in`, or `dataset:NAME`. Empty: that of the dataset, else the model's own, if it knows the language. Compare with its scores on original recordings.", json_schema_extra=_CHECKPOINTS)
     recogniser_language: str = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language, such as `amh` for MMS or `amharic` for Whisper. Empty tries the code and common names.", json_schema_extra=_CHECKPOINTS)
     evaluation_texts: SentenceFile = Field("", title="Evaluation texts", description="Text file of your own sentences for the checkpoints: language code, tab, sentence per line (and a tab and a category); `categories` is the list that comes with Lisan. Empty: held-out sentences. The run keeps a copy.", json_schema_extra=_CHECKPOINTS)
     evaluation_unknown: Literal["leave_out", "refuse"] = Field("leave_out", title="Unknown letters in them", description="Letters of the evaluation texts that the tokenizer lacks: `leave_out` the letters, with a warning that names the sentences, or `refuse` to start.", json_schema_extra=_CHECKPOINTS)

@@ -67,6 +67,8 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
     for error in made.errors:
         for when, value in (("before", error.before), ("after", error.after), ("recordings", error.recordings_cer)):
             result[f"error_{error.language}_{when}"] = None if value is None else round(value, 4)
+        if error.measured_by:
+            result[f"error_{error.language}_by"] = error.measured_by
     return result
 
 

@@ -21,7 +21,7 @@ from core.model.loading import TTSModel
 from core.speech import clips, evaluation
 from core.speech.clips import SynthesizedClip
 from core.speech.model_cache import ModelCache
-from core.speech.scoring import load_recogniser_or_warn, unmeasured_reason
+from core.speech.scoring import load_recogniser_or_warn, measured_by, unmeasured_reason
 from core.speech.synthesis import MAX_BATCH_SIZE, SynthesizedChunk, unused_controls
 from core.workspace import Workspace
 from data.languages.latin import romanise
@@ -156,7 +156,8 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
                     event = one.clip.event(
                         side, index, text, language, one.score, picture, one.given.note or same,
                         unmeasured_reason(recogniser, language),
-                        evaluation.spaced_transcript(recogniser, one.score, reference, language))
+                        evaluation.spaced_transcript(recogniser, one.score, reference, language),
+                        measured_by(recogniser, language))
                     reporter.emit(event)
                     spoken.append(event)
     made = [rows[index] for index in sorted(rows)]

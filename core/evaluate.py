@@ -30,7 +30,7 @@ from core import compute
 from core.compare import base_input
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
-from core.library import evaluation_report, listening, records
+from core.library import dataset_recognisers, evaluation_report, listening, records
 from core.library.catalog import resolve
 from core.library.evaluation_report import (
     EvaluatedClip,
@@ -44,7 +44,7 @@ from core.model.loading import TTSModel, export_record, write_sums
 from core.speech import clips, evaluation, evaluation_html, measures
 from core.speech.evaluation import HeldOutSentence, ListedSentence
 from core.speech.model_cache import ModelCache
-from core.speech.scoring import Recogniser, download_recogniser, load_recogniser_or_warn
+from core.speech.scoring import Recogniser, download_recogniser, load_recogniser_or_warn, measured_by
 from core.speech.synthesis import finish_reason, join_chunks, unused_controls
 from core.workspace import Workspace
 from data import manifest
@@ -498,6 +498,9 @@ class _Measurer:
         """What measured what, for the report."""
         asked = self._options.recogniser or f"that of the training, else of {self._model.family.name}"
         known = ", ".join(self._recogniser.languages) if self._recogniser else "none"
+        for language in self._recogniser.languages if self._recogniser else ():
+            if description := measured_by(self._recogniser, language):
+                known += f"; {language}: {description}"
         return {
             "Recogniser": f"{asked}; languages: {known}", "Naturalness": measures.NATURALNESS,
             "Speaker similarity": measures.SPEAKER,
@@ -643,7 +646,10 @@ def _recogniser_key(options: EvaluateOptions, lead: _Lead) -> str:
         exported = export_record(lead.model)
         choice = exported.recogniser, exported.recogniser_language
     names = sorted((path.name, path.stat().st_size) for path in lead.model.base_folder.glob("*recogniser*"))
-    return hashlib.sha256(json.dumps([lead.model.family.name, choice, names]).encode()).hexdigest()[:16]
+    dataset = dataset_recognisers.dataset_of(choice[0])
+    trained = dataset_recognisers.find(lead.workspace, dataset) if dataset else None
+    files = trained.files if trained else {}
+    return hashlib.sha256(json.dumps([lead.model.family.name, choice, names, files]).encode()).hexdigest()[:16]
 
 
 def summarise(measured: Sequence[EvaluatedClip], models: Sequence[str]

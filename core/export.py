@@ -438,6 +438,8 @@ def _errors(certificate: Certificate) -> str:
             "language, by the one that `training.yaml` names as `recogniser`. Its own error on original recordings is "
             "the last column: no synthesized speech can be expected below it.\n\n"
             "| language | sentences | before | after | recordings |\n|---|---|---|---|---|\n" + "\n".join(rows)
+            + "".join(f"\n\n{item.language}: measured by {item.measured_by}, which is not independent of it."
+                      for item in certificate.errors if item.measured_by)
             + _selection_note([item.language for item in certificate.errors if item.used_for_selection]))
 
 

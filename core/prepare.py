@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import time
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,15 +26,15 @@ import torch
 
 from config.errors import UserError
 from config.languages import script_doubt
-from config.schema import AS_IS, PrepareOptions
-from core import compute
+from config.schema import AS_IS, DEMO, PrepareOptions
+from core import compute, recogniser
 from core.dataset import languages, model_limits, review
 from core.dataset.clip_index import ClipIndex, MeasureStore, build_index, reading_names, trimmed_measures
 from core.dataset.languages import describe_language
 from core.dataset.model_limits import UNKNOWN_COVERAGE, TokenizerCoverage
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
-from core.library import model_info
+from core.library import dataset_recognisers, model_info
 from core.library.catalog import family_of
 from core.sources import dataset_source
 from core.sources.downloader import public_name
@@ -129,6 +130,10 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
                                         thorough=options.compare_all_texts)
         with_findings = index_clips(dataset, workspace, reporter, readings, max_text_length, long_speech, coverage,
                                     other_texts)
+    trained: Result = {}
+    minutes = dataset.card.duration_s / 60
+    if is_new and options.recogniser and options.source != DEMO and minutes >= dataset_recognisers.MIN_MINUTES:
+        trained = _train_recogniser(dataset, workspace, options, reporter)
     speakers = ClipIndex(workspace, dataset.card.fingerprint).speakers(0)
     return {
         "dataset": options.dataset, "state": state, "clips": len(dataset.clips),
@@ -141,7 +146,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         "too_long": too_long, "text_too_long": len(coverage.too_long), "text_unknown": len(coverage.unknown),
         "texts_match": _shown_match(review.text_match_of(workspace, options.dataset)),
         "clips_with_findings": with_findings, "speakers": speakers.count, "speakers_with_one_clip": speakers.alone,
-        "folder": str(dataset.folder),
+        **trained, "folder": str(dataset.folder),
     }
 
 
@@ -151,6 +156,21 @@ def _shown_match(match: TextMatch | None) -> str:
         return "not measured: too few clips, or of too equal lengths"
     offset = f", {match.offset:+d} rows" if match.offset else ""
     return f"{match.kind}{offset}, correlation {match.measured}"
+
+
+def _train_recogniser(dataset: PreparedDataset, workspace: Workspace, options: PrepareOptions,
+                      reporter: Reporter) -> Result:
+    """Train the recogniser of the dataset, unless it has one; its time and error. A fault of its own is a warning."""
+    start = time.monotonic()
+    try:
+        record = dataset_recognisers.find(workspace, dataset.card.name) or recogniser.train(
+            dataset, workspace, compute.setup_device(options.device), reporter, options.seed)
+    except UserError as error:
+        reporter.emit(WarningRaised(f"The dataset has no recogniser: {error.message} {error.hint}"))
+        return {}
+    return {"recogniser_seconds": round(time.monotonic() - start, 1),
+            "recogniser_cpu_seconds": record.cpu_seconds,
+            **{f"recogniser_cer_{language}": round(rate.error, 4) for language, rate in record.held_out.items()}}
 
 
 def _readings(options: PrepareOptions, style: Style, workspace: Workspace) -> dict[str, TextNormaliser]:

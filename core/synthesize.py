@@ -16,7 +16,7 @@ from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.speech import clips, evaluation
 from core.speech.clips import SynthesizedClip
 from core.speech.model_cache import ModelCache
-from core.speech.scoring import load_recogniser_or_warn, unmeasured_reason
+from core.speech.scoring import load_recogniser_or_warn, measured_by, unmeasured_reason
 from core.speech.synthesis import MAX_BATCH_SIZE, Synthesizer, unused_controls
 from core.workspace import Workspace
 from models.base import RecognitionScore
@@ -75,6 +75,7 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
                         clips.save_spectrogram(reporter.directory / picture, clip.waveform, clip.sample_rate)
                     event = clip.event(SIDE, index, text, language, score, picture,
                                        unmeasured=unmeasured_reason(recogniser, language),
+                                       measured_by=measured_by(recogniser, language),
                                        transcript=evaluation.spaced_transcript(recogniser, score, reference, language))
                     reporter.emit(event)
                     made.append(event)

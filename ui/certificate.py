@@ -234,7 +234,9 @@ def _errors(rows: Sequence[LanguageCER]) -> Html:
     codes = [job_views.language_name(row.language) for row in rows if row.used_for_selection]
     selection = paragraph(f"{', '.join(codes)}: measured on the sentences that selected the checkpoint, as no others "
                           "were held out; on other sentences it can be higher.", class_="small") if codes else NOTHING
-    return join((element("h3", "Character error rate (CER)"), sheet, selection, new))
+    own = [paragraph(f"{job_views.language_name(row.language)}: measured by {row.measured_by}. It was made with this "
+                     "dataset, so it is not an independent judge.", class_="small") for row in rows if row.measured_by]
+    return join((element("h3", "Character error rate (CER)"), sheet, *own, selection, new))
 
 
 def _failed(page: Page, reference: str) -> tuple[str, ...]:

@@ -112,7 +112,8 @@ def means_view(proof: Certificate, language: str) -> Html:
     if found.recordings_cer is not None:
         parts.append(f"{job_views.percent(found.recordings_cer)} original recordings")
     title = f"{job_views.language_name(language)}, mean over {found.sentences} held-out sentences (CER): "
-    return paragraph(element("strong", title), ", ".join(parts), f". Step {proof.step}.", class_="means")
+    return paragraph(element("strong", title), ", ".join(parts), f". Step {proof.step}.",
+                     f" Measured by {found.measured_by}." if found.measured_by else "", class_="means")
 
 
 def _base_reads_otherwise(sides: Mapping[str, AudioGenerated]) -> bool:
@@ -207,7 +208,8 @@ def _score(clip: AudioGenerated, original: float | None) -> Html:
                   else "original recordings: not measured here")
     transcript = paragraph("Transcript (ASR): ", element("q", shortened(clip.transcript), lang=clip.language),
                            class_="small")
-    return join((div("score", error_badge(clip.error), beside), transcript if clip.transcript else NOTHING))
+    by = paragraph(f"Measured by {clip.measured_by}.", class_="small") if clip.measured_by else NOTHING
+    return join((div("score", error_badge(clip.error), beside), transcript if clip.transcript else NOTHING, by))
 
 
 def votes_view(all_votes: Sequence[Vote], base: str, finetuned: str) -> Html:

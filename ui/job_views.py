@@ -36,6 +36,8 @@ STAGE_TITLES: Mapping[str, str] = {
     "prove": "Checking base-language token ids", "read": "Reading texts", "read back": "Verifying written files",
     "recogniser": "Loading recogniser (ASR)", "reload": "Reloading checkpoint", "restore": "Restoring base rows",
     "speak": "Synthesizing speech", "train": "Training", "transcribe": "Transcribing",
+    "phonetic features": "Extracting phonetic features", "train recogniser": "Training the recogniser (ASR)",
+    "held-out error": "Transcribing held-out recordings (ASR)",
     "two steps and save": "Training two steps", "upload": "Uploading",
     "unpack": "Verifying and writing files", "verify": "Verifying files",
     "version": "Writing dataset version", "write": "Writing files",

@@ -176,6 +176,7 @@ class AudioGenerated(Event):
     unmeasured: str = ""  # why there is no error, if the chosen recogniser is not available
     scoring: bool = False  # the event is repeated later with the score
     finish_reason: str = "stop"  # see `models.base.FinishReason`
+    measured_by: str = ""  # who measured the error, if it is a recogniser of the dataset
 
 
 CLIPS_ARCHIVE = "clips.zip"

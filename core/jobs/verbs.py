@@ -29,6 +29,7 @@ from config.schema import (
     PreflightOptions,
     PrepareOptions,
     PushOptions,
+    RecogniserOptions,
     ReviseOptions,
     SegmentOptions,
     SynthesizeOptions,
@@ -89,6 +90,9 @@ VERBS: Mapping[str, Verb] = {
         "Prepare dataset", "core.prepare", PrepareOptions, "data",
         "--source recordings.zip --dataset my-voice --language sw", resumes=True, removes_uploads=True,
         needs={"source": "source", "model": "model", "add_to": "dataset"}, makes={"dataset": "dataset"}),
+    "recogniser": Verb(
+        "Train recogniser", "core.recogniser", RecogniserOptions, "data",
+        "--dataset my-voice", needs={"dataset": "dataset"}),
     "revise": Verb(
         "Save dataset version", "core.revise", ReviseOptions, "data",
         "--dataset my-voice --save-as my-voice-2", resumes=True,

@@ -54,6 +54,7 @@ class LanguageCER:
     after: float | None
     recordings_cer: float | None  # of the original recordings, by the same recogniser
     used_for_selection: bool = False  # the checkpoint was selected by these sentences, as there are no others
+    measured_by: str = ""  # who measured it, if it is a recogniser of the dataset: it is not independent
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from config.languages import language_name
 from core import compute
 from core.jobs.events import Progress
 from core.jobs.reporter import ProgressCallback, no_progress
-from core.library import certificate, published, records
+from core.library import certificate, dataset_recognisers, published, records
 from core.library.certificate import BaseIdentity, Certificate, CertificateCheck, CheckOutcome, LanguageCER
 from core.library.records import MODEL_RECORD, CheckpointRecord, ExtensionRecord
 from core.model.loading import TTSModel, load_checkpoint, load_extension, model_before
@@ -36,7 +36,7 @@ from core.model.prefix import base_tensors, hash_tensors, is_of_earlier_training
 from core.sources import recognisers
 from core.speech import evaluation
 from core.speech.evaluation import CorpusScore, EvaluatedSentence, HeldOutSentence, PreparedVoices, SpeechEvaluator
-from core.speech.scoring import load_recogniser_or_warn, unmeasured_reason
+from core.speech.scoring import load_recogniser_or_warn, measured_by, unmeasured_reason
 from core.training import replay
 from core.training.dataloader import Utterance, make_utterance
 from core.training.replay import ProbeSample
@@ -397,7 +397,8 @@ def _language_errors(inputs: CertificateInputs, unchanged: Collection[str],
                                                for score in (*errors[code], recordings[code]))
         used_for_selection = code in new_languages and any(one.text in inputs.record.scored for one in held_out)
         found.append(LanguageCER(code, code in new_languages, errors[code][1].sentences, before_cer, after_cer,
-                                 original_cer, used_for_selection))
+                                 original_cer, used_for_selection,
+                                 measured_by(inputs.evaluator.recogniser, code)))
     if reusable:
         notes.append(f"{', '.join(reusable)}: measured on the base {inputs.base.base_hash[:12]} (scores "
                      f"{inputs.score_cache.key[:12]}); logits are bit-identical to the base's, and both models "
@@ -661,8 +662,9 @@ def _recogniser(workspace: Workspace, name: str) -> object:
     except UserError as error:  # its record is damaged: it cannot score
         return error.message
     assert folder is not None
-    if (folder / MODEL_RECORD).is_file():
-        return hash_file(folder / MODEL_RECORD)
+    for record in (MODEL_RECORD, dataset_recognisers.RECORD):
+        if (folder / record).is_file():
+            return hash_file(folder / record)
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
     return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 

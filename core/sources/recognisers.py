@@ -16,7 +16,7 @@ from pathlib import Path
 from config import confinement, foreign
 from config.errors import UserError
 from core.jobs.reporter import Reporter, stage
-from core.library import model_info
+from core.library import dataset_recognisers, model_info
 from core.library.catalog import CatalogEntry, ModelVariant, RepositoryPart
 from core.library.records import MODEL_RECORD, read_model_record
 from core.sources.base_models import DownloadRequest, download_model
@@ -73,6 +73,8 @@ def locate(workspace: Workspace, name: str) -> Path | None:
     """
     if name in ("", BUILT_IN):
         return None
+    if dataset := dataset_recognisers.dataset_of(name):
+        return dataset_recognisers.folder_of(workspace, dataset)
     return confinement.open_path(name) if Path(name).is_absolute() else folder_of(workspace, name, _NEWEST)
 
 

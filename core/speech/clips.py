@@ -66,12 +66,13 @@ class SynthesizedClip:
         return 10 * math.log10(power) if power > 0 else _SILENCE_DB
 
     def event(self, side: str, index: int, text: str, language: str, score: RecognitionScore | None, spectrogram: str,
-              note: str = "", unmeasured: str = "", transcript: str = "") -> AudioGenerated:
+              note: str = "", unmeasured: str = "", transcript: str = "", measured_by: str = "") -> AudioGenerated:
         """The event of the finished clip; `transcript`: that of the score, divided into words."""
         return AudioGenerated(
             side, index, self.path, text, language, round(self.duration_s, 3), round(self.synthesis_s, 3),
             score.error if score else None, transcript, spectrogram, note, unmeasured,
             finish_reason=self.finish_reason,
+            measured_by=measured_by,
         )
 
     @property

@@ -1,13 +1,13 @@
-"""Recognisers that score synthesized speech: the one that comes with a model, and one that the user chose.
+"""Recognisers that score synthesized speech: that of a dataset, the one that comes with a model, and a chosen one.
 
-A chosen recogniser scores only the new languages of a run. Its transcript is compared with the text by letters, without
+A chosen recogniser scores only the new languages of a run. Where none is chosen, the recogniser of the training's
+dataset does, if it has one. Its transcript is compared with the text by letters, without
 spaces, case and punctuation, which are not pronounced.
 """
 
 from __future__ import annotations
 
 import shlex
-import unicodedata
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,16 +20,18 @@ from config.errors import UserError
 from config.languages import language_name
 from config.schema import TrainOptions
 from core.jobs.reporter import Reporter, stage
-from core.library import records
+from core.library import dataset_recognisers, records
 from core.library.catalog import resolve
 from core.library.records import CheckpointRecord, ExportRecord
 from core.model import loading
 from core.model.loading import TTSModel
 from core.sources import recognisers
 from core.sources.recognisers import BUILT_IN
+from core.speech.dataset_recogniser import DatasetRecogniser
 from core.speech.transcription import HubTranscriber, Transcriber, recogniser_language_names
 from core.workspace import Workspace
 from data.acoustics import audio
+from data.languages.words import scored_letters
 from models.base import RecognitionScore
 from models.registry import family
 
@@ -131,20 +133,38 @@ class UnavailableRecogniser:
         return self.own.normalise(text, language)
 
 
-def scored_letters(text: str) -> str:
-    """Letters, digits and their combining marks, case folded."""
-    return "".join(sign for sign in unicodedata.normalize("NFKC", text).casefold()
-                   if sign.isalnum() or unicodedata.category(sign)[0] == "M")
-
-
 def download_recogniser(choice: RecogniserChoice, languages: Sequence[str], workspace: Workspace,
                         reporter: Reporter) -> None:
     """Download the chosen recogniser if it is on the hub and not in the workspace."""
-    if choice.recogniser not in ("", BUILT_IN):
+    if choice.recogniser not in ("", BUILT_IN) and not dataset_recognisers.dataset_of(choice.recogniser):
         with stage(reporter, "recogniser"):
             for language, name in _language_names(choice, languages).items():
                 names = recogniser_language_names(language, name)
                 recognisers.ensure_recogniser(choice.recogniser, _REVISION, names, workspace, reporter)
+
+
+@dataclass(frozen=True)
+class NamedRecogniser:
+    """A `RecogniserChoice`."""
+
+    recogniser: str
+    recogniser_language: str = ""
+
+
+def choose(workspace: Workspace, choice: RecogniserChoice, dataset: str) -> RecogniserChoice:
+    """`choice`, or the recogniser of `dataset` if none is chosen and that one can measure."""
+    if choice.recogniser:
+        return choice
+    return NamedRecogniser(dataset_recognisers.default_name(workspace, dataset), choice.recogniser_language)
+
+
+def measured_by(recogniser: Recogniser | None, language: str) -> str:
+    """Who measures `language`, if it is a recogniser of its own dataset; else empty."""
+    if isinstance(recogniser, CompositeRecogniser):
+        return measured_by(recogniser.chosen if language in recogniser.chosen.languages else recogniser.own, language)
+    if isinstance(recogniser, DatasetRecogniser) and language in recogniser.languages:
+        return dataset_recognisers.describe(recogniser.record, language)
+    return ""
 
 
 def load_recogniser(workspace: Workspace, model: TTSModel, choice: RecogniserChoice) -> Recogniser | None:
@@ -205,8 +225,10 @@ def _load(workspace: Workspace, model: TTSModel, choice: RecogniserChoice) -> Re
     if not choice.recogniser or not names:
         return own
     folder = _folder(workspace, choice.recogniser)
-    if folder is None:
-        chosen: Recogniser | None = family(_BUILT_IN_MODEL).load_recogniser(workspace.model(_BUILT_IN_MODEL))
+    if dataset := dataset_recognisers.dataset_of(choice.recogniser):
+        chosen: Recogniser | None = _load_of_dataset(workspace, dataset, model.device)
+    elif folder is None:
+        chosen = family(_BUILT_IN_MODEL).load_recogniser(workspace.model(_BUILT_IN_MODEL))
     elif not folder.is_dir():
         raise UserError(f"There is no recogniser {folder}.",
                         "Put it back, or choose another (--recogniser).")
@@ -219,6 +241,18 @@ def _load(workspace: Workspace, model: TTSModel, choice: RecogniserChoice) -> Re
         for one in others:
             chosen = CompositeRecogniser(one, chosen)
     return CompositeRecogniser(chosen, own) if chosen is not None and own is not None else chosen or own
+
+
+def _load_of_dataset(workspace: Workspace, dataset: str, device: torch.device) -> DatasetRecogniser:
+    again = f"Train it: python -m scripts.recogniser --dataset {dataset}."
+    record = dataset_recognisers.find(workspace, dataset)
+    if record is None:
+        raise UserError(f"The dataset {dataset!r} has no recogniser, or one of other clips than it has now.", again)
+    if not record.languages:
+        reasons = (dataset_recognisers.unmeasured_reason(record, language) for language in record.held_out)
+        raise UserError(f"It cannot measure: {'; '.join(reasons) or 'it was tested on no held-out clip'}.",
+                        "Choose another recogniser (--recogniser).")
+    return DatasetRecogniser.load(dataset_recognisers.folder_of(workspace, dataset), device)
 
 
 def _language_names(choice: RecogniserChoice, languages: Sequence[str]) -> dict[str, str]:
@@ -254,6 +288,8 @@ def _folder(workspace: Workspace, name: str) -> Path | None:
 def _recovery_hint(choice: RecogniserChoice, language: str, folder: Path | None, missing: bool) -> str:
     """How to restore the recogniser. With only an export there is no dataset or extension for a preflight check."""
     name = choice.recogniser
+    if dataset := dataset_recognisers.dataset_of(name):
+        return f"Train it again (python -m scripts.recogniser --dataset {dataset}), then do this again."
     if folder is None:
         return f"Get the built-in model (python -m scripts.download --model {_BUILT_IN_MODEL}), then do this again."
     if "/" not in name and missing:

@@ -21,14 +21,17 @@ from safetensors import SafetensorError
 from config.errors import UserError
 from core import compute
 from core.jobs.reporter import Reporter, stage
+from core.library import dataset_recognisers
 from core.sources import recognisers
 from core.sources.recognisers import BUILT_IN, LANGUAGE_OPTION, repair_hint
+from core.speech.dataset_recogniser import DatasetRecogniser
 from core.workspace import Workspace
 from data import sound_files
 from data.languages.latin import romanise
 from models.base import CTCRecogniser
 from models.registry import family
 
+_OTHERS = "Choose another recogniser, such as openai/whisper-small or facebook/mms-1b-all."
 _CHUNK_S, _CONTEXT_S = 16.0, 2.0  # of a long recording that goes into a CTC model at once, and on either side of it
 _BUILT_IN_MODEL = "tiny"
 _MAX_NEW_TOKENS = 440  # room of Whisper's decoder beside its prompt
@@ -73,23 +76,29 @@ class CTCModel(Protocol):
         ...
 
 
-class BuiltInRecogniser:
-    """The recogniser of the built-in model: it knows that model's synthetic voices, and has no spaces."""
+class OwnRecogniser:
+    """The recogniser of the built-in model, or of a dataset: it writes no spaces."""
 
     blank = 0
     separator: int | None = None
 
     def __init__(self, recogniser: CTCRecogniser, language: str) -> None:
         if language not in recogniser.languages:
+            if isinstance(recogniser, DatasetRecogniser):
+                reason = dataset_recognisers.unmeasured_reason(recogniser.record, language)
+                raise UserError(f"The recogniser of a dataset cannot be used: {reason}.", _OTHERS)
             raise UserError(f"The built-in recogniser does not know {language!r}; it knows "
-                            f"{', '.join(recogniser.languages)}, in synthetic voices.",
-                            "Choose another recogniser, such as openai/whisper-small or facebook/mms-1b-all.")
+                            f"{', '.join(recogniser.languages)}, in synthetic voices.", _OTHERS)
         self._recogniser, self._language = recogniser, language
         self.sample_rate, self.frame_s = recogniser.sample_rate, recogniser.frame_s
         self._ids = {letter: number for number, letter in enumerate(recogniser.letters, 1)}
 
     @classmethod
-    def load(cls, workspace: Workspace, language: str) -> BuiltInRecogniser:
+    def load(cls, workspace: Workspace, name: str, language: str, device: str) -> OwnRecogniser:
+        """`name` is `built-in` or `dataset:NAME`."""
+        if dataset := dataset_recognisers.dataset_of(name):
+            folder = dataset_recognisers.folder_of(workspace, dataset)
+            return cls(DatasetRecogniser.load(folder, compute.setup_device(device)), language)
         recogniser = family(_BUILT_IN_MODEL).load_recogniser(workspace.model(_BUILT_IN_MODEL))
         assert recogniser is not None
         return cls(recogniser, language)
@@ -290,8 +299,8 @@ def load_transcriber(name: str, revision: str, language: str, recogniser_languag
                      workspace: Workspace,
                      reporter: Reporter) -> Transcriber:
     """The recogniser `name`, downloaded if necessary; `recogniser_language` is empty for the usual names."""
-    if name == BUILT_IN:
-        return BuiltInRecogniser.load(workspace, language)
+    if name == BUILT_IN or dataset_recognisers.dataset_of(name):
+        return OwnRecogniser.load(workspace, name, language, device)
     folder = _download(name, revision, language, recogniser_language, workspace, reporter)
     return HubTranscriber.load(folder, compute.setup_device(device), language, recogniser_language)
 
@@ -299,8 +308,8 @@ def load_transcriber(name: str, revision: str, language: str, recogniser_languag
 def load_ctc_model(name: str, revision: str, language: str, recogniser_language: str, sample: str, device: str,
                    workspace: Workspace, reporter: Reporter) -> CTCModel:
     """The same, as a CTC model; `sample` is some text of the language."""
-    if name == BUILT_IN:
-        return BuiltInRecogniser.load(workspace, language)
+    if name == BUILT_IN or dataset_recognisers.dataset_of(name):
+        return OwnRecogniser.load(workspace, name, language, device)
     folder = _download(name, revision, language, recogniser_language, workspace, reporter)
     return HubCTCModel.load(folder, compute.setup_device(device), language, recogniser_language, sample)
 

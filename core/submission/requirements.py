@@ -15,6 +15,7 @@ from config import confinement, schema
 from config.errors import UserError, join_names
 from config.schema import (
     AS_IS,
+    DATASET_RECOGNISER,
     CompareOptions,
     CompareTokenizersOptions,
     DoctorOptions,
@@ -198,6 +199,8 @@ def needs(verb: str, options: Options) -> Iterator[Need]:
                 yield Need(field, _REFERENCES.get(value.partition(":")[0], kind), value)
             case "recogniser" if value == recognisers.BUILT_IN:
                 yield Need(field, "model", "tiny")
+            case "recogniser" if value.startswith(DATASET_RECOGNISER):
+                yield Need(field, "dataset", value.removeprefix(DATASET_RECOGNISER))
             case "source" if value == AS_IS and isinstance(options, PrepareOptions):
                 yield Need(field, "dataset", options.dataset)
             case "source" if value.startswith(PREFIX):

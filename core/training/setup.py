@@ -11,13 +11,14 @@ import torch
 
 from config import foreign
 from config.errors import UserError
+from config.languages import language_name
 from config.loading import parse_options
 from config.schema import TrainOptions
 from core import compute
 from core.jobs.checkpoint_names import folder_of
-from core.jobs.events import WarningRaised
+from core.jobs.events import Plan, WarningRaised
 from core.jobs.reporter import Reporter, progress_callback
-from core.library import catalog, records
+from core.library import catalog, dataset_recognisers, records
 from core.library.records import CheckpointRecord, ExtensionRecord, Origin
 from core.model import precision, tensor_files
 from core.model.adapters import PEFT_PREFIX, SETTINGS, WEIGHTS, Adapters, adapter_scale, plan_adapters
@@ -27,7 +28,7 @@ from core.model.prefix import new_rows, rows_name
 from core.sources.recognisers import BUILT_IN
 from core.speech import evaluation, scoring
 from core.speech.evaluation import SpeechEvaluator
-from core.speech.scoring import Recogniser
+from core.speech.scoring import Recogniser, RecogniserChoice
 from core.training import checkpoint, dataloader, parameter_groups, replay
 from core.training.checkpoint import EarlyStopping, TrainerState
 from core.training.checkpoint_evaluation import WITHOUT_TRANSCRIPT, TrainingRun, load_custom_sentences
@@ -71,9 +72,17 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
         data = dataloader.subset(data, max_clips)
     for note in data.notes:
         warn(note)
-    recogniser = None
+    recogniser, choice = None, _recogniser_choice(options, workspace, run_dir, saved)
     if group.rank == 0:
-        recogniser = _load_recogniser(options, workspace, reporter, tts, data.languages, state)
+        recogniser = _load_recogniser(options, choice, workspace, reporter, tts, data.languages, state)
+        for language in data.languages:
+            if description := scoring.measured_by(recogniser, language):
+                reporter.emit(Plan((f"{language_name(language)} is measured by {description}.",)))
+        poor = dataset_recognisers.find(workspace, options.dataset) if not choice.recogniser else None
+        if poor is not None:
+            for language in data.languages:
+                warn(f"{language_name(language)} is not measured by the recogniser of its dataset: "
+                     f"{dataset_recognisers.unmeasured_reason(poor, language)}.")
     recording = evaluation.training_recording(manifest.load(workspace.dataset(options.dataset)))
     speech_evaluator = SpeechEvaluator.of(tts, recogniser, recording=recording)
     clips = replay.gather_replay_clips(options, workspace, tts, speech_evaluator.voices, run_dir, warn,
@@ -103,8 +112,8 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
     record = CheckpointRecord(
         run=run_dir.name, step=0, scope=options.scope, extension=options.extension, dataset=options.dataset,
         rows_hash=rows_hash, frozen_hash="", origin=tts.origin,
-        adapter_rank=options.adapter_rank if tts.adapters else None, recogniser=options.recogniser,
-        recogniser_language=options.recogniser_language, text_library=tts.text_library or tts.front_end.text_library)
+        adapter_rank=options.adapter_rank if tts.adapters else None, recogniser=choice.recogniser,
+        recogniser_language=choice.recogniser_language, text_library=tts.text_library or tts.front_end.text_library)
     sentences = load_custom_sentences(options, tts, data.languages, run_dir, warn) if group.rank == 0 else {}
     training_run = TrainingRun(trainer, speech_evaluator, record, reporter, drift_clips=clips.drift_clips,
                                early_stopping=early_stopping, base_losses=base_losses, custom_sentences=sentences)
@@ -124,29 +133,37 @@ def _check_same_rows(run_dir: Path, extension: str, rows_hash: str) -> None:
         write_text(path, f"{rows_hash}\n")  # atomic: a truncated hash would make every resume fail
 
 
-def _load_recogniser(options: TrainOptions, workspace: Workspace, reporter: Reporter, tts: TTSModel,
-                     languages: Sequence[str], state: TrainerState | None) -> Recogniser | None:
+def _recogniser_choice(options: TrainOptions, workspace: Workspace, run_dir: Path,
+                       saved: int | None) -> RecogniserChoice:
+    """The recogniser of the run: of a resumed one that of its checkpoint, because errors of two cannot be compared."""
+    if saved is None:
+        return scoring.choose(workspace, options, options.dataset)
+    return records.read_record(folder_of(run_dir, saved) / records.CHECKPOINT, CheckpointRecord)
+
+
+def _load_recogniser(options: TrainOptions, choice: RecogniserChoice, workspace: Workspace, reporter: Reporter,
+                     tts: TTSModel, languages: Sequence[str], state: TrainerState | None) -> Recogniser | None:
     """The recogniser; `UserError` if the chosen one cannot be loaded.
 
     A resumed run continues without it if no checkpoint will be ranked by it any more.
     """
     try:
-        scoring.download_recogniser(options, languages, workspace, reporter)
-        return scoring.load_recogniser(workspace, tts, options)
+        scoring.download_recogniser(choice, languages, workspace, reporter)
+        return scoring.load_recogniser(workspace, tts, choice)
     except UserError as error:
         if state is None:
             raise
         run_dir = reporter.directory
         if _may_rank_by_cer(options, state, run_dir):
             raise UserError(error.message,
-                            _restore_hint(options.recogniser, error.hint, run_dir, state.step)) from error
+                            _restore_hint(choice.recogniser, error.hint, run_dir, state.step)) from error
         return scoring.replace_unavailable(workspace, tts, lambda message: reporter.emit(WarningRaised(message)),
-                                           options, error)
+                                           choice, error)
 
 
 def _restore_hint(recogniser: str, hint: str, run_dir: Path, step: int) -> str:
     """`hint`, adapted to a resumed run, in which the recogniser cannot be changed."""
-    first = hint.rstrip(".") if recogniser in ("", BUILT_IN) else (
+    first = hint.rstrip(".") if recogniser in ("", BUILT_IN) or dataset_recognisers.dataset_of(recogniser) else (
         "Restore the recogniser (one of the hub is downloaded again if you delete its folder) and resume")
     return f"{first}; or start a new run from its weights: {init_from_command(run_dir, step)}."
 

@@ -180,3 +180,9 @@ def _one_mark(run: re.Match[str]) -> str:
     if run.end() < len(run.string) and " " not in marks and not run.group().endswith(" "):
         return run.group()[:-len(marks)] + marks[0]  # within a word or a number
     return next(mark for mark in "?!.," if mark in marks) + " "
+
+
+def scored_letters(text: str) -> str:
+    """What is compared with a transcript: letters, digits and their combining marks, case folded."""
+    return "".join(sign for sign in unicodedata.normalize("NFKC", text).casefold()
+                   if sign.isalnum() or unicodedata.category(sign)[0] == "M")

@@ -293,7 +293,7 @@ def rows(workspace: Workspace, source: Path | str) -> tuple[list[SourceRow], lis
         entries = list(dataset_source.read_rows(opened, "am", Recorder(workspace.path)))
         for entry in entries:
             if isinstance(entry, SourceRow):
-                validation.row_bytes(entry)
+                validation.store_row(entry)
     return ([entry for entry in entries if isinstance(entry, SourceRow)],
             [entry for entry in entries if isinstance(entry, SkippedRow)])
 
@@ -386,7 +386,7 @@ READERS: dict[str, Callable[[Path, Path], object]] = {
     "blocks": lambda path, made: list(sound_files.read_blocks(path)),
     "spans": lambda path, made: list(sound_files.read_spans(path, [(0.0, 0.5)])),
     "a part": lambda path, made: sound_files.cut_to_flac(path, 0.0, 0.5),
-    "bytes": lambda path, made: validation.row_bytes(SourceRow("a", path, "x", "1")),
+    "bytes": lambda path, made: validation.store_row(SourceRow("a", path, "x", "1")),
     "text": lambda path, made: foreign.read_text(path),
     "a film": lambda path, made: ffmpeg_audio.extract_audio(path, made / "a.flac"),
     "the lab's text": lambda path, made: pasted_text.read_lines(str(path)),

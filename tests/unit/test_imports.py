@@ -114,7 +114,7 @@ def allowed(module: str, root: Path) -> tuple[str, ...]:
     if package == "core":
         place = [within(module, (layer,)) for layer in CORE]
         below = CORE[:place.index(True) + 1] if any(place) else ("core",)
-        return ("config", "data", "models.base", "models.registry", *below)
+        return ("config", "data", "models.base", "models.registry", "models.phonetic_encoder", *below)
     page = ("config", "ui", *(name for name in TORCH_FREE if name.startswith("core.")))
     return {
         "config": ("config",),

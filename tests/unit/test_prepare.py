@@ -12,14 +12,17 @@ from small_data import AMHARIC, Recorder, SmallExtractor, SmallFamily, base, wri
 
 from config.errors import UserError
 from config.schema import AS_IS, PrepareOptions
-from core import prepare, revise
+from core import prepare, recogniser, revise
 from core.dataset.review import exclude, index_of
 from core.jobs.events import Progress
 from core.jobs.reporter import StopRequested
+from core.library import dataset_recognisers
+from core.library.dataset_recognisers import DatasetRecogniserRecord, HeldOutCER
 from core.sources import dataset_source
 from core.workspace import Workspace
 from data import augmentation, manifest
 from data.feature_cache import FeatureCache
+from data.manifest import PreparedDataset
 from data.validation import ValidationReport
 
 
@@ -359,3 +362,35 @@ def test_lost_recording_of_a_prepared_dataset_is_named(
 def test_demo_of_an_unknown_language_names_those_there() -> None:
     with pytest.raises(UserError, match="no demo dataset for the language 'tlh'"):
         dataset_source.demo_dataset("tlh")
+
+
+@pytest.mark.parametrize(("least_minutes", "wanted", "trains"), [(0.05, True, True), (0.05, False, False),
+                                                                 (0.2, True, False)])
+def test_a_recogniser_is_trained_for_enough_speech_unless_it_is_turned_off(
+        tmp_path: Path, workspace: Workspace, extractor: SmallExtractor, monkeypatch: pytest.MonkeyPatch,
+        least_minutes: float, wanted: bool, trains: bool) -> None:
+    def train(dataset: PreparedDataset, *others: object) -> DatasetRecogniserRecord:
+        return DatasetRecogniserRecord(dataset.card.name, dataset.card.fingerprint, "", {}, ("a",), 5, 0.1, 0, 1.0, 2.5,
+                                       {"am": HeldOutCER(1, 10, 3, 0.3, 0.3)})
+
+    monkeypatch.setattr(dataset_recognisers, "MIN_MINUTES", least_minutes)
+    monkeypatch.setattr(recogniser, "train", train)
+    chosen = options(write_dataset(tmp_path / "in")).model_copy(update={"recogniser": wanted})
+
+    result = prepare.run(chosen, workspace, Recorder())
+
+    assert result.get("recogniser_cer_am") == (0.3 if trains else None)
+    assert result.get("recogniser_cpu_seconds") == (2.5 if trains else None)
+
+
+def test_a_dataset_whose_recogniser_cannot_be_trained_is_prepared_with_a_warning(
+        tmp_path: Path, workspace: Workspace, extractor: SmallExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(*given: object) -> DatasetRecogniserRecord:
+        raise UserError("There is no training clip.", "Add some.")
+
+    monkeypatch.setattr(dataset_recognisers, "MIN_MINUTES", 0.0)
+    monkeypatch.setattr(recogniser, "train", train)
+    recorder = Recorder()
+
+    assert prepare.run(options(write_dataset(tmp_path / "in")), workspace, recorder)["clips"] == 6
+    assert "The dataset has no recogniser: There is no training clip." in recorder.warnings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,13 +18,21 @@ from small_data import Recorder
 
 from config.errors import UserError
 from config.schema import TrainOptions
+from core.library import dataset_recognisers
+from core.library.dataset_recognisers import DatasetRecogniserRecord, HeldOutCER
 from core.library.records import MODEL_RECORD, ExportRecord, ModelRecord, Origin, write_record
+from core.model import loading, tensor_files
 from core.sources import recognisers
 from core.speech import scoring
 from core.speech.scoring import TranscribingRecogniser
 from core.speech.transcription import Transcript, recogniser_language_names
+from core.training import setup
 from core.workspace import Workspace
+from data import manifest
+from data.durable_files import hash_file, write_json
 from models.base import RecognitionScore
+from models.phonetic_encoder.ctc_head import CTCHead, CTCHeadConfig
+from tests.worlds import Listener, train_options
 
 
 class Parrot:
@@ -148,3 +157,73 @@ def test_what_was_fetched_by_hand_is_the_recogniser(workspace: Workspace, other_
     taken = filter_repo_objects(sorted({*wanted, *others}), allow_patterns=patterns["--include"],
                                 ignore_patterns=patterns["--exclude"])
     assert set(taken) == wanted
+
+
+def give_dataset_a_recogniser(workspace: Workspace, edits: int, name: str = "demo-am") -> None:
+    """A head that was never trained, with a record that states so many errors in 100 held-out letters."""
+    folder, letters = dataset_recognisers.folder_of(workspace, name), tuple("abc")
+    folder.mkdir(exist_ok=True)
+    head = CTCHead(CTCHeadConfig(len(letters)))
+    tensor_files.write(folder / dataset_recognisers.WEIGHTS, head.state_dict())
+    (folder / dataset_recognisers.TEXTS).write_text("abc\n", encoding="utf-8")
+    files = {file: hash_file(folder / file) for file in (dataset_recognisers.WEIGHTS, dataset_recognisers.TEXTS)}
+    card = manifest.load_card(workspace.dataset(name))
+    record = DatasetRecogniserRecord(name, card.fingerprint, "", files, letters, 700, 54.0, 0, 16.0, 300.0,
+                                     {"am": HeldOutCER(40, 100, edits, 0.05, 0.2)})
+    write_json(folder / dataset_recognisers.RECORD, asdict(record))
+
+
+def test_the_recogniser_of_the_dataset_is_chosen_where_none_is_named(world: Workspace) -> None:
+    options = train_options()
+    assert scoring.choose(world, options, "demo-am").recogniser == ""
+
+    give_dataset_a_recogniser(world, edits=11)
+
+    assert scoring.choose(world, options, "demo-am").recogniser == "dataset:demo-am"
+    independent = train_options(recogniser="openai/whisper-small")
+    assert scoring.choose(world, independent, "demo-am").recogniser == "openai/whisper-small"
+
+
+def test_a_recogniser_that_cannot_measure_is_not_chosen(world: Workspace) -> None:
+    give_dataset_a_recogniser(world, edits=51)
+
+    assert scoring.choose(world, train_options(), "demo-am").recogniser == ""
+    model = loading.load_extension(world, "tiny-am", torch.device("cpu"))
+    with pytest.raises(UserError, match="CER of 51%"):
+        scoring.load_recogniser(world, model, scoring.NamedRecogniser("dataset:demo-am"))
+
+
+def test_figures_name_the_recogniser_of_the_dataset_and_no_other(world: Workspace) -> None:
+    give_dataset_a_recogniser(world, edits=11)
+    model = loading.load_extension(world, "tiny-am", torch.device("cpu"))
+
+    recogniser = scoring.load_recogniser(world, model, scoring.choose(world, train_options(), "demo-am"))
+
+    assert scoring.measured_by(recogniser, "am") == ("a recogniser trained on 54 minutes of this dataset (CER 11% on "
+                                                     "held-out recordings)")
+    assert scoring.measured_by(recogniser, "en") == ""
+    own = scoring.load_recogniser(world, model, scoring.NamedRecogniser(""))
+    assert scoring.measured_by(own, "am") == ""
+
+
+def test_a_run_records_the_recogniser_of_its_dataset(world: Workspace) -> None:
+    give_dataset_a_recogniser(world, edits=11)
+    listener = Listener(world.runs / "first")
+
+    record = setup.setup_run(train_options(), world, listener, torch.device("cpu")).record
+
+    assert record.recogniser == "dataset:demo-am"
+    assert "54 minutes of this dataset" in listener.of("plan")[0].lines[0]
+
+
+def test_without_the_recogniser_of_its_dataset_a_language_is_not_measured(world: Workspace) -> None:
+    """Another one does not take over, because the errors of two recognisers cannot be compared."""
+    model = loading.load_extension(world, "tiny-am", torch.device("cpu"))
+    warnings: list[str] = []
+
+    unavailable = scoring.load_recogniser_or_warn(world, model, warnings.append,
+                                                  scoring.NamedRecogniser("dataset:demo-am"))
+
+    assert unavailable is not None
+    assert "am" not in unavailable.languages
+    assert "scripts.recogniser --dataset demo-am" in warnings[0]
