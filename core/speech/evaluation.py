@@ -32,6 +32,7 @@ from core.workspace import Workspace
 from data import manifest
 from data.acoustics import audio
 from data.durable_files import check_no_link_out
+from data.languages.latin import romanise
 from models.base import (
     FinishReason,
     Generated,
@@ -56,6 +57,15 @@ class HeldOutSentence:
 
     text: str
     original: Path | None
+
+
+@dataclass(frozen=True)
+class TextInput:
+    """What a side gets for a text; `note` says where that differs from the text."""
+
+    text: str
+    language: str
+    note: str = ""
 
 
 class SpeechItem(NamedTuple):
@@ -281,6 +291,25 @@ def read_sentences(path: Path) -> list[tuple[str, str]]:
                             "Write lines such as `am`, a tab, and a sentence.")
         pairs += [(language, text)] if line.strip() else []
     return pairs
+
+
+def base_input(model: TTSModel, text: str, language: str) -> TextInput | None:
+    """What `model` gets for a text: itself, or its romanised spelling when it lacks the language; None for neither."""
+    if language in model.front_end.languages:
+        return TextInput(text, language)
+    return romanised_input(model, text, language)
+
+
+def romanised_input(model: TTSModel, text: str, language: str) -> TextInput | None:
+    """The romanised spelling of a text as one of the base languages; None if none of them can read it."""
+    spelled = romanise(text)
+    for code in sorted(model.front_end.base_languages, key=lambda code: code != "en"):
+        if model.front_end.unready(code):
+            continue
+        if model.front_end.normalise(spelled, code) and not model.front_end.unknown_characters(spelled, code):
+            note = f"The base model has no {language!r}: it reads the romanised spelling {spelled!r} as {code!r}."
+            return TextInput(spelled, code, note)
+    return None
 
 
 def spread_evenly(sentences: Sequence[Some], count: int) -> list[Some]:
