@@ -611,6 +611,7 @@ class ExportOptions(Options):
     run: str = Field("", title="Run", description="`run:ID` (its chosen checkpoint, else the best) or `run:ID@STEP`.")
     export: Name = Field("tiny-am", title="Export name", description="Name of the export.", json_schema_extra={"shown_default": "that of the extension"})
     override: tuple[str, ...] = Field((), title="Override", description="Names of failed certificate checks to ignore.")
+    accept_learning: bool = Field(False, title="Accept the learning outcome", description="Export a model that learned nothing, or says nothing; the card and the certificate say so.")
     unproven: bool = Field(False, title="Before the certificate", description="Do not wait for error rates that are not known yet: tensors, ids and logits are checked, and card and certificate say that the rest is not proven yet.")
 
 

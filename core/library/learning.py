@@ -347,11 +347,6 @@ def describe_outcome(outcome: LanguageOutcome) -> str:
     return f"{language_name(outcome.language)}: {outcome.learning.title} ({_reason(outcome)})"
 
 
-def describe_preservation_and_learning(preservation: str, report: LearningReport) -> str:
-    """What was preserved never stands alone."""
-    return f"Old languages: {preservation}. New language: {describe_report(report)}."
-
-
 def _reason(outcome: LanguageOutcome) -> str:
     if not outcome.findings:
         rates = outcome.measurements.intelligibility

@@ -18,7 +18,7 @@ from pathlib import Path
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute, train
-from core.jobs.events import Event, Evaluated, Journal, Step, WarningRaised
+from core.jobs.events import Evaluated, Event, Journal, Step, WarningRaised
 from core.jobs.reporter import JournalReporter
 from core.library import learning
 from core.workspace import Workspace
