@@ -62,7 +62,7 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
                       "certificate": (f"failed: {failed}" if failed else "passed")
                       + (f"; not proven: {unproven}" if unproven else ""),
                       "preservation": made.describe_preservation(), "learning": made.learning.value,
-                      "outcome": learning.describe_report(made.learning_report)}
+                      "learning_outcome": learning.describe_report(made.learning_report)}
     if made.learning.bad:
         warn(f"{made.describe()} {learning.advise(made.learning_report)}")
     for error in made.errors:

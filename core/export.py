@@ -335,7 +335,7 @@ def _result(target: Path, record: ExportRecord, proof: Certificate, overridden: 
         "megabytes": round(sum(path.stat().st_size for path in files) / 1e6, 2),
         **({} if proof.complete else {"certificate": certificate.NOT_PROVEN_YET}),
         "preservation": proof.describe_preservation(), "learning": proof.learning.value,
-        "outcome": learning.describe_report(proof.learning_report),
+        "learning_outcome": learning.describe_report(proof.learning_report),
         "overridden": json.dumps(list(overridden)) if overridden else "",
         **{f"error_{item.language}": item.after for item in proof.errors},
         **{check.name: check.result for check in proof.checks},

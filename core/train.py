@@ -175,7 +175,7 @@ def train_loop(training_run: TrainingRun) -> None:
 
 
 class LossWatch:
-    """Warns of losses that rise, do not fall, or stopped falling; each warning can come again after a tenth of the steps.
+    """Warns of losses that rise, do not fall, or stopped falling; a warning can come again after a tenth of the steps.
 
     It compares means over a window of reported steps, because the loss differs from batch to batch. The window is a
     fiftieth of the steps, at least ten.
@@ -244,7 +244,7 @@ def run_result(trainer: Trainer, reporter: Reporter) -> Result:
     ranking = checkpoint.read_ranking(run_dir)
     report = learning.read_report(run_dir, best)
     return {
-        "learning": report.learning.value, "outcome": learning.describe_report(report),
+        "learning": report.learning.value, "learning_outcome": learning.describe_report(report),
         "run": run_dir.name, "steps": trainer.step, "best_step": best, "chosen_by": ranking.metric,
         "best_value": round(ranking.values[best], 4), "train_seconds": round(trainer.seconds, 1),
         "certificate": certificate.NOT_PROVEN_YET,

@@ -68,7 +68,8 @@ def report_table(report: dict[str, Any]) -> str:
                     f"| {error['sentences']} |")
     checks = ", ".join(f"{name} {result}" for name, result in report["checks"].items())
     stages = ", ".join(f"{verb} {seconds:.0f}" for verb, seconds in report["seconds"].items())
-    return "\n".join([*rows, "", report["outcome"], f"Checks: {checks}.", f"Seconds: {stages}; {report['total_seconds']:.0f} in all."])
+    seconds = f"Seconds: {stages}; {report['total_seconds']:.0f} in all."
+    return "\n".join([*rows, "", report["outcome"], f"Checks: {checks}.", seconds])
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def _list(board: JobBoard, *, as_json: bool) -> None:
                               "learning": (state.result or {}).get("learning", ""),
                               "reason": state.reason, "message": state.message}, ensure_ascii=False))
         else:
-            outcome = str((state.result or {}).get("outcome", ""))
+            outcome = str((state.result or {}).get("learning_outcome", ""))
             about = "; ".join(part for part in (outcome, subject(state), state.reason or state.message) if part)
             print(f"{STATUS_TITLES[state.status]:11} {state.job.device:5} {state.id}  {about}".rstrip())
     if not queue and not ended and not as_json:

@@ -68,7 +68,7 @@ _RESULT_TITLES: Mapping[str, str] = {
     "memory_bytes": "Memory", "training": "Estimated training time", "too_long": "Clips too long",
     "recordings_cer": "CER of original recordings",
     "not_tried": "Not checked", "certificate": "Certificate", "preservation": "Old languages",
-    "learning": "New language", "outcome": "What was learned",
+    "learning": "New language", "learning_outcome": "What was learned",
 }
 _WHEN = {"recordings": "original recordings"}
 _SHARES = ("unknown_rate_before", "unknown_rate", "features_alike")
@@ -530,7 +530,7 @@ def chain_view(states: Sequence[JobState], notes: Mapping[str, str] | None = Non
 
 def _outcome(state: JobState) -> Html:
     """What a finished training taught, in words; for a bad outcome with what to do."""
-    words = str((state.result or {}).get("outcome", "")) if state.verb == "train" else ""
+    words = str((state.result or {}).get("learning_outcome", "")) if state.verb == "train" else ""
     if not words or learning_of(state) is None:
         return NOTHING
     if not learned_nothing(state):
@@ -580,7 +580,7 @@ def history_view(states: Sequence[JobState], most: int = 60) -> Html:
     rows = []
     for state in states[:most]:
         plain = state.alive or (state.status == "finished" and not ended_by_time_limit(state))
-        outcome = str((state.result or {}).get("outcome", "")) if learning_of(state) else ""
+        outcome = str((state.result or {}).get("learning_outcome", "")) if learning_of(state) else ""
         line = ". ".join(filter(None, (outcome, "" if plain else status_line(state))))
         rows.append((VERB_TITLES[state.verb], subject(state), badge(state), clock(state.job.created),
                      duration_text(state.seconds) if state.started_at else "–",

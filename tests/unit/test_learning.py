@@ -155,7 +155,7 @@ def test_old_run_is_not_measured(tmp_path: Path) -> None:
 
 def test_every_measurement_is_shown_with_its_value() -> None:
     report = LearningReport.from_measurements(1, [replace(HEALTHY, intelligibility=rates(0.06, 0.7))])
-    rows = dict((title, value) for _, title, value in learning.measurement_rows(report))
+    rows = {title: value for _, title, value in learning.measurement_rows(report)}
     assert rows["Text contrast (nats)"] == "+0.60 (+0.55 to +0.65, 40 clips)"
     assert rows["Silent sentences"] == "0 of 20"
     assert rows["Character error rate"] == "CER 6%; base model 70%, recordings 2%"

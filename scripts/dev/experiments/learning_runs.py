@@ -18,11 +18,14 @@ from pathlib import Path
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute, train
-from core.jobs.events import Evaluated, Event, Journal, Step, WarningRaised
+from core.jobs.events import Evaluated, Journal, Step, WarningRaised
 from core.jobs.reporter import JournalReporter
 from core.library import learning
+from core.library.records import CONFIG
 from core.workspace import Workspace
+from data.durable_files import write_text
 
+JOURNAL = "events.jsonl"
 TABLE = Path(__file__).resolve().parents[3] / "tests" / "data" / "learning_runs.json"
 _DEMO: Mapping[str, object] = {
     "extension": "tiny-am", "dataset": "amharic-demo", "batch_size": 8, "warmup": 10, "device": "cpu",
@@ -41,53 +44,61 @@ CASES: Mapping[str, Mapping[str, object]] = {
 
 
 def main() -> int:
-    """Run one case; the exit code."""
+    """Run one case, or read a run that was made elsewhere; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m scripts.dev.experiments.learning_runs", description=__doc__)
     parser.add_argument("workspace", type=Path)
     parser.add_argument("case", choices=CASES)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--minutes", type=float, default=4.0)
+    parser.add_argument("--minutes", type=float, default=4.0, help="time limit of the steps (default: %(default)s)")
+    parser.add_argument("--run", help="read this run of the workspace in place of training one")
     parser.add_argument("--out", type=Path, default=TABLE, help="table to add to (default: %(default)s)")
     given = parser.parse_args()
     workspace = Workspace.open(given.workspace)
-    run = measure_case(workspace, given.case, given.seed, given.steps, given.minutes)
+    if given.run:
+        directory, failure = workspace.run(given.run), ""
+    else:
+        directory, failure = train_case(workspace, given.case, given.seed, given.steps, given.minutes)
+    run = read_run(directory, given.case, given.seed, failure)
     add_to_table(given.out, run)
     print(json.dumps({name: run[name] for name in ("case", "seed", "steps", "learning", "outcome")}))
     return 0
 
 
-def measure_case(workspace: Workspace, case: str, seed: int, steps: int, minutes: float) -> dict[str, object]:
-    """Train a case and return what the table holds of it."""
+def train_case(workspace: Workspace, case: str, seed: int, steps: int, minutes: float) -> tuple[Path, str]:
+    """Train a case; the folder of the run, and the message with which it failed."""
     options = TrainOptions(**{**_DEMO, "steps": steps, "max_minutes": minutes, "checkpoint_every": max(1, steps),
                               "seed": seed, **CASES[case]})  # type: ignore[arg-type]
     directory = workspace.runs / f"{case.replace(' ', '-')}-{seed}-{time.strftime('%H%M%S')}"
     directory.mkdir(parents=True)
-    events: list[Event] = []
-    reporter = JournalReporter(Journal(directory / "events.jsonl"), lambda: False, events.append)
+    write_text(directory / CONFIG, yaml.safe_dump({"verb": "train", "options": options.model_dump(mode="json")}))
     compute.setup_device("cpu")
-    failure = ""
     try:
-        train.run(options, workspace, reporter)
+        train.run(options, workspace, JournalReporter(Journal(directory / JOURNAL), lambda: False))
     except UserError as error:
-        failure = error.message
+        return directory, error.message
+    return directory, ""
 
+
+def read_run(directory: Path, case: str, seed: int, failure: str = "") -> dict[str, object]:
+    """What the table holds of a run."""
     record = learning.read_learning(directory)
-    step, total, warnings = 0, steps, []
-    for event in events:
+    options = foreign.read_yaml(directory / CONFIG)["options"]
+    step, total, warnings, validation = 0, 0, [], {}
+    for event in read_events(directory / JOURNAL)[0]:
         if isinstance(event, Step):
             step, total = event.step, event.total_steps
         elif isinstance(event, WarningRaised):
             warnings.append({"step": step, "message": event.message})
+        elif isinstance(event, Evaluated):
+            validation[event.step] = {language: losses["speech_loss"] for language, losses in event.languages.items()}
     final = record.reports[max(record.reports, key=int)] if record.reports else learning.LearningReport(step)
-    base = {event.step: {language: losses["speech_loss"] for language, losses in event.languages.items()}
-            for event in events if isinstance(event, Evaluated)}
     return {
-        "case": case, "seed": seed, "steps": step, "planned_steps": total, "batch_size": options.batch_size,
-        "scope": options.scope, "dataset": options.dataset, "failure": failure, "learning": final.learning.value,
-        "outcome": learning.describe_report(final), "final": asdict(final),
-        "checks": {at: asdict(report) for at, report in record.reports.items()},
-        "validation": base, "warnings": warnings,
+        "case": case, "seed": seed, "steps": step, "planned_steps": total, "batch_size": options["batch_size"],
+        "scope": options["scope"], "dataset": options["dataset"], "failure": failure,
+        "learning": final.learning.value, "outcome": learning.describe_report(final),
+        "checks": {at: asdict(report) for at, report in record.reports.items()}, "validation": validation,
+        "warnings": warnings,
     }
 
 
