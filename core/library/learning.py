@@ -2,7 +2,11 @@
 
 The certificate proves what was preserved; this module says what was learned. The trainer measures at step 0 and at each
 checkpoint and stores everything in the run's `learning.json`. Nothing here loads torch, because the page, the command
-line, the card and the certificate read it. The limits below were set on the runs of `tests/data/learning_runs.json`.
+line, the card and the certificate read it.
+
+The limits were set on the runs of `tests/data/learning_runs.json`, all of the built-in model. Text contrast there:
+0.00 for a reader whose model says nothing, 0.2 at step 0 of Amharic, 0.2 after 25 steps (CER 76%), 0.9 after 83 (CER
+58%), and 7 to 8 for the base model in its own languages (English, French).
 """
 
 from __future__ import annotations
@@ -69,7 +73,7 @@ class LearningLimits:
 
     min_decrease: float = 0.1  # of the speech loss since step 0
     min_contrast: float = 0.15  # below: the text is not read
-    learned_contrast: float = 0.3  # below: the text is read a little
+    learned_contrast: float = 2.0  # below, and without a recogniser: the text is read a little
     silent_share: float = 0.5  # of the sentences
     broken_share: float = 0.5  # of the sentences
     faulty_share: float = 0.2  # of the sentences
@@ -315,7 +319,7 @@ def _fatal_findings(measured: LearningMeasurements, limits: LearningLimits) -> I
 def _partial_findings(measured: LearningMeasurements, limits: LearningLimits) -> list[Finding]:
     """Why it was learned in part only."""
     speech, contrast, findings = measured.speech, measured.contrast, list[Finding]()
-    if contrast and contrast.mean < limits.learned_contrast:
+    if contrast and measured.intelligibility is None and contrast.mean < limits.learned_contrast:
         findings.append(Finding.TEXT_READ_LITTLE)
     if speech and speech.faulty > limits.faulty_share * speech.sentences:
         findings.append(Finding.FAULTY_SPEECH)

@@ -39,7 +39,7 @@ def health(faults: int = 0, fault: SentenceHealth = SILENT, sentences: int = 20)
 
 
 HEALTHY = LearningMeasurements(
-    "ha", speech_change=estimate(-1.2), text_change=estimate(-0.8), contrast=estimate(0.6),
+    "ha", speech_change=estimate(-1.2), text_change=estimate(-0.8), contrast=estimate(4.0),
     initial_contrast=estimate(0.4), speech=health())
 
 
@@ -65,8 +65,10 @@ CASES = [
     ("many letters wrong", replace(HEALTHY, intelligibility=rates(0.45, 0.7)), Learning.PARTLY_LEARNED,
      Finding.MANY_ERRORS),
     ("some faults", replace(HEALTHY, speech=health(6)), Learning.PARTLY_LEARNED, Finding.FAULTY_SPEECH),
-    ("text read a little", replace(HEALTHY, contrast=estimate(0.2)), Learning.PARTLY_LEARNED,
+    ("text read a little", replace(HEALTHY, contrast=estimate(0.9)), Learning.PARTLY_LEARNED,
      Finding.TEXT_READ_LITTLE),
+    ("well read, whatever the contrast", replace(HEALTHY, contrast=estimate(0.9), intelligibility=rates(0.06, 0.7)),
+     Learning.LEARNED, None),
     ("few sentences", replace(HEALTHY, speech=health(sentences=4)), Learning.NOT_MEASURED, Finding.FEW_SENTENCES),
     ("no sentences", replace(HEALTHY, speech=None), Learning.NOT_MEASURED, Finding.NO_SENTENCES),
     ("no sentences, no text", replace(HEALTHY, speech=None, contrast=estimate(0.0)), Learning.NOT_LEARNED,
@@ -156,7 +158,7 @@ def test_old_run_is_not_measured(tmp_path: Path) -> None:
 def test_every_measurement_is_shown_with_its_value() -> None:
     report = LearningReport.from_measurements(1, [replace(HEALTHY, intelligibility=rates(0.06, 0.7))])
     rows = {title: value for _, title, value in learning.measurement_rows(report)}
-    assert rows["Text contrast (nats)"] == "+0.60 (+0.55 to +0.65, 40 clips)"
+    assert rows["Text contrast (nats)"] == "+4.00 (+3.95 to +4.05, 40 clips)"
     assert rows["Silent sentences"] == "0 of 20"
     assert rows["Character error rate"] == "CER 6%; base model 70%, recordings 2%"
     assert "not measured" not in rows.values()

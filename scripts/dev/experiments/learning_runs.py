@@ -15,10 +15,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+import yaml
+
+from config import foreign
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute, train
-from core.jobs.events import Evaluated, Journal, Step, WarningRaised
+from core.jobs.events import Evaluated, Journal, Step, WarningRaised, read_events
 from core.jobs.reporter import JournalReporter
 from core.library import learning
 from core.library.records import CONFIG
