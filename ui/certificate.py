@@ -20,7 +20,7 @@ from core.workspace import free_name
 from ui import job_views, records, verb_form
 from ui.form import parse
 from ui.job_views import result_fact
-from ui.live import View, choice_update
+from ui.live import QUIET, View, choice_update
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span, table
 from ui.page import Page
 
@@ -72,6 +72,8 @@ def build(page: Page) -> None:
     page.on(export.click, lambda *values: _export(page, *values), [subject, name, override, unproven, accept],
             [notice])
     live.panel(accept, lambda view: _acceptance(page, view), "certificate")
+    # Another run has another outcome, which was not accepted yet.
+    live.pending.append(subject.change(lambda: gr.update(value=False), None, [accept], **QUIET))
 
     def unproven_run(view: View) -> JobState | None:
         reference = _chosen(page, view)

@@ -316,7 +316,7 @@ def _result_value(name: str, value: object) -> str:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "not measured" if name.startswith("error") else "–"
     if not isinstance(value, int | float):
-        return str(value) or "none"
+        return (str(value).replace("_", " ") if name == "learning" else str(value)) or "none"
     if name.startswith("error") or name in _SHARES:
         return f"{value:.1%}"
     if name in ("bytes", "bytes_fetched"):

@@ -362,11 +362,10 @@ def _reason(outcome: LanguageOutcome) -> str:
 
 
 def describe_finding(finding: Finding, measured: LearningMeasurements) -> str:
-    """A finding with its values, as part of a sentence."""
+    """A finding with its values, as part of a sentence; by its name if a foreign record lacks the values."""
     speech, rates = measured.speech, measured.intelligibility
     match finding:
-        case Finding.NO_SPEECH:
-            assert speech is not None
+        case Finding.NO_SPEECH if speech:
             return f"{speech.silent} of {speech.sentences} sentences are silent"
         case Finding.LOSS_ROSE:
             return f"the held-out speech loss rose since step 0: {measured.speech_change} nats"
@@ -376,25 +375,21 @@ def describe_finding(finding: Finding, measured: LearningMeasurements) -> str:
             return f"the text makes no difference to the speech: text contrast {measured.contrast} nats"
         case Finding.TEXT_READ_LITTLE:
             return f"the text makes little difference to the speech: text contrast {measured.contrast} nats"
-        case Finding.BROKEN_SPEECH | Finding.FAULTY_SPEECH:
-            assert speech is not None
+        case Finding.BROKEN_SPEECH | Finding.FAULTY_SPEECH if speech:
             return f"{speech.faulty} of {speech.sentences} sentences have faults: {_describe_faults(speech)}"
-        case Finding.WORSE_THAN_BASE:
-            assert rates is not None
+        case Finding.WORSE_THAN_BASE if rates:
             return f"it is read worse than by the base model without training: {_describe_rates(rates)}"
-        case Finding.NOT_BETTER_THAN_BASE:
-            assert rates is not None
+        case Finding.NOT_BETTER_THAN_BASE if rates:
             return f"no better than the base model without training: {_describe_rates(rates)}"
-        case Finding.MANY_ERRORS:
-            assert rates is not None
+        case Finding.MANY_ERRORS if rates:
             return f"many letters are wrong: {_describe_rates(rates)}"
         case Finding.NO_START:
             return "the losses at step 0 were not measured, or of fewer than 8 held-out clips"
         case Finding.NO_SENTENCES:
             return "no sentence was synthesized"
-        case Finding.FEW_SENTENCES:
-            assert speech is not None
+        case Finding.FEW_SENTENCES if speech:
             return f"only {speech.sentences} sentences were synthesized, 20 are needed"
+    return finding.value.replace("_", " ")
 
 
 def _describe_faults(speech: SpeechHealth) -> str:

@@ -25,7 +25,7 @@ from core.jobs.events import CheckpointSaved, Evaluated, Progress, SampleGenerat
 from core.jobs.reporter import ProgressCallback, Reporter, check_stop, progress_callback
 from core.library import learning
 from core.library.evaluation_report import METRICS
-from core.library.learning import Finding, LearningRecord, LearningReport, LearningStart
+from core.library.learning import LearningRecord, LearningReport, LearningStart
 from core.library.records import CheckpointRecord
 from core.model.loading import TTSModel
 from core.model.precision import Precision
@@ -53,7 +53,6 @@ _CUSTOM_SENTENCES = "evaluation_texts.tsv"  # in the run's folder
 _BASE_LANGUAGES = 2  # of which `full` synthesizes a sentence at each checkpoint
 _EARLY_CHECK = 0.25  # share of the steps: when a run is checked that has no checkpoint in its first half
 _MIN_CHECKED_STEPS = 20  # a shorter run has no early check
-_LATE_FINDINGS = (Finding.WORSE_THAN_BASE,)  # normal in the first steps: only the end of a run is judged by them
 _DRIFT_HINT = ("Use an earlier checkpoint (run:ID@STEP), or train again with lower learning rates, more replay, "
                "distillation, or fewer changes to the base (full_trainable, or the scope `gated`, which cannot drift).")
 
@@ -207,9 +206,7 @@ class TrainingRun:
         report = LearningReport.from_measurements(trainer.step, measured)
         self.learning = self.learning.with_report(report)
         learning.write_learning(self.directory, self.learning)
-        last = trainer.finished or self.early_stopped()
-        findings = [outcome.findings[0] for outcome in report.languages if outcome.learning.bad]
-        if any(last or finding not in _LATE_FINDINGS for finding in findings):
+        if report.learning.bad:
             self.reporter.emit(WarningRaised(f"Step {trainer.step} of {trainer.schedule.steps}: "
                                              f"{learning.describe_report(report)}. {learning.advise(report)}"))
 

@@ -164,8 +164,12 @@ def measure_romanised_base(evaluator: SpeechEvaluator, base: TTSModel, language:
 
 def measure_recordings_cer(evaluator: SpeechEvaluator, language: str,
                            sentences: Sequence[HeldOutSentence]) -> float | None:
-    """The recogniser's CER on the recordings of these sentences; None without recordings."""
-    scores = [evaluation.score_recording(evaluator, language, sentence) for sentence in sentences if sentence.original]
+    """The recogniser's CER on the recordings of these sentences; None without a recording that can be read."""
+    scores = []
+    for sentence in sentences:
+        with suppress(UserError):  # features are cached: a training does not need its recordings
+            if sentence.original is not None:
+                scores.append(evaluation.score_recording(evaluator, language, sentence))
     return evaluation.corpus_score(language, scores).error if scores else None
 
 

@@ -155,6 +155,11 @@ def test_old_run_is_not_measured(tmp_path: Path) -> None:
     assert learning.read_report(tmp_path, 100).learning is Learning.NOT_MEASURED
 
 
+def test_a_foreign_record_without_values_has_words() -> None:
+    for finding in Finding:
+        assert learning.describe_finding(finding, LearningMeasurements("ha"))
+
+
 def test_every_measurement_is_shown_with_its_value() -> None:
     report = LearningReport.from_measurements(1, [replace(HEALTHY, intelligibility=rates(0.06, 0.7))])
     rows = {title: value for _, title, value in learning.measurement_rows(report)}

@@ -63,7 +63,7 @@ def test_a_run_that_learned_is_green_and_an_old_run_is_not_measured(tmp_path: Pa
         badge = job_views.badge(finished(tmp_path / name, report))
         assert title in badge
         assert f"badge {tone}" in badge
-    assert "not measured" in job_views.training_outcome_view(finished(tmp_path / "old", None))
+    assert "Not measured" in job_views.training_outcome_view(finished(tmp_path / "old", None))
 
 
 def test_jobs_that_are_no_trainings_have_no_outcome(tmp_path: Path) -> None:
