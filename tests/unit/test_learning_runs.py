@@ -29,7 +29,8 @@ OUTCOMES: Mapping[str, tuple[Learning, ...]] = {
 }
 """The right outcomes. A model without text or of noise may also say nothing, which is as right and as red."""
 _MEASUREMENTS = TypeAdapter(tuple[LearningMeasurements, ...])
-by_run = pytest.mark.parametrize("run", RUNS, ids=[f"{run['case']}, seed {run['seed']}, {run['steps']} steps" for run in RUNS])
+_NAMES = [f"{run['case']}, seed {run['seed']}, {run['steps']} steps" for run in RUNS]
+by_run = pytest.mark.parametrize("run", RUNS, ids=_NAMES)
 
 
 def decide(check: Mapping[str, Any]) -> LearningReport:
