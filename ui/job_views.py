@@ -117,7 +117,7 @@ def learned_nothing(state: JobState) -> bool:
 def status_title(state: JobState) -> str:
     """The status; of a finished training with its outcome, such as "finished, no speech"."""
     outcome = learning_of(state)
-    return f"{STATUS_TITLES[state.status]}, {outcome.title}" if outcome else STATUS_TITLES[state.status]
+    return f"{STATUS_TITLES[state.status]}, {outcome.label}" if outcome else STATUS_TITLES[state.status]
 
 
 _LEARNING_TONE = {Learning.LEARNED: "good", Learning.PARTLY_LEARNED: "wait", Learning.NOT_MEASURED: "wait",

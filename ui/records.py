@@ -140,7 +140,7 @@ def learning_report(state: JobState, step: int | None = None) -> LearningReport:
 def learning_note(state: JobState, step: int | None = None) -> str:
     """A note to append to a run's name if its training taught nothing up to `step`; else empty."""
     learning = learning_report(state, step).learning
-    return f", {learning.title}" if learning.bad else ""
+    return f", {learning.label}" if learning.bad else ""
 
 
 def originals(state: JobState) -> dict[str, float]:

@@ -36,7 +36,7 @@ class Learning(StrEnum):
     NOT_MEASURED = "not_measured"
 
     @property
-    def title(self) -> str:
+    def label(self) -> str:
         """The outcome in words; a silent model has learned no speech."""
         return "no speech" if self is Learning.SILENT else self.value.replace("_", " ")
 
@@ -348,7 +348,7 @@ def describe_report(report: LearningReport) -> str:
 
 def describe_outcome(outcome: LanguageOutcome) -> str:
     """Language, outcome and reason."""
-    return f"{language_name(outcome.language)}: {outcome.learning.title} ({_reason(outcome)})"
+    return f"{language_name(outcome.language)}: {outcome.learning.label} ({_reason(outcome)})"
 
 
 def _reason(outcome: LanguageOutcome) -> str:

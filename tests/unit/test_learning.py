@@ -86,7 +86,7 @@ def test_outcome_of_measurements(name: str, measured: LearningMeasurements, outc
     assert decided.learning is outcome
     assert (decided.findings[0] if decided.findings else None) is first
     words = learning.describe_outcome(decided)
-    assert words.startswith(f"Hausa: {outcome.title} (")
+    assert words.startswith(f"Hausa: {outcome.label} (")
     if first:
         assert learning.advise(LearningReport.from_measurements(1, [measured]))
 
