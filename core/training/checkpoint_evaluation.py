@@ -25,7 +25,7 @@ from core.jobs.events import CheckpointSaved, Evaluated, Progress, SampleGenerat
 from core.jobs.reporter import ProgressCallback, Reporter, check_stop, progress_callback
 from core.library import learning
 from core.library.evaluation_report import METRICS
-from core.library.learning import LearningRecord, LearningReport, LearningStart
+from core.library.learning import LIMITS, LearningRecord, LearningReport, LearningStart
 from core.library.records import CheckpointRecord
 from core.model.loading import TTSModel
 from core.model.precision import Precision
@@ -53,6 +53,7 @@ _CUSTOM_SENTENCES = "evaluation_texts.tsv"  # in the run's folder
 _BASE_LANGUAGES = 2  # of which `full` synthesizes a sentence at each checkpoint
 _EARLY_CHECK = 0.25  # share of the steps: when a run is checked that has no checkpoint in its first half
 _MIN_CHECKED_STEPS = 20  # a shorter run has no early check
+_MIN_SAMPLES = 4  # a run with fewer sentences at each checkpoint is a quick test: it is given no more of them
 _DRIFT_HINT = ("Use an earlier checkpoint (run:ID@STEP), or train again with lower learning rates, more replay, "
                "distillation, or fewer changes to the base (full_trainable, or the scope `gated`, which cannot drift).")
 
@@ -193,7 +194,7 @@ class TrainingRun:
         """Measure what was learned up to this step, store it, and warn if that is nothing."""
         trainer, measured = self.trainer, []
         for language in trainer.data.languages:
-            originals = {one.text: one.original for one in self._sentences(language)}
+            originals = {one.text: one.original for one in self._available_sentences(language)}
             if language not in self._references:
                 self._references[language] = SpeechReference.from_recordings(trainer.data.sentences_in(language))
             spoken = [sentence for sentence in sentences if sentence.language == language]
@@ -287,10 +288,11 @@ class TrainingRun:
             self._synthesize_base(self.trainer.tts, self._on_progress)
             event = replace(_evaluated_event(step, languages, losses, errors), metrics=metrics)
             self.reporter.emit(event)
-            self._measure_learning(sentences)
             value = _mean(errors.values()) if errors and self.metric == CER else event.speech_loss
             if (chosen := self.options.select_best_by) in metrics:
                 value = abs(_IDEAL.get(chosen, 0.0) - metrics[chosen])
+            best_so_far = all(value < other for other in checkpoint.read_ranking(self.directory).values.values())
+            self._measure_learning([*sentences, *(self._synthesize_more(sentences) if best_so_far else ())])
             self._rank(value)
             return value
 
@@ -369,6 +371,21 @@ class TrainingRun:
                                     "model.", "Prepare the dataset again.")
                 errors[language] = score.error
         return errors, self._measure_samples(synthesized), synthesized
+
+    def _synthesize_more(self, sentences: Sequence[EvaluatedSentence]) -> list[EvaluatedSentence]:
+        """Further sentences of each language, as many as an outcome needs; they are neither saved nor ranked."""
+        if self.options.evaluation_sentences < _MIN_SAMPLES:
+            return []
+        spoken, more = {(one.language, one.text) for one in sentences}, list[EvaluatedSentence]()
+        sampling = replace(self.trainer.tts.sampling, seed=self.options.seed)
+        for language in self.trainer.data.languages:
+            missing = LIMITS.min_sentences - sum(one.language == language for one in sentences)
+            available = [one for one in self._available_sentences(language) if (language, one.text) not in spoken]
+            if missing > 0 and available:
+                more += evaluation.evaluate_language(
+                    self.speech_evaluator, self.trainer.tts, language, evaluation.spread_evenly(available, missing),
+                    sampling, self._on_progress)[1]
+        return more
 
     def _measure_samples(self, sentences: Sequence[EvaluatedSentence]) -> dict[str, float]:
         """The metrics of an evaluation over the samples: all, or only the one that selects the best checkpoint."""
@@ -454,8 +471,11 @@ class TrainingRun:
 
     def _sentences(self, language: str) -> list[HeldOutSentence]:
         """The sentences of a language by which checkpoints are ranked: custom ones, else held-out ones."""
-        return evaluation.spread_evenly(self.custom_sentences.get(language)
-                                        or self.trainer.data.sentences_in(language), self.options.evaluation_sentences)
+        return evaluation.spread_evenly(self._available_sentences(language), self.options.evaluation_sentences)
+
+    def _available_sentences(self, language: str) -> Sequence[HeldOutSentence]:
+        """Custom sentences of a language, else all held-out ones."""
+        return self.custom_sentences.get(language) or self.trainer.data.sentences_in(language)
 
     def _checkpoint_path(self) -> str:
         return checkpoint_names.folder_of(Path(), self.trainer.step).as_posix()
