@@ -25,7 +25,7 @@ from core.jobs.events import CheckpointSaved, Evaluated, Progress, SampleGenerat
 from core.jobs.reporter import ProgressCallback, Reporter, check_stop, progress_callback
 from core.library import learning
 from core.library.evaluation_report import METRICS
-from core.library.learning import LIMITS, LearningRecord, LearningReport, LearningStart
+from core.library.learning import LIMITS, ClipLosses, LearningRecord, LearningReport, LearningStart
 from core.library.records import CheckpointRecord
 from core.model.loading import TTSModel
 from core.model.precision import Precision
@@ -73,7 +73,7 @@ class TrainingRun:
     early_stopping: EarlyStopping = EarlyStopping()
     base_losses: dict[str, float] = field(default_factory=dict)  # of base languages at step 0, nats a code; of rank 0
     custom_sentences: Mapping[str, tuple[HeldOutSentence, ...]] = field(default_factory=dict)  # of `evaluation_texts`
-    learning: LearningRecord = LearningRecord()  # of rank 0
+    learning_record: LearningRecord = LearningRecord()  # of rank 0
     _checked_early: bool = False
     _references: dict[str, SpeechReference] = field(default_factory=dict)  # by language
     _validation_samples: dict[str, list[Sample]] = field(default_factory=dict)
@@ -182,10 +182,10 @@ class TrainingRun:
                 start = replace(start, base_errors=errors, recordings_cer=cer)
             starts[language] = start
             check_stop(self.reporter)
-        self.learning = LearningRecord(starts)
-        learning.write_learning(self.directory, self.learning)
+        self.learning_record = LearningRecord(starts)
+        learning.write_learning(self.directory, self.learning_record)
 
-    def _clip_losses(self, language: str) -> learning.ClipLosses:
+    def _clip_losses(self, language: str) -> ClipLosses:
         trainer = self.trainer
         return learning_evaluation.measure_clip_losses(trainer.tts, language, self._samples()[language],
                                                        trainer.precision)
@@ -201,12 +201,12 @@ class TrainingRun:
             health = [learning_evaluation.measure_sentence_health(sentence, originals.get(sentence.text),
                                                                   self._references[language]) for sentence in spoken]
             measured.append(learning_evaluation.make_measurements(
-                language, self._clip_losses(language), self.learning.start.get(language), spoken, health,
+                language, self._clip_losses(language), self.learning_record.start.get(language), spoken, health,
                 warm_start=bool(self.options.init_from)))
 
         report = LearningReport.from_measurements(trainer.step, measured)
-        self.learning = self.learning.with_report(report)
-        learning.write_learning(self.directory, self.learning)
+        self.learning_record = self.learning_record.with_report(report)
+        learning.write_learning(self.directory, self.learning_record)
         if report.learning.bad:
             self.reporter.emit(WarningRaised(f"Step {trainer.step} of {trainer.schedule.steps}: "
                                              f"{learning.describe_report(report)}. {learning.advise(report)}"))

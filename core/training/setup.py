@@ -109,7 +109,7 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
     sentences = load_custom_sentences(options, tts, data.languages, run_dir) if group.rank == 0 else {}
     training_run = TrainingRun(trainer, speech_evaluator, record, reporter, drift_clips=clips.drift_clips,
                                early_stopping=early_stopping, base_losses=base_losses, custom_sentences=sentences,
-                               learning=learning.read_learning(run_dir) if group.rank == 0 else LearningRecord())
+                               learning_record=learning.read_learning(run_dir) if group.rank == 0 else LearningRecord())
     if group.rank == 0:  # only it has the recogniser
         training_run.check_metric()
     return training_run

@@ -71,7 +71,7 @@ def main() -> int:
 def train_case(workspace: Workspace, case: str, seed: int, steps: int, minutes: float) -> tuple[Path, str]:
     """Train a case; the folder of the run, and the message with which it failed."""
     options = TrainOptions(**{**_DEMO, "steps": steps, "max_minutes": minutes, "checkpoint_every": max(1, steps),
-                              "seed": seed, **CASES[case]})  # type: ignore[arg-type]
+                              "seed": seed, **CASES[case]})
     directory = workspace.runs / f"{case.replace(' ', '-')}-{seed}-{time.strftime('%H%M%S')}"
     directory.mkdir(parents=True)
     write_text(directory / CONFIG, yaml.safe_dump({"verb": "train", "options": options.model_dump(mode="json")}))
