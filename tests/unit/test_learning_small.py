@@ -10,6 +10,8 @@ import torch
 from config.errors import UserError
 from config.schema import CertifyOptions, ExportOptions
 from core import certify, export, train
+from core.jobs.events import append_event
+from core.jobs.job import create_job
 from core.library import certificate, learning
 from core.library.learning import Learning
 from core.speech.evaluation import EvaluatedSentence, SpeechEvaluator
@@ -20,9 +22,14 @@ from tests.worlds import Listener, train_options
 
 def run(world: Workspace, **changes: object) -> tuple[dict, Listener]:
     """The result of a run without a checkpoint in its first half, and its events."""
-    listener = Listener(world.runs / "one")
-    options = {"steps": 20, "checkpoint_every": 20, "evaluation_sentences": 2, "warmup": 0, **changes}
-    return train.run(train_options(**options), world, listener), listener
+    values = {"steps": 20, "checkpoint_every": 20, "evaluation_sentences": 2, "warmup": 0, **changes}
+    options = train_options(**values)
+    job = create_job(world, "train", options, job_id="one")
+    listener = Listener(job.directory)
+    result = train.run(options, world, listener)
+    for event in listener.of("checkpoint"):
+        append_event(job.journal, event)
+    return result, listener
 
 
 def warned_early(listener: Listener) -> str:
