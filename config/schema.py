@@ -495,7 +495,7 @@ class TrainOptions(Options):
     checkpoint_every: int = Field(200, ge=1, le=1_000_000, title="Checkpoint every (steps)", description="Steps between checkpoints, each with scored samples.", json_schema_extra=_CHECKPOINTS)
     init_from: str = Field("", title="Initialise from run", description="`run:ID` (its best checkpoint) or `run:ID@STEP`: start from its rows and adapters with a new optimizer. Rows are matched by token, so tokenizers may differ. Empty: the extension.", json_schema_extra=_CHECKPOINTS)
     keep_last: int = Field(2, ge=1, le=1000, title="Keep last", description="Number of last checkpoints to keep, beside the best and pinned ones; use 2 or more, as the last may be damaged.", json_schema_extra=_CHECKPOINTS)
-    evaluation_sentences: int = Field(20, ge=0, le=200, title="Evaluation sentences", description="Held-out sentences synthesized and scored at each checkpoint; 0 selects the best by speech loss.", json_schema_extra=_CHECKPOINTS)
+    evaluation_sentences: int = Field(20, ge=0, le=200, title="Evaluation sentences", description="Held-out sentences synthesized and scored at each checkpoint; with fewer than 20 nothing is called learned. 0 selects the best by speech loss.", json_schema_extra=_CHECKPOINTS)
     recogniser: RecogniserOrNothing = Field("", title="Recogniser (ASR)", description="Recogniser that scores the new language: OWNER/NAME on the Hub, such as `facebook/mms-1b-all`, a folder, `built-in`, or `dataset:NAME`. Empty: that of the dataset, else the model's own, if it knows the language. Compare with its scores on original recordings.", json_schema_extra=_CHECKPOINTS)
     recogniser_language: str = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language, such as `amh` for MMS or `amharic` for Whisper. Empty tries the code and common names.", json_schema_extra=_CHECKPOINTS)
     evaluation_texts: SentenceFile = Field("", title="Evaluation texts", description="Text file of your own sentences for the checkpoints: language code, tab, sentence per line (and a tab and a category); `categories` is the list that comes with Lisan. Empty: held-out sentences. The run keeps a copy.", json_schema_extra=_CHECKPOINTS)
@@ -686,6 +686,7 @@ class ExportOptions(Options):
     run: str = Field("", title="Run", description="`run:ID` (its chosen checkpoint, else the best) or `run:ID@STEP`.")
     export: Name = Field("tiny-am", title="Export name", description="Name of the export.", json_schema_extra={"shown_default": "that of the extension"})
     override: tuple[str, ...] = Field((), title="Override", description="Names of failed certificate checks to ignore.")
+    accept_learning: bool = Field(False, title="Accept the learning outcome", description="Export a model that learned nothing, or says nothing; the card and the certificate say so.")
     unproven: bool = Field(False, title="Before the certificate", description="Do not wait for error rates that are not known yet: tensors, ids and logits are checked, and card and certificate say that the rest is not proven yet.")
 
 

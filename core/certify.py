@@ -17,7 +17,7 @@ from core.jobs import checkpoint_names
 from core.jobs.checkpoint_names import BEST, CHOICE, pinned_names
 from core.jobs.events import Result, WarningRaised
 from core.jobs.reporter import Reporter, progress_callback, stage
-from core.library import catalog, certificate
+from core.library import catalog, certificate, learning
 from core.library.certificate import CERTIFICATE, Certificate
 from core.proof import certification
 from core.training import checkpoint
@@ -51,6 +51,7 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
         if made is None:
             made = certification.certify_folder(workspace, folder, device, progress=progress, warn=warn)
             certification.store_certificate(workspace, made)
+        made = made.with_learning(run_dir)
         _write(run_dir, made, warn)
 
     failed = ", ".join(made.failed())
@@ -59,11 +60,15 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
     unproven = ", ".join(check.name for check in made.checks if check.result == "not proven")
     result: Result = {"run": run_dir.name, "step": step,
                       "certificate": (f"failed: {failed}" if failed else "passed")
-                      + (f"; not proven: {unproven}" if unproven else "")}
+                      + (f"; not proven: {unproven}" if unproven else ""),
+                      "preservation": made.describe_preservation(), "learning": made.learning.value,
+                      "learning_outcome": learning.describe_report(made.learning_report)}
     if made.base_files == "unknown":
         result["certificate"] = f"{result['certificate']}; unknown base"
     if made.base_note:
         result["base"] = made.base_note
+    if made.learning.bad:
+        warn(f"{made.describe()} {learning.advise(made.learning_report)}")
     for error in made.errors:
         for when, value in (("before", error.before), ("after", error.after), ("recordings", error.recordings_cer)):
             result[f"error_{error.language}_{when}"] = None if value is None else round(value, 4)

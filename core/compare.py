@@ -20,26 +20,17 @@ from core.jobs.reporter import CombinedProgress, Reporter, pluralize, progress_c
 from core.model.loading import TTSModel
 from core.speech import clips, evaluation
 from core.speech.clips import SynthesizedClip
+from core.speech.evaluation import TextInput, base_input
 from core.speech.model_cache import ModelCache
 from core.speech.scoring import load_recogniser_or_warn, measured_by, unmeasured_reason
 from core.speech.synthesis import MAX_BATCH_SIZE, SynthesizedChunk, unused_controls
 from core.workspace import Workspace
-from data.languages.latin import romanise
 from models.base import RecognitionScore
 
 BASE, FINETUNED = "base", "finetuned"
 REPORT = "comparison.json"
 _NEW_SENTENCES = 6
 _STOPPED = "Stopped on request; the audio so far is kept."
-
-
-@dataclass(frozen=True)
-class TextInput:
-    """What a side gets for a text; `note` says where that differs from the text."""
-
-    text: str
-    language: str
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -185,20 +176,6 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
             result[f"identical_{language}"] = all(row.identical for row in some)
     result["seconds"] = round(sum(one.clip.synthesis_s for row in made for one in row.sides.values()), 3)
     return result
-
-
-def base_input(model: TTSModel, text: str, language: str) -> TextInput | None:
-    """What `model` gets for a text: itself, or its romanised spelling when it lacks the language; None for neither."""
-    if language in model.front_end.languages:
-        return TextInput(text, language)
-    spelled = romanise(text)
-    for code in sorted(model.front_end.base_languages, key=lambda code: code != "en"):
-        if model.front_end.unready(code):
-            continue
-        if model.front_end.normalise(spelled, code) and not model.front_end.unknown_characters(spelled, code):
-            note = f"The base model has no {language!r}: it reads the romanised spelling {spelled!r} as {code!r}."
-            return TextInput(spelled, code, note)
-    return None
 
 
 def _sample_texts(workspace: Workspace, model: TTSModel) -> tuple[tuple[str, str], ...]:

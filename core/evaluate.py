@@ -27,7 +27,6 @@ from config.errors import UserError
 from config.languages import language_name
 from config.schema import EvaluateOptions, SamplingOptions
 from core import compute
-from core.compare import base_input
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.library import dataset_recognisers, evaluation_report, listening, records
@@ -42,7 +41,7 @@ from core.library.evaluation_report import (
 from core.library.records import CheckpointRecord
 from core.model.loading import TTSModel, export_record, write_sums
 from core.speech import clips, evaluation, evaluation_html, measures
-from core.speech.evaluation import HeldOutSentence, ListedSentence
+from core.speech.evaluation import HeldOutSentence, ListedSentence, base_input
 from core.speech.model_cache import ModelCache
 from core.speech.scoring import Recogniser, download_recogniser, load_recogniser_or_warn, measured_by
 from core.speech.synthesis import finish_reason, join_chunks, unused_controls

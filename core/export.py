@@ -29,9 +29,10 @@ from core.jobs.reporter import (
     progress_callback,
     stage,
 )
-from core.library import catalog, certificate, evaluation_report, records
+from core.library import catalog, certificate, evaluation_report, learning, records
 from core.library.catalog import CatalogEntry, find_entry, resolve
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
+from core.library.learning import LearningReport
 from core.library.records import (
     EXPORT_CARD,
     EXPORT_RECORD,
@@ -91,6 +92,8 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
     workspace.new_export(options.export)
     found = resolve(workspace, run_ref)
     ref, folder = f"run:{found.name}@{found.step}", found.folder
+    _check_learning(ref, learning.read_report(folder.parent.parent, records.read_record(
+        folder / records.CHECKPOINT, CheckpointRecord).step), options)
     device = compute.setup_device("cpu")  # bit equality is claimed for it
 
     with stage(reporter, "certificate"):
@@ -109,6 +112,8 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
     record = _record(workspace, folder, model, options.export, proof)
     if other_library := model.text_library_note():
         reporter.emit(WarningRaised(other_library))
+    if proof.learning.bad:
+        reporter.emit(WarningRaised(f"{proof.describe()} The outcome was accepted."))
     for name in overridden:
         reporter.emit(WarningRaised(f"The check {name!r} failed and was overridden: {proof.check(name).actual}."))
     reporter.emit(Plan((f"{', '.join(record.languages)} and the languages of {record.origin.model}, from {ref} to "
@@ -153,6 +158,14 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
     return _result(target, record, proof, overridden)
 
 
+def _check_learning(ref: str, report: LearningReport, options: ExportOptions) -> None:
+    """Raise `UserError` for a model that learned nothing, unless that outcome is accepted."""
+    if report.learning.bad and not options.accept_learning:
+        raise UserError(f"{ref} is not exported: {learning.describe_report(report)}.",
+                        f"{learning.advise(report)} Or export it anyway (--accept-learning; on the page: the checkbox "
+                        "that names the outcome).")
+
+
 def _overridden(proof: Certificate, options: ExportOptions) -> tuple[str, ...]:
     return tuple(name for name in proof.failed() if name in options.override)
 
@@ -178,14 +191,14 @@ def _certificate(workspace: Workspace, folder: Path, device: torch.device, repor
     if known:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(known.created))
         reporter.emit(Plan((f"The certificate of {made} was computed from the same files: it is used as it is.",)))
-        return known, model, count
+        return known.with_learning(folder.parent.parent), model, count
     assert inputs is not None
     if not speak:
         reporter.emit(WarningRaised("It is exported before its certificate is complete: the error rates are "
                                     f"{certificate.NOT_PROVEN_YET}. Export it again when they are."))
     proof = certification.compute_certificate(inputs, count.part(size))
     certification.store_certificate(workspace, proof)
-    return proof, model, count
+    return proof.with_learning(folder.parent.parent), model, count
 
 
 def _record(workspace: Workspace, checkpoint: Path, model: TTSModel, name: str, proof: Certificate) -> ExportRecord:
@@ -321,6 +334,8 @@ def _result(target: Path, record: ExportRecord, proof: Certificate, overridden: 
         "run": record.run, "step": record.step, "scope": record.scope, "files": len(files),
         "megabytes": round(sum(path.stat().st_size for path in files) / 1e6, 2),
         **({} if proof.complete else {"certificate": certificate.NOT_PROVEN_YET}),
+        "preservation": proof.describe_preservation(), "learning": proof.learning.value,
+        "learning_outcome": learning.describe_report(proof.learning_report),
         "overridden": json.dumps(list(overridden)) if overridden else "",
         **{f"error_{item.language}": item.after for item in proof.errors},
         **{check.name: check.result for check in proof.checks},
@@ -371,7 +386,9 @@ def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> st
         _SCOPES[record.scope] + _not_proven(certificate),
         *([f"**Base**: {certificate.base_note}."] if certificate.base_note else []),
         *_earlier_languages(record),
+        f"**{certificate.describe()}**",
         *_failed(certificate, facts.overridden),
+        "## What was learned", _learned(certificate),
         "## Intelligibility", _errors(certificate),
         "## What was preserved", _checks(certificate),
         "The certificate was computed from these files when the export was made: `certificate.json`.",
@@ -441,6 +458,16 @@ def _errors(certificate: Certificate) -> str:
             + "".join(f"\n\n{item.language}: measured by {item.measured_by}, which is not independent of it."
                       for item in certificate.errors if item.measured_by)
             + _selection_note([item.language for item in certificate.errors if item.used_for_selection]))
+
+
+def _learned(certificate: Certificate) -> str:
+    """The outcome of the training, and what it was decided from."""
+    report = certificate.learning_report
+    rows = [f"| {language} | {title} | {value} |" for language, title, value in learning.measurement_rows(report)]
+    table = "| language | measure | value |\n|---|---|---|\n" + "\n".join(rows) if rows else ""
+    advice = f" {learning.advise(report)}" if report.learning.bad else ""
+    words = learning.describe_report(report)
+    return "\n\n".join(filter(None, [f"{words[:1].upper()}{words[1:]}.{advice}", table]))
 
 
 def _selection_note(languages: Sequence[str]) -> str:

@@ -31,7 +31,7 @@ from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Event, Result, Step, WarningRaised, read_events
 from core.jobs.process_watchdog import exit_with_parent
 from core.jobs.reporter import Reporter, StopRequested, check_stop, stage
-from core.library import certificate
+from core.library import certificate, learning
 from core.training import checkpoint, distributed, memory_plan, parameter_groups, run_plan, trackers
 from core.training.checkpoint_evaluation import TrainingRun
 from core.training.distributed import ONE_PROCESS, AbortedByRank0, ProcessGroup
@@ -42,7 +42,7 @@ from core.workspace import Workspace
 
 _PACKAGES = ("torch", "torchaudio", "numpy", "peft", "safetensors", "tokenizers")
 _MAX_STEP_EVENTS = 5000  # a run of more steps emits an event for every second step, every third ...
-_RISE_FACTOR = 1.5  # warn at 1.5 times the lowest mean loss
+_RISE_FACTOR = 1.4  # warn at 1.4 times the lowest mean loss; one bad batch in a window of ten can add a third
 _FALL_FACTOR = 0.99  # warn if the mean loss is above 0.99 times the first one
 
 
@@ -164,6 +164,8 @@ def train_loop(training_run: TrainingRun) -> None:
             training_run.evaluate_checkpoint()
         elif training_run.validation_due():
             training_run.validate_losses()
+        if not checkpoint_due and not finished and training_run.early_check_due():
+            training_run.check_early()
 
     if trainer.step < trainer.schedule.steps and training_run.early_stopped():
         early = training_run.early_stopping
@@ -182,7 +184,7 @@ def train_loop(training_run: TrainingRun) -> None:
 
 
 class LossWatch:
-    """Warns once if the speech loss rises by half, and once if it has not fallen after a tenth of the steps.
+    """Warns of losses that rise, do not fall, or stopped falling; a warning can come again after a tenth of the steps.
 
     It compares means over a window of reported steps, because the loss differs from batch to batch. The window is a
     fiftieth of the steps, at least ten.
@@ -190,10 +192,12 @@ class LossWatch:
 
     def __init__(self, steps: int, warmup: int) -> None:
         self.window = max(10, min(steps, _MAX_STEP_EVENTS) // 50)
-        self._fall_due = max(steps / 10, 2 * warmup)  # step; learning rates are low during warmup
-        self._losses: deque[float] = deque(maxlen=self.window)
-        self._count, self._first, self._lowest = 0, math.nan, math.inf
-        self._rise_warned = self._fall_checked = False
+        self._tenth = max(1.0, steps / 10)
+        self._fall_due = max(self._tenth, 2 * warmup)  # step; learning rates are low during warmup
+        self._speech: deque[float] = deque(maxlen=self.window)
+        self._text: deque[float] = deque(maxlen=self.window)
+        self._count, self._first, self._first_text = 0, math.nan, math.nan
+        self._lowest, self._improved_step, self._rise_bound = math.inf, 0, math.inf
 
     def read_journal(self, run_dir: Path, step: int) -> None:
         """Observe the steps up to `step` in the journal of a resumed run, so that no warning is repeated."""
@@ -203,25 +207,42 @@ class LossWatch:
 
     def observe(self, event: Step) -> str:
         """The warning of a step, or an empty string."""
-        self._losses.append(event.speech_loss)
+        self._speech.append(event.speech_loss)
+        self._text.append(event.text_loss)
         self._count += 1
         if self._count < self.window:
             return ""
-        mean = sum(self._losses) / self.window
+        mean, text_mean = sum(self._speech) / self.window, sum(self._text) / self.window
         if self._count == self.window:
-            self._first = mean
-        lowest, self._lowest = self._lowest, min(self._lowest, mean)
-        if mean >= _RISE_FACTOR * lowest and not self._rise_warned:
-            self._rise_warned = True
-            return (f"The speech loss has risen by half: {mean:.3f} over the last {self.window} steps shown, after "
+            self._first, self._first_text = mean, text_mean
+        lowest = self._lowest
+        if not mean >= lowest:
+            self._lowest, self._improved_step, self._rise_bound = mean, event.step, _RISE_FACTOR * mean
+
+        # A rise is reported again when the loss rises once more by as much.
+        if not mean < self._rise_bound:
+            self._rise_bound = _RISE_FACTOR * mean
+            return (f"The speech loss has risen: {mean:.3f} over the last {self.window} steps shown, after "
                     f"{lowest:.3f}. Stop the run and start one with a lower learning rate; earlier checkpoints are "
                     "not affected.")
-        if self._count >= 2 * self.window and event.step >= self._fall_due and not self._fall_checked:
-            self._fall_checked = True
-            if mean > _FALL_FACTOR * self._first:
-                return (f"The speech loss has not fallen in {event.step} of {event.total_steps} steps: it was "
-                        f"{self._first:.3f} at first and is {mean:.3f}. Check the learning rate, and check by ear "
-                        "that clips and texts belong together.")
+        if self._count < 2 * self.window or event.step < self._fall_due:
+            return ""
+
+        if mean > _FALL_FACTOR * self._first:
+            self._fall_due = event.step + self._tenth
+            return (f"The speech loss has not fallen in {event.step} of {event.total_steps} steps: it was "
+                    f"{self._first:.3f} at first and is {mean:.3f}. Check the learning rate, and check by ear "
+                    "that clips and texts belong together.")
+        if text_mean > _FALL_FACTOR * self._first_text:
+            self._fall_due = event.step + self._tenth
+            return (f"The text loss is flat after {event.step} of {event.total_steps} steps: it was "
+                    f"{self._first_text:.3f} at first and is {text_mean:.3f}. The new rows learn nothing of the texts: "
+                    "check the learning rate of the rows.")
+        if event.step - self._improved_step >= max(self._tenth, 3 * self.window):
+            self._fall_due = event.step + self._tenth
+            return (f"The speech loss has not improved for {event.step - self._improved_step} of {event.total_steps} "
+                    f"steps: the lowest mean was {lowest:.3f}, now it is {mean:.3f}. More steps like these bring "
+                    "little; listen to the samples.")
         return ""
 
 
@@ -230,7 +251,9 @@ def run_result(trainer: Trainer, reporter: Reporter) -> Result:
     run_dir = reporter.directory
     best = checkpoint.best_intact(run_dir, lambda message: reporter.emit(WarningRaised(message)))
     ranking = checkpoint.read_ranking(run_dir)
+    report = learning.read_report(run_dir, best)
     return {
+        "learning": report.learning.value, "learning_outcome": learning.describe_report(report),
         "run": run_dir.name, "steps": trainer.step, "best_step": best, "chosen_by": ranking.metric,
         "best_value": round(ranking.values[best], 4), "train_seconds": round(trainer.seconds, 1),
         "certificate": certificate.NOT_PROVEN_YET,

@@ -31,7 +31,7 @@ def run(workspace: Workspace, *, as_json: bool = False) -> int:
     training = made[-1]
     comparing = demo_options("compare", CompareOptions).model_copy(update={"finetuned": f"run:{training.id}"})
     exporting = demo_options("export", ExportOptions).model_copy(
-        update={"run": f"run:{training.id}", "export": f"demo-{training.id}"[:64]})
+        update={"run": f"run:{training.id}", "export": f"demo-{training.id}"[:64], "accept_learning": True})
     proof = create_certify_job(training)
     made.append(create_job(workspace, "compare", comparing, after=(training.id,)))
     made += [proof, create_job(workspace, "export", exporting, after=(proof.id,))]
@@ -46,6 +46,7 @@ def run(workspace: Workspace, *, as_json: bool = False) -> int:
         "run": made_proof.run, "step": made_proof.step, "scope": made_proof.scope,
         "errors": [dataclasses.asdict(error) for error in made_proof.errors],
         "checks": {check.name: check.result for check in made_proof.checks},
+        "learning": made_proof.learning.value, "outcome": made_proof.describe(),
         "seconds": seconds, "total_seconds": round(sum(seconds.values()), 1),
     }
     path = workspace.path / "demo" / "report.json"
@@ -67,7 +68,8 @@ def report_table(report: dict[str, Any]) -> str:
                     f"| {error['sentences']} |")
     checks = ", ".join(f"{name} {result}" for name, result in report["checks"].items())
     stages = ", ".join(f"{verb} {seconds:.0f}" for verb, seconds in report["seconds"].items())
-    return "\n".join([*rows, "", f"Checks: {checks}.", f"Seconds: {stages}; {report['total_seconds']:.0f} in all."])
+    seconds = f"Seconds: {stages}; {report['total_seconds']:.0f} in all."
+    return "\n".join([*rows, "", report["outcome"], f"Checks: {checks}.", seconds])
 
 
 if __name__ == "__main__":

@@ -77,9 +77,11 @@ def _list(board: JobBoard, *, as_json: bool) -> None:
         if as_json:
             print(json.dumps({"job": state.id, "name": state.title, "verb": state.verb, "about": subject(state),
                               "status": state.status, "device": state.job.device,
+                              "learning": (state.result or {}).get("learning", ""),
                               "reason": state.reason, "message": state.message}, ensure_ascii=False))
         else:
-            about = "; ".join(part for part in (subject(state), state.reason or state.message) if part)
+            outcome = str((state.result or {}).get("learning_outcome", ""))
+            about = "; ".join(part for part in (outcome, subject(state), state.reason or state.message) if part)
             print(f"{STATUS_TITLES[state.status]:11} {state.job.device:5} {state.id}  {about}".rstrip())
     if not queue and not ended and not as_json:
         print("There are no jobs in this workspace.")

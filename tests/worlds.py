@@ -19,7 +19,7 @@ import numpy as np
 import soundfile
 import torch
 
-from config.schema import CertifyOptions, ExtendOptions, TrainOptions
+from config.schema import CertifyOptions, ExportOptions, ExtendOptions, TrainOptions
 from core import certify, extend, train
 from core.jobs.events import Event, Result, Step
 from core.workspace import Workspace
@@ -206,6 +206,11 @@ def train_and_certify(options: TrainOptions, workspace: Workspace, listener: Lis
     """A training and its certificate, as one result."""
     trained = train.run(options, workspace, listener)
     return {**trained, **certify.run(CertifyOptions(run=f"run:{listener.directory.name}"), workspace, listener)}
+
+
+def export_options(**changes: object) -> ExportOptions:
+    """Options of an export of a run of seconds, which learned nothing."""
+    return ExportOptions(**{"accept_learning": True, **changes})  # type: ignore[arg-type]
 
 
 def train_options(**changes: object) -> TrainOptions:

@@ -13,13 +13,14 @@ from core.jobs import control
 from core.jobs.events import Result
 from core.jobs.reporter import pluralize, size_text
 from core.jobs.state import JobState
+from core.library import learning
 from core.library.catalog import run_checkpoint
 from core.library.certificate import Certificate, CertificateCheck, LanguageCER, read
 from core.workspace import free_name
 from ui import job_views, records, verb_form
 from ui.form import parse
 from ui.job_views import result_fact
-from ui.live import View, choice_update
+from ui.live import QUIET, View, choice_update
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span, table
 from ui.page import Page
 
@@ -51,6 +52,8 @@ def build(page: Page) -> None:
                               elem_id="export-name", min_width=200)
             override = gr.CheckboxGroup([], label="Override failed checks", visible=False,
                                         elem_id="override", min_width=200)
+        accept = gr.Checkbox(False, label="Export in spite of the outcome", visible=False, elem_id="accept-learning",
+                             info="The card and the certificate of the export say so.")
         unproven = gr.Checkbox(False, label="Export before the certificate is complete", visible=False,
                                elem_id="unproven", info="The export says that it is not proven yet.")
         export = gr.Button("Export", variant="primary", size="lg", elem_id="export")
@@ -66,7 +69,11 @@ def build(page: Page) -> None:
     live.panel(last, _last_export, "certificate")
     live.watch("export.name", name)
     live.panel(name, lambda view: _suggested_name(page, view), "certificate")
-    page.on(export.click, lambda *values: _export(page, *values), [subject, name, override, unproven], [notice])
+    page.on(export.click, lambda *values: _export(page, *values), [subject, name, override, unproven, accept],
+            [notice])
+    live.panel(accept, lambda view: _acceptance(page, view), "certificate")
+    # Another run has another outcome, which was not accepted yet.
+    live.pending.append(subject.change(lambda: gr.update(value=False), None, [accept], **QUIET))
 
     def unproven_run(view: View) -> JobState | None:
         reference = _chosen(page, view)
@@ -102,7 +109,8 @@ def _references(page: Page, view: View) -> list[tuple[str, str]]:
 
 
 def _list_references(page: Page, view: View) -> list[tuple[str, str]]:
-    found = [(f"Run {job_views.run_name(state)}{records.unproven_note(state)}", f"run:{state.id}")
+    found = [(f"Run {job_views.run_name(state)}{records.learning_note(state)}{records.unproven_note(state)}",
+              f"run:{state.id}")
              for state in view.jobs if state.verb == "train" and run_checkpoint(state)]
     found += [(f"Export {name}", f"export:{name}") for name in page.workspace.list_exports()]
     return found
@@ -131,7 +139,8 @@ def _proof(page: Page, view: View) -> Html:
     proof = None if unproven else read(records.certificate_path(page.workspace, reference))
     job = _proof_job(view, reference)
     if proof is None:
-        return join((not_proven_view(reference, job), job_views.job_card(job) if job else NOTHING))
+        outcome = job_views.learning_view(records.learning_report(state)) if state is not None else NOTHING
+        return join((not_proven_view(reference, job), outcome, job_views.job_card(job) if job else NOTHING))
     return join((job_views.job_card(job) if job and job.alive else NOTHING, certificate_view(proof)))
 
 
@@ -189,7 +198,11 @@ def certificate_view(proof: Certificate) -> Html:
     about = job_views.facts([("Run", proof.run), ("Step", proof.step), ("Scope", proof.scope),
                              ("Base model", proof.model), ("Base files", proof.base_files),
                              ("Created", job_views.clock(proof.created))])
-    return join((banner, _errors(proof.errors), element("h3", "Checks"),
+    if proof.preservation.bad and not failed:
+        banner = div("verdict bad", element("strong", f"Old languages: {proof.describe_preservation()}"),
+                     paragraph(headline), paragraph(new))
+    return join((paragraph("Old languages", class_="small"), banner, paragraph("New language", class_="small"),
+                 job_views.learning_view(proof.learning_report), _errors(proof.errors), element("h3", "Checks"),
                  div("checks", *(_check(check) for check in proof.checks)), about))
 
 
@@ -260,15 +273,34 @@ def _stop(page: Page, reference: str) -> Sequence[object]:
     return [job_views.notice("Stopping. The run can be used; Compute certificate continues at the same sentence.")]
 
 
+def _acceptance(page: Page, view: View) -> object:
+    """The checkbox of a run that learned nothing: it names the outcome."""
+    report = _learning(page, _chosen(page, view))
+    if report is None or not report.learning.bad:
+        return gr.update(visible=False)
+    return gr.update(visible=True, label=f"Export although the outcome is: {learning.describe_report(report)}")
+
+
+def _learning(page: Page, reference: str) -> learning.LearningReport | None:
+    """What the training of the chosen run taught; None for an export, whose outcome was accepted or good."""
+    state = page.live.board.state(reference.removeprefix("run:")) if reference.startswith("run:") else None
+    return records.learning_report(state) if state is not None else None
+
+
 def _export(page: Page, reference: str, name: str, override: Sequence[str] | None,
-            unproven: bool) -> Sequence[object]:
+            unproven: bool, accept_learning: bool = False) -> Sequence[object]:
     if not (reference or "").startswith("run:"):
         raise UserError("No run is chosen.", "Choose a run to export, or train one first.")
     blocking = [check for check in _failed(page, reference) if check not in (override or ())]
     if blocking:
         raise UserError(f"These checks failed: {', '.join(blocking)}.",
                         "Select each of them under Override failed checks, or train again.")
-    settings = {"run": reference, "export": name, "override": tuple(override or ()), "unproven": bool(unproven)}
+    report = _learning(page, reference)
+    if report is not None and report.learning.bad and not accept_learning:
+        raise UserError(f"It is not exported: {learning.describe_report(report)}.",
+                        f"{learning.advise(report)} Or tick the checkbox that names the outcome.")
+    settings = {"run": reference, "export": name, "override": tuple(override or ()), "unproven": bool(unproven),
+                "accept_learning": bool(accept_learning)}
     job = page.start("export", parse(ExportOptions, settings))
     return [page.started_notice(job)]
 

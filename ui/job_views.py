@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 
 from config.arguments import flags
+from config.errors import UserError
 from config.languages import NAMES
 from config.languages import language_name as language_name
 from core.jobs.events import MAX_TIME, Progress
@@ -16,6 +17,8 @@ from core.jobs.job import NO_DEVICE
 from core.jobs.reporter import duration_text, memory_text, pluralize, size_text
 from core.jobs.state import STATUS_TITLES, JobState
 from core.jobs.verbs import VERBS
+from core.library import learning
+from core.library.learning import Learning, LearningReport
 from core.submission.job_subjects import subject
 from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span, table, with_code
 
@@ -68,7 +71,8 @@ _RESULT_TITLES: Mapping[str, str] = {
     "features_alike": "Codes equal to the cache", "checkpoint": "Checkpoint size", "spoken_s": "Synthesized",
     "memory_bytes": "Memory", "training": "Estimated training time", "too_long": "Clips too long",
     "recordings_cer": "CER of original recordings", "trimmed_clips": "Clips trimmed", "trimmed_s": "Silence trimmed",
-    "not_tried": "Not checked", "certificate": "Certificate",
+    "not_tried": "Not checked", "certificate": "Certificate", "preservation": "Old languages",
+    "learning": "New language", "learning_outcome": "What was learned",
 }
 _WHEN = {"recordings": "original recordings"}
 _SHARES = ("unknown_rate_before", "unknown_rate", "features_alike")
@@ -94,6 +98,71 @@ def clock(moment: float | None) -> str:
 def _clock(moment: float, today: str) -> str:
     then = time.localtime(moment)
     return time.strftime("%H:%M" if today == time.strftime("%Y%m%d", then) else "%d %b %H:%M", then)
+
+
+def learning_of(state: JobState) -> Learning | None:
+    """What a finished training taught, or that of the run that was certified or exported; None for other jobs.
+
+    A run of an older version is not measured.
+    """
+    if state.status != "finished" or state.verb not in ("train", "certify", "export"):
+        return None
+    try:
+        return Learning(str((state.result or {}).get("learning", Learning.NOT_MEASURED)))
+    except ValueError:  # of another version
+        return Learning.NOT_MEASURED
+
+
+def learned_nothing(state: JobState) -> bool:
+    """Whether it is red in every list."""
+    outcome = learning_of(state)
+    return outcome is not None and outcome.bad
+
+
+def status_title(state: JobState) -> str:
+    """The status; of a finished training with its outcome, such as "finished, no speech"."""
+    outcome = learning_of(state)
+    return f"{STATUS_TITLES[state.status]}, {outcome.label}" if outcome else STATUS_TITLES[state.status]
+
+
+_LEARNING_TONE = {Learning.LEARNED: "good", Learning.PARTLY_LEARNED: "wait", Learning.NOT_MEASURED: "wait",
+                  Learning.NOT_LEARNED: "bad", Learning.SILENT: "bad"}
+
+
+def status_tone(state: JobState) -> str:
+    """The tone of a job: green only where a training is known to have taught something."""
+    outcome = learning_of(state)
+    return _LEARNING_TONE[outcome] if outcome else _STATUS_TONE[state.status]
+
+
+def learning_view(report: LearningReport) -> Html:
+    """The outcome of a training in words, what to do, and the values that it was decided from."""
+    tone = {"good": "good", "bad": "bad", "wait": "unsure"}[_LEARNING_TONE[report.learning]]
+    words = learning.describe_report(report)
+    advice = learning.advise(report)
+    rows = learning.measurement_rows(report)
+    several = len(report.languages) > 1
+    values = table(("Language", "Measure", "Value") if several else ("Measure", "Value"),
+                   [row if several else row[1:] for row in rows]) if rows else NOTHING
+    banner = div(f"verdict {tone}", element("strong", f"{words[:1].upper()}{words[1:]}"),
+                 paragraph(advice) if advice else NOTHING, role="alert" if report.learning.bad else "status")
+    return join((banner, element("details", element("summary", "What this was decided from"), values)
+                 if rows else NOTHING))
+
+
+def training_outcome_view(state: JobState) -> Html:
+    """The outcome of a training's best checkpoint, or of the last one that was checked while it runs."""
+    if state.verb != "train":
+        return NOTHING
+    if state.status == "finished" and state.result:
+        best = state.result.get("best_step")
+        return learning_view(learning.read_report(state.job.directory, best if isinstance(best, int) else 0))
+    try:
+        reports = learning.read_learning(state.job.directory).reports.values()
+    except UserError:
+        return NOTHING
+    last = max(reports, key=lambda report: report.step, default=None)
+    return join((paragraph(f"Checked at step {last.step}:", class_="small"), learning_view(last))) if last else NOTHING
 
 
 def readable(text: str) -> str:
@@ -252,7 +321,7 @@ def _result_value(name: str, value: object) -> str:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "not measured" if name.startswith("error") else "–"
     if not isinstance(value, int | float):
-        return str(value) or "none"
+        return (str(value).replace("_", " ") if name == "learning" else str(value)) or "none"
     if name.startswith("error") or name in _SHARES:
         return f"{value:.1%}"
     if name in ("bytes", "bytes_fetched"):
@@ -384,7 +453,7 @@ def error_badge(error: float | None) -> Html:
 
 def badge(state: JobState) -> Html:
     """The status of a job."""
-    return span(f"badge {_STATUS_TONE[state.status]}", STATUS_TITLES[state.status])
+    return span(f"badge {status_tone(state)}", status_title(state))
 
 
 def progress_share(state: JobState) -> float | None:
@@ -407,7 +476,7 @@ def bar(state: JobState) -> Html:
     share = progress_share(state)
     if share is None:
         return div("bar unknown" if state.alive else "bar", span("fill", style="width:0"))
-    return div("bar", span(f"fill {_STATUS_TONE[state.status]}", style=f"width:{share:.1%}"), role="progressbar",
+    return div("bar", span(f"fill {status_tone(state)}", style=f"width:{share:.1%}"), role="progressbar",
                aria_label=job_title(state), aria_valuenow=f"{share * 100:.0f}", aria_valuemin="0", aria_valuemax="100")
 
 
@@ -449,6 +518,7 @@ def chain_view(states: Sequence[JobState], notes: Mapping[str, str] | None = Non
     for number, state in enumerate(states, 1):
         note = (notes or {}).get(state.id, "")
         mark = {"finished": "✓", "failed": "!", "crashed": "!"}.get(state.status, str(number))
+        mark = "!" if learned_nothing(state) else mark
         show_bar = ended_by_time_limit(state) or state.status in ("running", "stopping") or (
             state.alive and state.progress)
         repeats = state.status == "skipped" and state is not first_skipped
@@ -457,10 +527,22 @@ def chain_view(states: Sequence[JobState], notes: Mapping[str, str] | None = Non
             div("step", div("ends", element("strong", job_title(state)), badge(state)), about(state),
                 bar(state) if show_bar else NOTHING, NOTHING if repeats else _status_paragraph(state), failure(state),
                 _folded_warnings(state),
-                paragraph(note, class_="small") if note else NOTHING),
-            class_=f"link {_STATUS_TONE[state.status]}",
+                _outcome(state), paragraph(note, class_="small") if note else NOTHING),
+            class_=f"link {status_tone(state)}",
         ))
     return element("ol", *items, class_="chain")
+
+
+def _outcome(state: JobState) -> Html:
+    """What a finished training taught, in words; for a bad outcome with what to do."""
+    words = str((state.result or {}).get("learning_outcome", "")) if state.verb == "train" else ""
+    if not words or learning_of(state) is None:
+        return NOTHING
+    if not learned_nothing(state):
+        return paragraph(f"{words}.", class_="small")
+    best = (state.result or {}).get("best_step")
+    advice = learning.advise(learning.read_report(state.job.directory, best if isinstance(best, int) else 0))
+    return div("notice bad", element("strong", f"{words}."), paragraph(advice) if advice else NOTHING, role="alert")
 
 
 def _folded_warnings(state: JobState) -> Html:
@@ -503,8 +585,10 @@ def history_view(states: Sequence[JobState], most: int = 60) -> Html:
     rows = []
     for state in states[:most]:
         plain = state.alive or (state.status == "finished" and not ended_by_time_limit(state))
+        outcome = str((state.result or {}).get("learning_outcome", "")) if learning_of(state) else ""
+        line = ". ".join(filter(None, (outcome, "" if plain else status_line(state))))
         rows.append((VERB_TITLES[state.verb], subject(state), badge(state), clock(state.job.created),
                      duration_text(state.seconds) if state.started_at else "–",
-                     "" if plain else with_code(status_line(state)), span("id", state.id)))
+                     with_code(line), span("id", state.id)))
     more = paragraph(f"{len(states) - most} older jobs are not shown.") if len(states) > most else NOTHING
     return join((table(("Job", "About", "Status", "Created", "Time", "Outcome", "Id"), rows), more))

@@ -74,7 +74,7 @@ def job_detail(view: View) -> Html:
         return job_views.empty("No jobs yet. Start one on any tab.")
     options = [(name, shortened(public_name(str(value)))) for name, value in state.job.settings.items()]
     return join((
-        job_views.job_card(state), job_views.result_facts(state.result),
+        job_views.job_card(state), job_views.training_outcome_view(state), job_views.result_facts(state.result),
         element("details", element("summary", "Options"), job_views.facts(options)),
         element("h4", "Log"), job_views.log(control.log_tail(state.job, 16_384)),
     ))

@@ -167,9 +167,22 @@ def clips_view(page: Page, view: View) -> Html:
     if state is None:
         return NOTHING
     blind = _is_blind(page, view, state)
-    return join((_means(page, state), comparison_views.comparison(state, records.originals(state), blind,
-                                                                  _voted(page, state)),
+    pairs = comparison_views.comparison(state, records.originals(state), blind, _voted(page, state))
+    return join((_outcome(page, view, state), _means(page, state), pairs,
                  comparison_views.download_view(state, blind)))
+
+
+def _outcome(page: Page, view: View, state: JobState) -> Html:
+    """What the training of the model that speaks taught; nothing in a blind test, which does not name it."""
+    reference = str(state.job.settings.get("finetuned" if state.verb == "compare" else "voice_model", ""))
+    kind, _, name = reference.partition(":")
+    name, _, step = name.partition("@")
+    if kind == "run" and (run := view.job(name)) is not None and not _is_blind(page, view, state):
+        return job_views.learning_view(records.learning_report(run, int(step) if step.isdigit() else None))
+    path = records.certificate_path(page.workspace, reference)
+    if kind == "export" and path.is_file() and not _is_blind(page, view, state):
+        return job_views.learning_view(certificate.read(path).learning_report)
+    return NOTHING
 
 
 def _means(page: Page, state: JobState) -> Html:

@@ -15,6 +15,7 @@ from config import foreign
 from core.jobs.state import JobState
 from core.library.catalog import run_checkpoint
 from core.library.certificate import CERTIFICATE, NOT_PROVEN_YET
+from core.library.learning import LearningReport, read_report
 from core.workspace import Workspace
 
 _RECORDINGS_CER = re.compile("error_(.+)_recordings")
@@ -126,6 +127,20 @@ def unproven_note(state: JobState) -> str:
     """A note to append to a run's name while the checkpoint that it refers to has no certificate; else empty."""
     own = run_checkpoint(state)
     return f", {NOT_PROVEN_YET}" if own and proven_step(state.job.directory / CERTIFICATE) != own[1] else ""
+
+
+def learning_report(state: JobState, step: int | None = None) -> LearningReport:
+    """What the training taught up to a step; None is the checkpoint that the run refers to."""
+    if step is None:
+        own = run_checkpoint(state)
+        step = own[1] if own else 0
+    return read_report(state.job.directory, step)
+
+
+def learning_note(state: JobState, step: int | None = None) -> str:
+    """A note to append to a run's name if its training taught nothing up to `step`; else empty."""
+    learning = learning_report(state, step).learning
+    return f", {learning.label}" if learning.bad else ""
 
 
 def originals(state: JobState) -> dict[str, float]:

@@ -187,7 +187,8 @@ def usable(states: Sequence[JobState]) -> list[JobState]:
 def chain_view(states: Sequence[JobState], pace: str, past: float | None) -> Html:
     """The steps of the chain, or before there is one, what will happen at which `pace`."""
     if states:
-        trained = {state.id for state in states if state.verb == "train" and state.status == "finished"}
+        trained = {state.id for state in states if state.verb == "train" and state.status == "finished"
+                   and not job_views.learned_nothing(state)}
         notes = {state.id: job_views.certificate_note(state, past, state.certifies in trained) for state in states}
         return div("card", element("h3", chain_title(states)), job_views.chain_view(states, notes))
     steps = (

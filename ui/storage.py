@@ -13,7 +13,7 @@ import gradio as gr
 
 from config.errors import UserError
 from core.jobs.reporter import pluralize, size_text
-from core.jobs.state import STATUS_TITLES, JobBoard, JobState
+from core.jobs.state import JobBoard, JobState
 from core.library import catalog
 from core.sources import source_preview
 from core.submission import storage
@@ -255,7 +255,9 @@ def items_view(found: Inventory | None, workspace: Workspace, view: View) -> Htm
     if not listed:
         return job_views.empty(f"{TITLES.get(kind, kind)}: none.")
     states = {state.id: state for state in view.jobs}
-    rows = [(item.name, about(workspace, item, states), size_text(usage.size),
+    red = {name for name, state in states.items() if kind == "run" and job_views.learned_nothing(state)}
+    rows = [(item.name, join((about(workspace, item, states), " ", job_views.badge(states[item.name])))
+             if item.name in red else about(workspace, item, states), size_text(usage.size),
              size_text(usage.freed), job_views.clock(usage.changed),
              users_line(found, item)) for item, usage in listed[:MOST_LISTED]]
     rest = len(listed) - MOST_LISTED
@@ -276,7 +278,7 @@ def about(workspace: Workspace, item: Item, states: dict[str, JobState]) -> str:
     if item.kind == "run" and item.name in states:
         state = states[item.name]
         return (f"{job_views.VERB_TITLES[state.verb]}, {subject(state)} "
-                f"({STATUS_TITLES[state.status]})")
+                f"({job_views.status_title(state)})")
     if item.kind == "dataset":
         found = records.dataset(workspace, item.name)
         clips = pluralize(found.clips, "clip") if found.clips is not None else ""

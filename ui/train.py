@@ -19,7 +19,7 @@ from core.jobs import checkpoint_names, control
 from core.jobs.events import Step
 from core.jobs.job import load_job
 from core.jobs.reporter import duration_text, memory_text, size_text
-from core.jobs.state import STATUS_TITLES, JobState
+from core.jobs.state import JobState
 from core.library import model_info
 from core.library.model_info import FittedPreset
 from ui import clip_review, job_views, records, run_views, verb_form
@@ -124,7 +124,7 @@ def selected_run(view: View) -> JobState | None:
 
 
 def run_choices(view: View) -> object:
-    titles = {job.id: f"{job_views.run_name(job)}, {STATUS_TITLES[job.status]}" for job in view.jobs
+    titles = {job.id: f"{job_views.run_name(job)}, {job_views.status_title(job)}" for job in view.jobs
               if job.verb == "train"}
     return gr.update(**view.choices("run", titles, selected_run(view)))
 
@@ -141,8 +141,10 @@ def status_view(view: View) -> Html:
     proof = next((one for one in view.alive if one.certifies == state.id), None)
     note = job_views.certificate_note(state, past)
     if state.status == "finished" and records.unproven_note(state):
-        note = f"Not proven yet. The run can be used; {'its certificate comes next' if proof else 'see Certificate'}."
-    return join((job_views.job_card(state, title, note),
+        usable = "" if job_views.learned_nothing(state) else "The run can be used; "
+        comes = "its certificate comes next" if proof else "see Certificate"
+        note = f"Not proven yet. {usable}{comes if usable else comes.capitalize()}."
+    return join((job_views.job_card(state, title, note), job_views.training_outcome_view(state),
                  job_views.job_card(proof) if proof and state.status == "finished" else NOTHING,
                  job_views.plan(state.plan.lines) if state.plan else NOTHING, run_views.run_numbers(state)))
 

@@ -163,6 +163,7 @@ def label(view: View, model: ModelReference) -> str:
     why = ["your choice" if CHOICE in names else "best"] * ("@" not in model.reference)
     why += [f"“{name}”" for name in names if name != CHOICE]
     why += [records.unproven_note(state).removeprefix(", ")] * ("@" not in model.reference)
+    why += [records.learning_note(state, model.step).removeprefix(", ")]
     name, step, why = job_views.run_name(state), f"step {model.step}", [*filter(None, why)]
     return ", ".join((step, *why, name) if "@" in model.reference else (name, step, *why))
 

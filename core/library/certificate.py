@@ -1,5 +1,7 @@
 """The certificate of a finetuned model: named checks with expected and actual values, and error rates by language.
 
+The checks say what was preserved. What was learned stands beside them, from the measurements of the training.
+
 `core.proof.certification` computes it from the files on disk. This module never loads torch, because the page and the
 command line read certificates.
 """
@@ -9,11 +11,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
 from config import loading
 from config.errors import UserError
+from config.languages import language_name
+from core.library import learning as learning_outcome
+from core.library.learning import LanguageOutcome, Learning, LearningReport
 from data.durable_files import write_json
 
 CERTIFICATE = "certificate.json"
@@ -30,6 +36,22 @@ _RATE = "error rate of "
 CheckOutcome = Literal["passed", "failed", "measured", "not proven"]
 BaseIdentity = Literal["published", "unlisted", "unknown", "not compared"]
 """Whether the base's files are the published ones; `unlisted`: no published hash is known of some, and none differs."""
+_BROKEN_CER = 0.2  # rise of a base language's CER with which it no longer works
+
+
+class Preservation(StrEnum):
+    """What the checks say of the base languages."""
+
+    UNCHANGED = "unchanged"
+    CHANGED = "changed"  # in scope `full`, which may change them
+    BROKEN = "broken"
+    FAILED = "failed"
+    NOT_PROVEN = "not proven"
+
+    @property
+    def bad(self) -> bool:
+        """Whether it is shown in red."""
+        return self in (Preservation.BROKEN, Preservation.FAILED)
 
 
 @dataclass(frozen=True)
@@ -76,6 +98,54 @@ class Certificate:
     new_languages: tuple[str, ...] = ()  # of the training
     base_files: BaseIdentity = "not compared"  # beside the published files of the model
     base_note: str = ""  # which files are unknown or not listed; empty: none
+    learning: Learning = Learning.NOT_MEASURED
+    learning_languages: tuple[LanguageOutcome, ...] = ()  # what the outcome was decided from
+
+    @property
+    def learning_report(self) -> LearningReport:
+        """What the training of this checkpoint taught."""
+        return LearningReport(self.step, self.learning, self.learning_languages)
+
+    def with_learning(self, run_dir: Path) -> Certificate:
+        """The certificate with what the training in `run_dir` measured of its step."""
+        report = learning_outcome.read_report(run_dir, self.step)
+        return dataclasses.replace(self, learning=report.learning, learning_languages=report.languages)
+
+    @property
+    def preservation(self) -> Preservation:
+        """What is known of the base languages."""
+        if self.failed():
+            return Preservation.FAILED
+        logits = next((check.result for check in self.checks if check.name == "base_logits"), "not proven")
+        if logits == "measured":
+            return Preservation.BROKEN if self._broken_languages() else Preservation.CHANGED
+        if logits == "not proven" or self.unproven_languages():
+            return Preservation.NOT_PROVEN
+        return Preservation.UNCHANGED
+
+    def _broken_languages(self) -> list[LanguageCER]:
+        return [one for one in self.errors if not one.new and one.before is not None and one.after is not None
+                and one.after - one.before > _BROKEN_CER]
+
+    def describe_preservation(self) -> str:
+        """What is known of the base languages, in words."""
+        match self.preservation:
+            case Preservation.FAILED:
+                return f"failed checks: {', '.join(self.failed())}"
+            case Preservation.BROKEN:
+                return "broken, " + ", ".join(f"{language_name(one.language)}: CER {one.before:.0%} before, "
+                                              f"{one.after:.0%} after" for one in self._broken_languages())
+            case Preservation.CHANGED:
+                return "changed a little (scope full), see the drift"
+            case Preservation.NOT_PROVEN:
+                return "not proven"
+            case Preservation.UNCHANGED:
+                return "unchanged (logits bit-identical)"
+
+    def describe(self) -> str:
+        """What was preserved and what was learned, which never stand alone."""
+        return (f"Old languages: {self.describe_preservation()}. New language: "
+                f"{learning_outcome.describe_report(self.learning_report)}.")
 
     @property
     def complete(self) -> bool:

@@ -34,6 +34,7 @@ from data import manifest
 from data.acoustics import audio
 from data.durable_files import check_no_link_out
 from data.front_end import FrontEnd
+from data.languages.latin import romanise
 from models.base import (
     FinishReason,
     Generated,
@@ -60,6 +61,15 @@ class HeldOutSentence:
     original: Path | None
     speaker: str = ""  # of the recording; empty if unknown
     category: str = ""  # in a list with categories
+
+
+@dataclass(frozen=True)
+class TextInput:
+    """What a side gets for a text; `note` says where that differs from the text."""
+
+    text: str
+    language: str
+    note: str = ""
 
 
 class SpeechItem(NamedTuple):
@@ -328,6 +338,25 @@ def without_unknown(front_end: FrontEnd, text: str, language: str) -> tuple[str,
                     .split())
     readable = bool(kept) and not front_end.unknown_characters(kept, language) and front_end.can_read(kept, language)
     return (kept if readable else ""), unknown
+
+
+def base_input(model: TTSModel, text: str, language: str) -> TextInput | None:
+    """What `model` gets for a text: itself, or its romanised spelling when it lacks the language; None for neither."""
+    if language in model.front_end.languages:
+        return TextInput(text, language)
+    return romanised_input(model, text, language)
+
+
+def romanised_input(model: TTSModel, text: str, language: str) -> TextInput | None:
+    """The romanised spelling of a text as one of the base languages; None if none of them can read it."""
+    spelled = romanise(text)
+    for code in sorted(model.front_end.base_languages, key=lambda code: code != "en"):
+        if model.front_end.unready(code):
+            continue
+        if model.front_end.normalise(spelled, code) and not model.front_end.unknown_characters(spelled, code):
+            note = f"The base model has no {language!r}: it reads the romanised spelling {spelled!r} as {code!r}."
+            return TextInput(spelled, code, note)
+    return None
 
 
 def spread_evenly(sentences: Sequence[Some], count: int) -> list[Some]:

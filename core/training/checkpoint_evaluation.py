@@ -1,5 +1,7 @@
 """`TrainingRun`: a trainer with its checkpoints. It saves, validates, evaluates, ranks and prunes, and stops early.
 
+Each evaluation also measures what was learned since step 0, and warns if that is nothing.
+
 A checkpoint is saved before it is evaluated, so a kill in between loses nothing: the resumed run evaluates it. Rank 0
 evaluates, while the other ranks wait.
 """
@@ -22,16 +24,19 @@ from config.schema import TrainOptions
 from core.jobs import checkpoint_names
 from core.jobs.events import CheckpointSaved, Evaluated, Progress, SampleGenerated, WarningRaised
 from core.jobs.reporter import ProgressCallback, Reporter, check_stop, progress_callback
+from core.library import learning
 from core.library.evaluation_report import METRICS
+from core.library.learning import LIMITS, ClipLosses, LearningRecord, LearningReport, LearningStart
 from core.library.records import CheckpointRecord
 from core.model.loading import TTSModel
 from core.model.precision import Precision
 from core.speech import evaluation, measures
 from core.speech.evaluation import EvaluatedSentence, HeldOutSentence, SpeechEvaluator
 from core.speech.scoring import Recogniser, unmeasured_reason
-from core.training import checkpoint, dataloader, replay
+from core.training import checkpoint, dataloader, learning_evaluation, replay
 from core.training.checkpoint import EarlyStopping
 from core.training.dataloader import TrainingData, Utterance
+from core.training.learning_evaluation import SpeechReference
 from core.training.trainer import Trainer
 from data.acoustics import audio
 from data.clip_findings import ClipLimits
@@ -48,6 +53,9 @@ _MAX_RECORDINGS = 40  # over which a speaker's mean vector is computed
 _CUSTOM_SENTENCES = "evaluation_texts.tsv"  # in the run's folder
 _NAMED_SENTENCES = 5  # of those that cannot be read as they are
 _BASE_LANGUAGES = 2  # of which `full` synthesizes a sentence at each checkpoint
+_EARLY_CHECK = 0.25  # share of the steps: when a run is checked that has no checkpoint in its first half
+_MIN_CHECKED_STEPS = 20  # a shorter run has no early check
+_MIN_SAMPLES = 4  # a run with fewer sentences at each checkpoint is a quick test: it is given no more of them
 _DRIFT_HINT = ("Use an earlier checkpoint (run:ID@STEP), or train again with lower learning rates, more replay, "
                "distillation, or fewer changes to the base (full_trainable, or the scope `gated`, which cannot drift).")
 
@@ -67,6 +75,9 @@ class TrainingRun:
     early_stopping: EarlyStopping = EarlyStopping()
     base_losses: dict[str, float] = field(default_factory=dict)  # of base languages at step 0, nats a code; of rank 0
     custom_sentences: Mapping[str, tuple[HeldOutSentence, ...]] = field(default_factory=dict)  # of `evaluation_texts`
+    learning_record: LearningRecord = LearningRecord()  # of rank 0
+    _checked_early: bool = False
+    _references: dict[str, SpeechReference] = field(default_factory=dict)  # by language
     _validation_samples: dict[str, list[Sample]] = field(default_factory=dict)
     _mean_speakers: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -148,13 +159,79 @@ class TrainingRun:
         return self.early_stopping.should_stop(self.options.patience)
 
     def evaluate_base(self) -> None:
-        """Before the first step in `full`: measure losses and synthesize samples, to compare later steps with."""
+        """Before the first step: measure what later steps are compared with; in `full` also synthesize samples."""
         def measure() -> None:
-            self.reporter.emit(_evaluated_event(0, self.trainer.data.languages, self._validation_losses(), {}))
-            with self._fork_rng(), self._base_weights() as tts:
-                self._synthesize_base(tts, progress_callback(self.reporter))
+            if self.options.scope == "full":
+                self.reporter.emit(_evaluated_event(0, self.trainer.data.languages, self._validation_losses(), {}))
+                with self._fork_rng(), self._base_weights() as tts:
+                    self._synthesize_base(tts, progress_callback(self.reporter))
+            with self._fork_rng():
+                self._measure_start()
 
-        if self.options.scope == "full":
+        self.trainer.group.run_on_rank0(measure)
+
+    def _measure_start(self) -> None:
+        """Measure the losses of step 0, and how intelligible the romanised base and the recordings are."""
+        starts, sampling = {}, replace(self.trainer.tts.sampling, seed=self.options.seed)
+        for language in self.trainer.data.languages:
+            start = LearningStart(self._clip_losses(language))
+            if self.options.evaluation_sentences and self.speech_evaluator.can_score(language):
+                sentences = self._sentences(language)
+                with self._base_weights() as base:
+                    errors = learning_evaluation.measure_romanised_base(
+                        self.speech_evaluator, base, language, [sentence.text for sentence in sentences], sampling)
+                cer = learning_evaluation.measure_recordings_cer(self.speech_evaluator, language, sentences)
+                start = replace(start, base_errors=errors, recordings_cer=cer)
+            starts[language] = start
+            check_stop(self.reporter)
+        self.learning_record = LearningRecord(starts)
+        learning.write_learning(self.directory, self.learning_record)
+
+    def _clip_losses(self, language: str) -> ClipLosses:
+        trainer = self.trainer
+        return learning_evaluation.measure_clip_losses(trainer.tts, language, self._samples()[language],
+                                                       trainer.precision)
+
+    def _measure_learning(self, sentences: Sequence[EvaluatedSentence]) -> None:
+        """Measure what was learned up to this step, store it, and warn if that is nothing."""
+        trainer, measured = self.trainer, []
+        for language in trainer.data.languages:
+            originals = {one.text: one.original for one in self._available_sentences(language)}
+            if language not in self._references:
+                self._references[language] = SpeechReference.from_recordings(trainer.data.sentences_in(language))
+            spoken = [sentence for sentence in sentences if sentence.language == language]
+            health = [learning_evaluation.measure_sentence_health(sentence, originals.get(sentence.text),
+                                                                  self._references[language]) for sentence in spoken]
+            measured.append(learning_evaluation.make_measurements(
+                language, self._clip_losses(language), self.learning_record.start.get(language), spoken, health,
+                warm_start=bool(self.options.init_from)))
+
+        report = LearningReport.from_measurements(trainer.step, measured)
+        self.learning_record = self.learning_record.with_report(report)
+        learning.write_learning(self.directory, self.learning_record)
+        if report.learning.bad:
+            self.reporter.emit(WarningRaised(f"Step {trainer.step} of {trainer.schedule.steps}: "
+                                             f"{learning.describe_report(report)}. {learning.advise(report)}"))
+
+    def early_check_due(self) -> bool:
+        """Whether this step is checked because the first checkpoint comes after half of the steps. True once."""
+        steps = self.trainer.schedule.steps
+        if (self._checked_early or steps < _MIN_CHECKED_STEPS or self.options.checkpoint_every <= steps / 2
+                or self.trainer.step < _EARLY_CHECK * steps):
+            return False
+        self._checked_early = True
+        return True
+
+    def check_early(self) -> None:
+        """Synthesize the sentences and measure what was learned so far. The step is not saved and not ranked."""
+        def measure() -> None:
+            losses = self._validation_losses()
+            errors, metrics, sentences = self._synthesize()
+            event = _evaluated_event(self.trainer.step, self.trainer.data.languages, losses, errors)
+            self.reporter.emit(replace(event, metrics=metrics))
+            self._measure_learning(sentences)
+
+        with self._fork_rng(), self.trainer.evaluation_weights():
             self.trainer.group.run_on_rank0(measure)
 
     def finish_pending_evaluation(self, *, checkpoint_due: bool) -> None:
@@ -209,13 +286,15 @@ class TrainingRun:
 
         def measure() -> float:
             losses = self._validation_losses()
-            errors, metrics = self._synthesize()
+            errors, metrics, sentences = self._synthesize()
             self._synthesize_base(self.trainer.tts, self._on_progress)
             event = replace(_evaluated_event(step, languages, losses, errors), metrics=metrics)
             self.reporter.emit(event)
             value = _mean(errors.values()) if errors and self.metric == CER else event.speech_loss
             if (chosen := self.options.select_best_by) in metrics:
                 value = abs(_IDEAL.get(chosen, 0.0) - metrics[chosen])
+            best_so_far = all(value < other for other in checkpoint.read_ranking(self.directory).values.values())
+            self._measure_learning([*sentences, *(self._synthesize_more(sentences) if best_so_far else ())])
             self._rank(value)
             return value
 
@@ -232,15 +311,14 @@ class TrainingRun:
         """The losses of this step by language. If base languages drift, warn or raise, as `drift_action` says."""
         trainer = self.trainer
         with self._fork_rng():
-            if not self._validation_samples:
-                self._validation_samples = validation_samples(trainer.tts, trainer.data, self.drift_clips)
+            samples = self._samples()
             size = trainer.microbatch_plan.micro_batch_size(self.options.batch_size)
-            measured = measure_losses(trainer.tts, self._validation_samples, size, trainer.precision)
+            measured = measure_losses(trainer.tts, samples, size, trainer.precision)
             if trainer.step == 0:
                 before = measured
                 if self.options.init_from:  # its weights may have drifted already; drift is measured from the base
                     with self._base_weights() as base:
-                        of_base = {language: some for language, some in self._validation_samples.items()
+                        of_base = {language: some for language, some in samples.items()
                                    if not base.front_end.is_new(language)}
                         before = measure_losses(base, of_base, size, trainer.precision)
                 self.base_losses = self._base_losses(before)
@@ -250,6 +328,12 @@ class TrainingRun:
                 raise UserError(message, _DRIFT_HINT)
             self.reporter.emit(WarningRaised(f"{message} {_DRIFT_HINT}"))
         return measured
+
+    def _samples(self) -> dict[str, list[Sample]]:
+        """The validation samples by language, made once."""
+        if not self._validation_samples:
+            self._validation_samples = validation_samples(self.trainer.tts, self.trainer.data, self.drift_clips)
+        return self._validation_samples
 
     def _base_losses(self, measured: Mapping[str, ValidationLosses]) -> dict[str, float]:
         return {language: losses.speech_loss for language, losses in measured.items()
@@ -268,11 +352,14 @@ class TrainingRun:
             self.reporter.emit(CheckpointSaved(step, self._checkpoint_path(), best=True))
         checkpoint.prune_checkpoints(self.directory, self.options.keep_last, ranking.best)
 
-    def _synthesize(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Synthesize the sample sentences. Returns the CER by language, where it can be measured, and other metrics."""
+    def _synthesize(self) -> tuple[dict[str, float], dict[str, float], list[EvaluatedSentence]]:
+        """Synthesize the sample sentences.
+
+        Returns the CER by language, where it can be measured, other metrics, and the sentences.
+        """
         options, errors, synthesized = self.options, dict[str, float](), list[EvaluatedSentence]()
         if options.evaluation_sentences == 0:
-            return {}, {}
+            return {}, {}, []
         sampling = replace(self.trainer.tts.sampling, seed=options.seed)
         for language in self.trainer.data.languages:
             score, sentences = evaluation.evaluate_language(self.speech_evaluator, self.trainer.tts, language,
@@ -285,7 +372,22 @@ class TrainingRun:
                     raise UserError(f"None of the held-out sentences in {language_name(language)} can be read by the "
                                     "model.", "Prepare the dataset again.")
                 errors[language] = score.error
-        return errors, self._measure_samples(synthesized)
+        return errors, self._measure_samples(synthesized), synthesized
+
+    def _synthesize_more(self, sentences: Sequence[EvaluatedSentence]) -> list[EvaluatedSentence]:
+        """Further sentences of each language, as many as an outcome needs; they are neither saved nor ranked."""
+        if self.options.evaluation_sentences < _MIN_SAMPLES:
+            return []
+        spoken, more = {(one.language, one.text) for one in sentences}, list[EvaluatedSentence]()
+        sampling = replace(self.trainer.tts.sampling, seed=self.options.seed)
+        for language in self.trainer.data.languages:
+            missing = LIMITS.min_sentences - sum(one.language == language for one in sentences)
+            available = [one for one in self._available_sentences(language) if (language, one.text) not in spoken]
+            if missing > 0 and available:
+                more += evaluation.evaluate_language(
+                    self.speech_evaluator, self.trainer.tts, language, evaluation.spread_evenly(available, missing),
+                    sampling, self._on_progress)[1]
+        return more
 
     def _measure_samples(self, sentences: Sequence[EvaluatedSentence]) -> dict[str, float]:
         """The metrics of an evaluation over the samples: all, or only the one that selects the best checkpoint."""
@@ -371,8 +473,11 @@ class TrainingRun:
 
     def _sentences(self, language: str) -> list[HeldOutSentence]:
         """The sentences of a language by which checkpoints are ranked: custom ones, else held-out ones."""
-        return evaluation.spread_evenly(self.custom_sentences.get(language)
-                                        or self.trainer.data.sentences_in(language), self.options.evaluation_sentences)
+        return evaluation.spread_evenly(self._available_sentences(language), self.options.evaluation_sentences)
+
+    def _available_sentences(self, language: str) -> Sequence[HeldOutSentence]:
+        """Custom sentences of a language, else all held-out ones."""
+        return self.custom_sentences.get(language) or self.trainer.data.sentences_in(language)
 
     def _checkpoint_path(self) -> str:
         return checkpoint_names.folder_of(Path(), self.trainer.step).as_posix()

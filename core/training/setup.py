@@ -18,7 +18,8 @@ from core import compute
 from core.jobs.checkpoint_names import folder_of
 from core.jobs.events import Plan, WarningRaised
 from core.jobs.reporter import Reporter, progress_callback
-from core.library import catalog, dataset_recognisers, records
+from core.library import catalog, dataset_recognisers, learning, records
+from core.library.learning import LearningRecord
 from core.library.records import CheckpointRecord, ExtensionRecord, Origin
 from core.model import precision, tensor_files
 from core.model.adapters import PEFT_PREFIX, SETTINGS, WEIGHTS, Adapters, adapter_scale, plan_adapters
@@ -116,7 +117,8 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
         recogniser_language=choice.recogniser_language, text_library=tts.text_library or tts.front_end.text_library)
     sentences = load_custom_sentences(options, tts, data.languages, run_dir, warn) if group.rank == 0 else {}
     training_run = TrainingRun(trainer, speech_evaluator, record, reporter, drift_clips=clips.drift_clips,
-                               early_stopping=early_stopping, base_losses=base_losses, custom_sentences=sentences)
+                               early_stopping=early_stopping, base_losses=base_losses, custom_sentences=sentences,
+                               learning_record=learning.read_learning(run_dir) if group.rank == 0 else LearningRecord())
     if group.rank == 0:  # only it has the recogniser
         training_run.check_metric()
     return training_run

@@ -9,7 +9,6 @@ import pytest
 import torch
 from peft import PeftModel
 
-from config.schema import ExportOptions
 from core import export, train
 from core.export import same_logits
 from core.jobs import checkpoint_names
@@ -26,7 +25,7 @@ from models.tiny.family import _language_model_config
 from models.tiny.model_folder import load_module
 from tests.contract.test_export import probes
 from tests.contract.test_resume import evaluations, losses
-from tests.worlds import DEVICE, Listener, extended_world, train_and_certify, train_options
+from tests.worlds import DEVICE, Listener, export_options, extended_world, train_and_certify, train_options
 
 STEPS = 6
 CHANGES = {"steps": STEPS, "checkpoint_every": 3, "adapter_dropout": 0.2, "warmup": 0, "evaluation_sentences": 1,
@@ -82,7 +81,7 @@ def test_every_kind_is_resumed_to_the_bit_certified_and_exported(world: Workspac
 def _exported(world: Workspace, run: Path, kind: str) -> None:
     """The last step as an export: its logits are the checkpoint's, and peft and the plain code read its files."""
     ref = f"run:{run.name}@{STEPS}"
-    result = export.run(ExportOptions(run=ref, export=kind), world, Listener(world.runs / f"export-{kind}"))
+    result = export.run(export_options(run=ref, export=kind), world, Listener(world.runs / f"export-{kind}"))
     assert result["base_logits"] == "passed"
     checkpointed, again = load(world, ref, DEVICE), load(world, f"export:{kind}", DEVICE)
     assert all(same_logits(checkpointed, again, item) for item in probes(checkpointed))

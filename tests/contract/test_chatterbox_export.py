@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from config.schema import ExportOptions, SamplingOptions
+from config.schema import SamplingOptions
 from core import export
 from core.library import certificate
 from core.model import loading
@@ -26,7 +26,7 @@ from models.generate import Stepper, prepare_voice
 from models.sampling import Sampler
 from tests import chatterbox_world
 from tests.trained import RUN, write_checkpoint
-from tests.worlds import Listener, extend_world
+from tests.worlds import Listener, export_options, extend_world
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.long
@@ -54,7 +54,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 @pytest.fixture(scope="module")
 def exported(world: Workspace) -> Path:
-    export.run(ExportOptions(run=f"run:{RUN}", export="am"), world, Listener(world.runs / "export-am"))
+    export.run(export_options(run=f"run:{RUN}", export="am"), world, Listener(world.runs / "export-am"))
     return world.exports / "am"
 
 

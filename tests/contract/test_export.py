@@ -40,7 +40,7 @@ from models.tiny import model_folder as tiny_folder
 from models.tiny.family import _language_model_config
 from models.tiny.model_folder import load_module
 from tests.trained import RUN, trained_world
-from tests.worlds import Listener
+from tests.worlds import Listener, export_options
 from ui.certificate import certificate_view
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +54,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 @pytest.fixture(scope="module")
 def exported(world: Workspace) -> Path:
-    result = export.run(ExportOptions(run=f"run:{RUN}", export="first"), world, Listener(world.runs / "export-first"))
+    result = export.run(export_options(run=f"run:{RUN}", export="first"), world, Listener(world.runs / "export-first"))
     assert result["ref"] == "export:first"
     assert result["base_logits"] == "passed"
     return world.exports / "first"
@@ -145,7 +145,7 @@ def test_an_export_that_speaks_the_new_language_otherwise_is_refused(world: Work
 
     monkeypatch.setattr(export, "assemble_export", stronger)
     with pytest.raises(UserError, match="does not reload as it was"):
-        export.run(ExportOptions(run=f"run:{RUN}", export="stronger"), world, Listener(world.runs / "export-stronger"))
+        export.run(export_options(run=f"run:{RUN}", export="stronger"), world, Listener(world.runs / "export-stronger"))
 
 
 @pytest.mark.parametrize("fault", ["the plain weights", "half of the adapters"])
@@ -158,7 +158,7 @@ def test_a_merged_file_that_is_not_the_adapters_is_refused(world: Workspace, mon
         monkeypatch.setattr(Adapters, "merged_weights",
                             lambda self: dict(list(merge(self).items())[::2]))
     with pytest.raises(UserError, match="The file with the adapters merged does not reload as it was"):
-        export.run(ExportOptions(run=f"run:{RUN}", export="merged"), world, Listener(world.runs / fault))
+        export.run(export_options(run=f"run:{RUN}", export="merged"), world, Listener(world.runs / fault))
     assert not (world.exports / "merged").exists()
 
 
@@ -210,12 +210,12 @@ def test_a_failed_check_blocks_the_export_unless_it_is_named(world: Workspace, e
     listener = Listener(world.runs / "export-failed")
     message = r"failed checks, so it is not exported: prefix_rows: wanted \w+, got something else"
     with pytest.raises(UserError, match=message) as caught:
-        export.run(ExportOptions(run=f"run:{RUN}", export="blocked"), world, listener)
+        export.run(export_options(run=f"run:{RUN}", export="blocked"), world, listener)
     assert "--override prefix_rows" in caught.value.hint
     with pytest.raises(UserError, match="There is no check named prefix"):
-        export.run(ExportOptions(run=f"run:{RUN}", export="blocked", override=("prefix",)), world, listener)
+        export.run(export_options(run=f"run:{RUN}", export="blocked", override=("prefix",)), world, listener)
     assert world.list_exports() == ["first"]
-    export.run(ExportOptions(run=f"run:{RUN}", export="forced", override=("prefix_rows",)), world, listener)
+    export.run(export_options(run=f"run:{RUN}", export="forced", override=("prefix_rows",)), world, listener)
     assert "in spite of failed checks" in (world.exports / "forced" / "README.md").read_text(encoding="utf-8")
     assert "prefix_rows" in listener.of("warning")[0].message
     shutil.rmtree(world.exports / "forced")
@@ -226,7 +226,7 @@ def test_an_export_before_the_certificate_says_so_and_is_not_pushed(world: Works
     monkeypatch.setattr(certification, "find_certificate", lambda *_arguments: None)
     monkeypatch.setattr("core.speech.evaluation.SpeechEvaluator.generate", None)  # no sentence is spoken for it
     listener = Listener(world.runs / "export-early")
-    result = export.run(ExportOptions(run=f"run:{RUN}", export="early", unproven=True), world, listener)
+    result = export.run(export_options(run=f"run:{RUN}", export="early", unproven=True), world, listener)
     assert (result["certificate"], result["base_logits"]) == ("not proven yet", "passed")
     assert "the error rates are not proven yet" in listener.of("warning")[0].message
     folder = world.exports / "early"
@@ -243,7 +243,7 @@ def test_an_export_before_the_certificate_says_so_and_is_not_pushed(world: Works
 
 def test_an_export_that_is_there_is_not_touched(world: Workspace, exported: Path) -> None:
     with pytest.raises(UserError, match="There is already an export named 'first'"):
-        export.run(ExportOptions(run=f"run:{RUN}", export="first"), world, Listener(world.runs / "export-again"))
+        export.run(export_options(run=f"run:{RUN}", export="first"), world, Listener(world.runs / "export-again"))
     records.check_export_files(exported)
 
 
@@ -255,7 +255,7 @@ def test_a_full_disk_leaves_no_half_export(world: Workspace, exported: Path, mon
     monkeypatch.setattr(certification, "find_certificate", lambda *_arguments: proof)
     monkeypatch.setattr(export, "write_sums", full)
     with pytest.raises(UserError, match="No space left on device") as caught:
-        export.run(ExportOptions(run=f"run:{RUN}", export="halved"), world, Listener(world.runs / "export-halved"))
+        export.run(export_options(run=f"run:{RUN}", export="halved"), world, Listener(world.runs / "export-halved"))
     assert "then continue" in caught.value.hint
     assert [path.name for path in world.exports.iterdir()] == ["first"]
 
@@ -277,7 +277,7 @@ def test_a_stop_leaves_no_half_export(world: Workspace, exported: Path, text: st
     if text == "Amharic sentences":
         monkeypatch.setattr(certification, "find_certificate", lambda *_arguments: None)
     with pytest.raises(StopRequested, match="nothing was exported"):
-        export.run(ExportOptions(run=f"run:{RUN}", export="stopped"), world,
+        export.run(export_options(run=f"run:{RUN}", export="stopped"), world,
                    Impatient(world.runs / "export-stopped", text))
     assert sorted(path.name for path in world.exports.iterdir()) == before
 
@@ -286,7 +286,7 @@ def test_a_certificate_of_the_same_files_is_not_made_again(world: Workspace, exp
     """What a stopped export had of it is there for its resume, and for another export of the same."""
     monkeypatch.setattr(certification, "load_certificate_inputs", None)
     listener = Listener(world.runs / "export-second")
-    export.run(ExportOptions(run=f"run:{RUN}", export="second"), world, listener)
+    export.run(export_options(run=f"run:{RUN}", export="second"), world, listener)
     assert "computed from the same files" in listener.of("plan")[0].lines[0]
     first, second = (certificate.read(world.exports / name / "certificate.json") for name in ("first", "second"))
     assert first == second
@@ -310,7 +310,7 @@ def test_a_certificate_of_other_files_is_not_taken(world: Workspace, exported: P
 def test_an_export_has_one_count(world: Workspace, exported: Path, monkeypatch) -> None:
     monkeypatch.setattr(certification, "SENTENCES", 2)
     listener = Listener(world.runs / "export-counted")
-    export.run(ExportOptions(run=f"run:{RUN}", export="counted"), world, listener)
+    export.run(export_options(run=f"run:{RUN}", export="counted"), world, listener)
     told = listener.of("progress")
     assert len({(event.total, event.unit) for event in told}) == 1
     counts = [event.done for event in told]
@@ -320,7 +320,7 @@ def test_an_export_has_one_count(world: Workspace, exported: Path, monkeypatch) 
 
 
 def test_an_export_that_was_whole_when_its_job_was_killed_is_done_on_resume(world: Workspace, exported: Path) -> None:
-    options = ExportOptions(run=f"run:{RUN}", export="killed")
+    options = export_options(run=f"run:{RUN}", export="killed")
     result = export.run(options, world, Listener(world.runs / "export-killed"))
     before = (world.exports / "killed" / "SHA256SUMS.json").stat()
     assert export.run(options, world, Listener(world.runs / "export-killed")) == result
@@ -352,12 +352,12 @@ def test_names_that_leave_the_workspace_are_refused(name: str, fault: str) -> No
 ])
 def test_what_is_no_run_is_refused(world: Workspace, run: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        export.run(ExportOptions(run=run, export="second"), world, Listener(world.runs / "export-second"))
+        export.run(export_options(run=run, export="second"), world, Listener(world.runs / "export-second"))
 
 
 def test_rows_alone_are_exported_without_adapters(tmp_path: Path) -> None:
     world = trained_world(tmp_path / "workspace", "rows")
-    export.run(ExportOptions(run=f"run:{RUN}", export="rows"), world, Listener(world.runs / "export"))
+    export.run(export_options(run=f"run:{RUN}", export="rows"), world, Listener(world.runs / "export"))
     folder = world.exports / "rows"
     assert not (folder / "adapter").exists()
     assert not (folder / "t3-merged.safetensors").exists()

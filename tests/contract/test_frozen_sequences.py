@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from config.errors import UserError
-from config.schema import ExportOptions, TrainOptions
+from config.schema import TrainOptions
 from core import export, train
 from core.jobs import checkpoint_names
 from core.jobs.checkpoint_names import checkpoint_steps
@@ -31,7 +31,7 @@ from core.speech import evaluation
 from core.workspace import Workspace
 from tests.contract.conftest import CPU
 from tests.contract.test_frozen import CHOICES, SEED, there_is_time
-from tests.worlds import Listener, extended_world, train_options
+from tests.worlds import Listener, export_options, extended_world, train_options
 
 OPTIONS = {**{name: values for name, values in CHOICES.items() if name != "augmentation"},  # no variants are there
            "checkpoint_every": st.integers(1, 3), "keep_last": st.integers(1, 2), "validate_every": st.integers(0, 2),
@@ -96,7 +96,7 @@ class Bench:
         elif action == "export" and saved:
             job, number = saved[-1][0], self.numbers()
             reference = f"run:{job.id}@{checkpoint_steps(job.directory)[-1]}"
-            export.run(ExportOptions(run=reference, export=f"e{number}"), self.workspace,
+            export.run(export_options(run=reference, export=f"e{number}"), self.workspace,
                        Listener(self.workspace.runs / f"export-{number}"))
         else:
             last = saved[-1][0] if saved and action == "adopt" else None

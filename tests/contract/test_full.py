@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from config.errors import UserError
-from config.schema import ExportOptions
 from core import export, train
 from core.jobs.checkpoint_names import folder_of
 from core.jobs.events import Evaluated, Journal
@@ -26,7 +25,7 @@ from core.training.trainer import Trainer
 from core.training.weight_regularization import WeightRegularizer
 from models.base import LossOptions
 from tests.contract.conftest import World
-from tests.worlds import DEVICE, Listener, extended_world, train_options
+from tests.worlds import DEVICE, Listener, export_options, extended_world, train_options
 
 pytestmark = pytest.mark.covering
 
@@ -225,7 +224,7 @@ def test_a_changed_base_is_exported_and_reloads_to_the_bit(tmp_path: Path) -> No
     for event in listener.of("checkpoint"):
         journal.append(event)
     journal.close()
-    result = export.run(ExportOptions(run="run:one", export="whole"), workspace, Listener(workspace.runs / "export"))
+    result = export.run(export_options(run="run:one", export="whole"), workspace, Listener(workspace.runs / "export"))
     assert (result["export_reloads"], result["changed_tensors"]) == ("passed", "measured")
     there, run = load(workspace, "export:whole", DEVICE), load(workspace, "run:one", DEVICE)
     tensors = there.lm.module.state_dict()

@@ -12,7 +12,7 @@ import sentencepiece
 import soundfile
 import torch
 
-from config.schema import CompareOptions, ExportOptions, SamplingOptions, SoundOptions
+from config.schema import CompareOptions, SamplingOptions, SoundOptions
 from core import compare, export
 from core.library import certificate, records
 from core.model import loading
@@ -26,7 +26,7 @@ from models import weights
 from models.indextts2 import model_folder
 from tests import indextts2_world
 from tests.trained import RUN, write_checkpoint
-from tests.worlds import ENGLISH, Listener
+from tests.worlds import ENGLISH, Listener, export_options
 
 CPU = torch.device("cpu")
 TEXT = "ሀለመ ሰረቀ"
@@ -41,7 +41,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 @pytest.fixture(scope="module")
 def exported(world: Workspace) -> Path:
-    export.run(ExportOptions(run=f"run:{RUN}", export="am"), world, Listener(world.runs / "export-am"))
+    export.run(export_options(run=f"run:{RUN}", export="am"), world, Listener(world.runs / "export-am"))
     return world.exports / "am"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from config.schema import ExportOptions, ExtendOptions
+from config.schema import ExtendOptions
 from core import export, extend
 from core.export import same_logits
 from core.jobs import checkpoint_names
@@ -28,7 +28,7 @@ from data import normalisers
 from models.base import Sampling
 from tests.contract.conftest import World, load_voices
 from tests.trained import RUN, write_checkpoint
-from tests.worlds import GREEK, Listener, train_options, write_dataset
+from tests.worlds import GREEK, Listener, export_options, train_options, write_dataset
 
 CPU = torch.device("cpu")
 NEW, TIGRINYA = "qaa", "ጀገጠጨጰጸ"  # a code that no family knows, for Greek letters
@@ -163,7 +163,7 @@ def test_the_certificate_covers_the_language_of_an_earlier_training(multilingual
 @pytest.mark.slow
 def test_an_export_speaks_all_languages_and_is_a_base_again(multilingual: MultilingualWorld) -> None:
     workspace = multilingual.workspace
-    export.run(ExportOptions(run="run:run-el", export="both"), workspace, Listener(workspace.runs / "export-el"))
+    export.run(export_options(run="run:run-el", export="both"), workspace, Listener(workspace.runs / "export-el"))
     trained, exported = multilingual.load("run:run-el"), multilingual.load("export:both")
     assert {"am", NEW, "en"} <= set(exported.front_end.languages)
     assert all(same_logits(trained, exported, item) for item in probes(multilingual, trained))

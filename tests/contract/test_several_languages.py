@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from config.schema import ExportOptions, ExtendOptions, TokenizerOptions
+from config.schema import ExtendOptions, TokenizerOptions
 from core import export, extend, tokenizer
 from core.export import same_logits
 from core.jobs import checkpoint_names
@@ -28,7 +28,7 @@ from models.base import Sampling
 from tests.contract.conftest import World, load_voices
 from tests.contract.test_second_language import CPU, NEW, TIGRINYA, MultilingualWorld, add_language, differing, probes
 from tests.trained import write_checkpoint
-from tests.worlds import GREEK, Listener, train_options, write_dataset
+from tests.worlds import GREEK, Listener, export_options, train_options, write_dataset
 
 RUN, BOTH, THIRD, CYRILLIC = "run-both", "both", "qab", "жзийкл"
 
@@ -117,7 +117,7 @@ def test_the_certificate_names_each_language(multilingual: MultilingualWorld) ->
 @pytest.mark.slow
 def test_the_export_has_both_and_is_a_base_again(multilingual: MultilingualWorld) -> None:
     workspace = multilingual.workspace
-    export.run(ExportOptions(run=f"run:{RUN}", export=BOTH), workspace, Listener(workspace.runs / "export-both"))
+    export.run(export_options(run=f"run:{RUN}", export=BOTH), workspace, Listener(workspace.runs / "export-both"))
     trained, exported = multilingual.load(f"run:{RUN}"), multilingual.load(f"export:{BOTH}")
     assert exported.new_languages == (NEW, "ti")
     assert all(same_logits(trained, exported, item) for item in probes(multilingual, trained))

@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from config.errors import UserError
-from config.schema import CompareOptions, ExportOptions, SynthesizeOptions
+from config.schema import CompareOptions, SynthesizeOptions
 from core import compare, export, synthesize, train
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Result
@@ -25,7 +25,7 @@ from core.workspace import Workspace
 from data.durable_files import ExpectedFile
 from tests.trained import RUN, trained_world, write_checkpoint
 from tests.unit import tiny_recognisers
-from tests.worlds import Listener, extended_world, train_and_certify, train_options
+from tests.worlds import Listener, export_options, extended_world, train_and_certify, train_options
 
 TEXT = "ሀለመ ሰረቀ"
 HUB = "some/ear"
@@ -62,7 +62,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """A trained run, an export of it, and the recogniser that scored both."""
     world = trained_world(tmp_path_factory.mktemp("kept") / "workspace", recogniser=HUB)
     fetched(world)
-    export.run(ExportOptions(run=f"run:{RUN}", export="scored"), world, Listener(world.runs / "export-judged"))
+    export.run(export_options(run=f"run:{RUN}", export="scored"), world, Listener(world.runs / "export-judged"))
     return world
 
 
@@ -121,7 +121,7 @@ def test_no_path_of_the_machine_leaves_with_an_export(world: Workspace, tmp_path
     ear = tiny_recognisers.write_ctc(tmp_path / "own" / "ear", {"amh": tiny_recognisers.ETHIOPIC})
     write_checkpoint(world, "gated", "other", recogniser=str(ear))
     shutil.rmtree(world.recognisers / "some--ear")
-    export.run(ExportOptions(run="run:other", export="theirs"), world, Listener(world.runs / "export-theirs"))
+    export.run(export_options(run="run:other", export="theirs"), world, Listener(world.runs / "export-theirs"))
     folder = world.exports / "theirs"
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert [path.name for path in files if str(tmp_path).encode() in path.read_bytes()] == []
@@ -175,7 +175,7 @@ def test_an_export_continues_without_it_and_is_measured_when_it_is_back(world: W
 
     def exported(name: str) -> tuple[Listener, certificate.Certificate, str]:
         listener = Listener(world.runs / f"export-{name}")
-        export.run(ExportOptions(run=f"run:{RUN}", export=name), world, listener)
+        export.run(export_options(run=f"run:{RUN}", export=name), world, listener)
         folder = world.exports / name
         card = (folder / "README.md").read_text(encoding="utf-8")
         return listener, certificate.read(folder / certificate.CERTIFICATE), card

@@ -18,7 +18,7 @@ from scipy.fft import dct
 from config.arguments import to_arguments
 from config.errors import UserError
 from config.loading import parse_options
-from config.schema import EvaluateOptions, ExportOptions, ListeningTestOptions
+from config.schema import EvaluateOptions, ListeningTestOptions
 from core import evaluate, export, listening_test
 from core.jobs.state import JobState
 from core.library import certificate, evaluation_report, listening, records
@@ -27,7 +27,7 @@ from core.speech import measures
 from core.workspace import Workspace
 from scripts import command
 from tests.trained import RUN, trained_world
-from tests.worlds import Listener
+from tests.worlds import Listener, export_options
 from ui import media
 from ui.evaluation import report_view
 
@@ -160,7 +160,7 @@ def test_an_export_gets_the_report(tmp_path: Path) -> None:
     by_model = {clip.model: clip for clip in report_of(first).clips}
     assert by_model["base:tiny+romanised"].reading
     assert not by_model[f"run:{RUN}"].reading
-    export.run(ExportOptions(run=f"run:{RUN}", export="out"), workspace, Listener(workspace.runs / "export"))
+    export.run(export_options(run=f"run:{RUN}", export="out"), workspace, Listener(workspace.runs / "export"))
     check_attached(workspace, f"run:{RUN}")
     evaluate.run(options.model_copy(update={"models": ("export:out",)}), workspace, Listener(workspace.runs / "second"))
     check_attached(workspace, "export:out")

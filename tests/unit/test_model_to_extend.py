@@ -11,7 +11,7 @@ import torch
 
 from config.errors import UserError
 from config.loading import parse_options
-from config.schema import ExportOptions, ExtendOptions, TokenizerOptions, TrainOptions
+from config.schema import ExtendOptions, TokenizerOptions, TrainOptions
 from core import export, extend, tokenizer
 from core.export import same_logits
 from core.jobs.state import JobBoard
@@ -24,7 +24,7 @@ from core.workspace import Workspace
 from data import manifest
 from data.front_end import FrontEnd
 from tests.trained import RUN, trained_world, write_checkpoint
-from tests.worlds import GREEK, Listener, train_options, write_dataset
+from tests.worlds import GREEK, Listener, export_options, train_options, write_dataset
 from ui import start, verb_form
 from ui.live import View
 from ui.records import read_json
@@ -180,7 +180,7 @@ def test_the_page_offers_it_and_makes_a_chain_of_it(extended: Workspace) -> None
 def test_an_export_holds_every_language_and_is_a_base_by_its_name(extended: Workspace) -> None:
     """The same for every family, and a third language: `tests/contract/test_second_language.py`."""
     write_checkpoint(extended, "gated", name="run-el", extension="tiny-am-el", dataset="demo-el")
-    export.run(ExportOptions(run="run:run-el", export="both"), extended, Listener(extended.runs / "export-both"))
+    export.run(export_options(run="run:run-el", export="both"), extended, Listener(extended.runs / "export-both"))
     trained, exported = load(extended, "run:run-el", CPU), load(extended, "export:both", CPU)
     own = certification.row_probes(trained, ["el"])
     assert all(same_logits(trained, exported, item) for item in [*samples(trained), *own])

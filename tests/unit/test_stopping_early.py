@@ -100,7 +100,8 @@ def test_a_step_counts_once_and_a_tie_is_no_better() -> None:
 
 
 def test_loss_chooses_where_that_is_asked_for(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.training.checkpoint_evaluation.TrainingRun._synthesize", lambda self: ({"am": 0.1}, {}))
+    monkeypatch.setattr("core.training.checkpoint_evaluation.TrainingRun._synthesize",
+                        lambda self: ({"am": 0.1}, {}, []))
     listener = run(world, monkeypatch, validate_every=0, checkpoint_every=4, evaluation_sentences=2)
     assert checkpoint.read_ranking(listener.directory).values == {4: 3.0, 8: 2.0}
     assert [event.errors for event in listener.of("evaluated")] == [{"am": 0.1}] * 2

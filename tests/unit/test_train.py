@@ -95,7 +95,7 @@ def test_the_best_checkpoint_is_chosen_by_judged_speech_and_not_by_loss(
     losses, errors = iter([3.0, 2.0]), iter([0.2, 0.9])
     measured_as(monkeypatch, losses)
     monkeypatch.setattr("core.training.checkpoint_evaluation.TrainingRun._synthesize",
-                        lambda self: ({"am": next(errors)}, {}))
+                        lambda self: ({"am": next(errors)}, {}, []))
     ranked = checkpoint.read_ranking(started(world).directory)
     assert (ranked.metric, ranked.best, ranked.values) == ("character error rate", 4, {4: 0.2, 8: 0.9})
 
