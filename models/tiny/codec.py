@@ -41,18 +41,25 @@ class CodecConfig:
 
 
 class ConvNeXtBlock(nn.Module):
-    """ConvNeXt block over (B, U, width); masked positions are set to zero before the convolution."""
+    """ConvNeXt block over (B, U, width); masked positions are set to zero before the convolution.
 
-    def __init__(self, width: int, kernel_size: int = 7) -> None:
+    With `speaker_size`, a speaker embedding (B, 1, speaker_size) scales and shifts the normalised states.
+    """
+
+    def __init__(self, width: int, kernel_size: int = 7, speaker_size: int = 0) -> None:
         super().__init__()
         self.depthwise = nn.Conv1d(width, width, kernel_size, padding=kernel_size // 2, groups=width)
         self.norm = nn.LayerNorm(width)
+        self.modulation = nn.Linear(speaker_size, 2 * width) if speaker_size else None
         self.expand = nn.Linear(width, 3 * width)
         self.contract = nn.Linear(3 * width, width)
 
-    def forward(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        mixed = self.depthwise((hidden * mask).transpose(1, 2)).transpose(1, 2)
-        return hidden + self.contract(F.gelu(self.expand(self.norm(mixed)), approximate="tanh"))
+    def forward(self, hidden: torch.Tensor, mask: torch.Tensor, speaker: torch.Tensor | None = None) -> torch.Tensor:
+        mixed = self.norm(self.depthwise((hidden * mask).transpose(1, 2)).transpose(1, 2))
+        if self.modulation is not None and speaker is not None:
+            scale, shift = self.modulation(speaker).chunk(2, -1)
+            mixed = mixed * (1 + scale) + shift
+        return hidden + self.contract(F.gelu(self.expand(mixed), approximate="tanh"))
 
 
 class Quantizer(nn.Module):

@@ -23,6 +23,7 @@ from models.convolutions import full_precision
 from models.tiny.codec import ConvNeXtBlock
 
 _RIDGE = 0.015  # of the fitted cepstrum, times the order
+CPU = torch.device("cpu")
 _LEAST = 1e-5  # share of a source, so that its square root has a gradient
 
 
@@ -88,15 +89,16 @@ class MelVocoder(nn.Module):
         return (f0, torch.polar(pulses, -cepstrum[..., 1:] @ self.sines),
                 (torch.sqrt(noise + _LEAST) * envelope).to(torch.complex64))
 
-    def excitation(self, f0: torch.Tensor, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    def excitation(self, f0: torch.Tensor, seed: int = 0, device: torch.device = CPU
+                   ) -> tuple[torch.Tensor, torch.Tensor]:
         """Pulses and noise (B, (F + 1) * hop_length) for F0 in Hz (B, F); sample 0 is a hop before the first frame.
 
         Pulses are the sum of all cosines below half the sample rate, in closed form, at power one. Both are made on
-        the CPU, so that they are the same on each device.
+        the CPU, so that they are the same on each device; training passes its own `device`.
         """
         hop, (batch, frames) = self.settings.hop_length, f0.shape
         rate = self.settings.sample_rate
-        around = F.pad(f0.detach().double().cpu()[:, None], (1, 1), mode="replicate")
+        around = F.pad(f0.detach().double().to(device)[:, None], (1, 1), mode="replicate")
         length = (frames + 1) * hop
         hertz = F.interpolate(around, length + hop, mode="linear", align_corners=False)[
             ..., hop // 2:hop // 2 + length][:, 0]
@@ -108,7 +110,7 @@ class MelVocoder(nn.Module):
         total = torch.where(near, count, torch.sin((2 * count + 1) * math.pi * cycle)
                             / (2 * torch.where(near, 1.0, half)) - 0.5)
         total += (highest - count) * torch.cos(2 * math.pi * (count + 1) * cycle)
-        noise = torch.randn(batch, length, generator=torch.Generator().manual_seed(seed))
+        noise = torch.randn(batch, length, generator=torch.Generator(device).manual_seed(seed), device=device)
         return (total * torch.sqrt(2 / highest)).float(), noise
 
     def filtered(self, excitation: torch.Tensor, spectrum: torch.Tensor) -> torch.Tensor:
@@ -125,15 +127,19 @@ class MelVocoder(nn.Module):
         added = F.fold(answers.transpose(1, 2), (1, length), (1, n_fft), stride=(1, hop))[:, 0, 0]
         return added[:, hop:frames * hop]
 
-    def synthesize(self, mel: torch.Tensor, f0: torch.Tensor | None = None, seed: int = 0
-                   ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Waveform (B, (F - 1) * hop_length) and predicted F0 (B, F); pulses follow `f0` where it is given."""
+    def synthesize(self, mel: torch.Tensor, f0: torch.Tensor | None = None, seed: int = 0,
+                   device: torch.device = CPU) -> tuple[torch.Tensor, torch.Tensor]:
+        """Waveform (B, (F - 1) * hop_length) and predicted F0 (B, F); pulses follow `f0` where it is given.
+
+        `device` is where the excitation is made, see `excitation`.
+        """
         predicted, harmonic, noise = self(mel)
-        pulses, hiss = (part.to(mel.device) for part in self.excitation(predicted if f0 is None else f0, seed))
+        excitation = self.excitation(predicted if f0 is None else f0, seed, device)
+        pulses, hiss = (part.to(mel.device) for part in excitation)
         return self.filtered(pulses, harmonic) + self.filtered(hiss, noise), predicted
 
     @torch.inference_mode()
-    def decode(self, mel: torch.Tensor, rounds: int = 2) -> torch.Tensor:
+    def decode(self, mel: torch.Tensor, rounds: int = 1) -> torch.Tensor:
         """Log-mel (B, n_mels, F) to waveform (B, (F - 1) * hop_length), deterministic.
 
         A round keeps the phases of the waveform and puts the magnitudes of the mel in place of its own.

@@ -1,9 +1,11 @@
-"""Rebuild the built-in pack from nothing: corpus, codec, vocoder, recogniser, language model, pack.
+"""Rebuild the built-in pack: corpus, codec, recogniser, language model, pack.
+
+The vocoder is trained on recordings of people, see `scripts.dev.tiny.voices`; `WORKSPACE/build` must have its file.
 
 Needs espeak-ng (`apt-get install espeak-ng`). Each stage leaves its files under
 `WORKSPACE/build` and is skipped when they are there; delete them to run it again.
 
-    python -m scripts.dev.tiny --stages corpus codec vocoder recogniser model pack demo
+    python -m scripts.dev.tiny --stages corpus codec recogniser model pack demo
 """
 
 from __future__ import annotations
@@ -21,7 +23,6 @@ SEED = 0
 CLIPS = {"en": 12000, "fr": 12000, "am": 4000}
 FRAGMENTS = 150
 CODEC_STEPS = 7000
-VOCODER_STEPS = 5000
 RECOGNISER_STEPS = 5000
 
 
@@ -45,19 +46,6 @@ def build_codec(folder: Path) -> None:
     corpora = [Corpus(folder / "corpus" / name) for name in ("en", "fr", "others")]
     codec = train_codec.train(corpora, CodecConfig(), CODEC_STEPS, SEED)
     save_module(folder / "codec.safetensors", codec, codec.config)
-
-
-def build_vocoder(folder: Path) -> None:
-    """Train the vocoder on every language but Amharic."""
-    from models.tiny.codec import Codec, CodecConfig
-    from models.tiny.model_folder import load_config, load_module, save_module
-    from models.tiny.vocoder import MelVocoderConfig
-    from scripts.dev.tiny import train_vocoder
-
-    path = folder / "codec.safetensors"
-    clips = train_vocoder.speak(load_module(path, Codec(load_config(path, CodecConfig))), SEED)
-    vocoder = train_vocoder.train(clips, MelVocoderConfig(), VOCODER_STEPS, SEED)
-    save_module(folder / "vocoder.safetensors", vocoder, vocoder.config)
 
 
 def build_recogniser(folder: Path) -> None:
@@ -95,7 +83,6 @@ def build_demo(_folder: Path) -> None:
 STAGES = {
     "corpus": (build_corpus, "corpus/others/clips.jsonl"),
     "codec": (build_codec, "codec.safetensors"),
-    "vocoder": (build_vocoder, "vocoder.safetensors"),
     "recogniser": (build_recogniser, "recogniser.safetensors"),
     "model": (build_model, "t3.safetensors"),
     "pack": (build_pack, ""),

@@ -18,6 +18,7 @@ from config.errors import UserError
 from data.acoustics.audio import MelSettings, log_mel
 from scripts.dev.tiny import sentences
 from scripts.dev.tiny.espeak import Espeak
+from scripts.dev.tiny.voices.codec import normalise_level
 
 VOICES = {"en": ("en-us", "en-us+f3"), "fr": ("fr", "fr+f3"), "am": ("am", "am+f3")}
 VOICE_NAMES = ("low", "high")
@@ -60,8 +61,8 @@ class Corpus:
 class _Writer:
     """Appends clips and frames; `close` puts the folder in place."""
 
-    def __init__(self, folder: Path, espeak: Espeak) -> None:
-        self.folder, self.espeak = folder, espeak
+    def __init__(self, folder: Path, espeak: Espeak, normalised: bool = False) -> None:
+        self.folder, self.espeak, self.normalised = folder, espeak, normalised
         folder.mkdir(parents=True, exist_ok=True)
         self.clips: list[CorpusClip] = []
         self.mels: list[np.ndarray] = []
@@ -69,7 +70,10 @@ class _Writer:
 
     def add(self, language: str, split: str, text: str, voice: int, voice_name: str) -> None:
         speech = self.espeak.say(text, voice_name)
-        mel = log_mel(torch.from_numpy(speech.waveform)[None], SETTINGS)[0].T.numpy().astype(np.float16)
+        waveform = torch.from_numpy(speech.waveform)
+        if self.normalised:
+            waveform = normalise_level(waveform)
+        mel = log_mel(waveform[None], SETTINGS)[0].T.numpy().astype(np.float16)
         self.clips.append(CorpusClip(
             language, split, text, voice, self.frames, len(mel),
             [[p, round(float(t), 3)] for p, t in speech.words],
@@ -84,13 +88,16 @@ class _Writer:
         (self.folder / "clips.jsonl").write_text(lines, encoding="utf-8")
 
 
-def build_language(folder: Path, language: str, n_train: int, seed: int) -> None:
-    """Speak the sentences of a judged language in its two voices, alternating."""
+def build_language(folder: Path, language: str, n_train: int, seed: int, normalised: bool = False) -> None:
+    """Speak the sentences of a judged language in its two voices, alternating.
+
+    `normalised`: at the level of the codec in `voices`.
+    """
     texts = sentences.build(language, n_train, 40, seed)
     groups = [("train", texts.train), ("combinations", texts.combinations), ("running", texts.running)]
     if language == "am":
         groups.append(("demo", sentences.demo(300, 40, seed).train))
-    writer = _Writer(folder, Espeak(SETTINGS.sample_rate))
+    writer = _Writer(folder, Espeak(SETTINGS.sample_rate), normalised)
     for split, group in groups:
         for index, text in enumerate(group):
             voice = index % 2

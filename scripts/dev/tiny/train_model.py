@@ -9,9 +9,12 @@ code tables that start as sums over the quantiser's levels.
 from __future__ import annotations
 
 import math
+import random
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,33 +22,40 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from data.front_end import FrontEnd
-from models.base import LossOptions, Sample, Sampling, Voice
+from models.base import LossOptions, Sample
 from models.decoder import DecoderAttention, DecoderConfig, DecoderLayer
-from models.generate import generate
 from models.speech_network import T3, T3Config
 from models.teacher_forcing import GuidedAttention, collate, losses, segment_index
 from models.tiny.codec import Codec, CodecConfig
 from models.tiny.model_folder import load_config, load_module, save_module
-from models.tiny.recogniser import RecogniserConfig, RecogniserNetwork
 from scripts.dev.tiny.corpus import SETTINGS, Corpus, CorpusClip
 from scripts.dev.tiny.schedule import learning_rate, steps
-from scripts.dev.tiny.train_codec import SILENT
-from scripts.dev.tiny.train_judge import error
 
 STEPS = 3600
 BATCH = 48
 GUIDED_LAYERS = (1, 2, 3)  # the first two heads of each learn to follow the text
 PROMPT = 50  # codes at most
+SILENT = math.log(SETTINGS.floor)
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz'àâæçèéêëîïôùûüÿœ"
+
+
+class SpeechCodec(Protocol):
+    """What the training needs of a codec; see `models.tiny.codec.Codec`."""
+
+    def encode(self, mel: torch.Tensor, frame_lengths: torch.Tensor | None = None) -> torch.Tensor: ...
+
+    def embed_speaker(self, mel: torch.Tensor) -> torch.Tensor: ...
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
 @dataclass(frozen=True)
 class EncodedClip:
     """One clip ready for training."""
 
-    clip: CorpusClip
+    voice: str
     sample: Sample
-    centres: np.ndarray  # (U + 1,) place in the text ids being spoken at each code
+    centres: np.ndarray | None  # (U + 1,) place in the text ids being spoken at each code; None if unknown
 
 
 def base_front_end() -> FrontEnd:
@@ -53,13 +63,13 @@ def base_front_end() -> FrontEnd:
     return FrontEnd.base({"en": "latin", "fr": "latin"}, CHARACTERS)
 
 
-def configure(codec: CodecConfig, front_end: FrontEnd) -> T3Config:
-    """About six million parameters, a quarter of them code tables."""
-    size = codec.codebook_size
+def configure(size: int, speaker_size: int, text_rows: int, text_positions: int = 128,
+              speech_positions: int = 256) -> T3Config:
+    """About six million parameters, a quarter of them tables of `size` codes."""
     return T3Config(
         DecoderConfig(width=256, layers=6, heads=4, mlp_width=512),
-        text_rows=front_end.size, speech_rows=size + 2, start_speech=size, stop_speech=size + 1,
-        text_positions=128, speech_positions=256, speaker_size=codec.speaker_size, prompt_queries=4,
+        text_rows=text_rows, speech_rows=size + 2, start_speech=size, stop_speech=size + 1,
+        text_positions=text_positions, speech_positions=speech_positions, speaker_size=speaker_size, prompt_queries=4,
         aligned_heads=tuple((layer, head) for layer in GUIDED_LAYERS for head in (0, 1)),
     )
 
@@ -127,38 +137,74 @@ def centres_of(clip: CorpusClip, codes: int) -> np.ndarray:
 
 
 @torch.inference_mode()
-def encode(
-    corpus: Corpus, clips: list[CorpusClip], codec: Codec, batch_size: int = 64
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Codes (U,) and speaker embedding (D,) of each clip."""
-    order = sorted(range(len(clips)), key=lambda i: clips[i].frames)
-    found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+def encode(mels: list[np.ndarray], codec: SpeechCodec, batch_size: int = 64) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Codes (U,) and speaker embedding (D,) of each mel (F, n_mels)."""
+    device = next(codec.parameters()).device
+    order = sorted(range(len(mels)), key=lambda index: len(mels[index]))
+    encoded: dict[int, tuple[np.ndarray, np.ndarray]] = {}
     for start in range(0, len(order), batch_size):
-        chosen = order[start : start + batch_size]
-        lengths = torch.tensor([clips[i].frames for i in chosen])
-        mel = torch.full((len(chosen), SETTINGS.n_mels, int(lengths.max())), SILENT)
-        for row, i in enumerate(chosen):
-            mel[row, :, : clips[i].frames] = torch.from_numpy(corpus.mel(clips[i])).T
-        codes = codec.encode(mel, lengths)
-        for row, i in enumerate(chosen):
-            speaker = codec.embed_speaker(mel[row : row + 1, :, : clips[i].frames])[0]
-            found[i] = codes[row, : -(-clips[i].frames // 4)].numpy(), speaker.numpy()
-    return [found[i] for i in range(len(clips))]
+        batch = order[start : start + batch_size]
+        lengths = torch.tensor([len(mels[index]) for index in batch])
+        padded = torch.full((len(batch), SETTINGS.n_mels, int(lengths.max())), SILENT)
+        for row, index in enumerate(batch):
+            padded[row, :, : len(mels[index])] = torch.from_numpy(mels[index].astype(np.float32)).T
+        padded = padded.to(device)
+        codes = codec.encode(padded, lengths.to(device)).cpu()
+        for row, index in enumerate(batch):
+            speaker = codec.embed_speaker(padded[row : row + 1, :, : len(mels[index])])[0]
+            encoded[index] = codes[row, : -(-len(mels[index]) // 4)].numpy(), speaker.cpu().numpy()
+    return [encoded[index] for index in range(len(mels))]
 
 
-def prepare(folder: Path, codec: Codec, front_end: FrontEnd) -> list[EncodedClip]:
-    """Every training clip with its codes, and as prompt another clip of the same voice and language."""
+def prepare(clips: list[tuple[str, np.ndarray, np.ndarray, CorpusClip | None]], codec: SpeechCodec
+            ) -> list[EncodedClip]:
+    """Clips (voice, text ids, mel, clip with its times) as samples, with another clip of the same voice as prompt."""
+    encoded = encode([mel for _, _, mel, _ in clips], codec)
+    of_voice: dict[str, list[int]] = {}
+    for index, (voice, *_) in enumerate(clips):
+        of_voice.setdefault(voice, []).append(index)
     spoken = []
-    for language in ("en", "fr"):
-        corpus = Corpus(folder / "corpus" / language)
-        clips = corpus.split("train")
-        encoded = encode(corpus, clips, codec)
-        for index, (clip, (codes, _)) in enumerate(zip(clips, encoded, strict=True)):
-            prompt, speaker = encoded[(index + 2) % len(clips)]  # voices alternate
-            text = front_end.encode(clip.text, language)
+    for indices in of_voice.values():
+        for place, index in enumerate(indices):
+            voice, text, _, clip = clips[index]
+            codes = encoded[index][0]
+            prompt, speaker = encoded[indices[(place + 1) % len(indices)]]
             sample = Sample(text, codes, {"speaker_embedding": speaker, "prompt_codes": prompt[:PROMPT]})
-            spoken.append(EncodedClip(clip, sample, centres_of(clip, len(codes))))
+            spoken.append(EncodedClip(voice, sample, None if clip is None else centres_of(clip, len(codes))))
     return spoken
+
+
+def join(spoken: list[EncodedClip], config: T3Config, share: float, space: int, seed: int) -> list[EncodedClip]:
+    """`spoken`, a `share` of it replaced by two or three of its clips of one voice, so that long texts are known.
+
+    `space` is the text id between two of them. Clips that are longer than the model's positions are left out.
+    """
+    shuffler = random.Random(seed)
+    of_voice: dict[str, list[EncodedClip]] = {}
+    for clip in spoken:
+        of_voice.setdefault(clip.voice, []).append(clip)
+    joined = []
+    for clip in spoken:
+        if shuffler.random() < share and clip.centres is not None:
+            clip = _joined([clip, *shuffler.choices(of_voice[clip.voice], k=shuffler.choice((1, 1, 2)))], space)
+        if len(clip.sample.text_ids) <= config.text_positions and len(clip.sample.speech_codes) <= config.max_codes:
+            joined.append(clip)
+    return joined
+
+
+def _joined(clips: list[EncodedClip], space: int) -> EncodedClip:
+    first, stop = clips[0].sample.text_ids[:2], clips[0].sample.text_ids[-1:]
+    text, codes, centres = [first], [], []
+    for number, clip in enumerate(clips):
+        assert clip.centres is not None
+        if number:
+            text.append(np.array([space]))
+        centres.append(clip.centres[: len(clip.sample.speech_codes)] - 2 + sum(map(len, text)))
+        text.append(clip.sample.text_ids[2:-1])
+        codes.append(clip.sample.speech_codes)
+    last = np.array([sum(map(len, text))], dtype=float)
+    sample = replace(clips[0].sample, text_ids=np.concatenate([*text, stop]), speech_codes=np.concatenate(codes))
+    return EncodedClip(clips[0].voice, sample, np.concatenate([*centres, last]))
 
 
 def optimizers(model: T3) -> list[torch.optim.Optimizer]:
@@ -172,46 +218,52 @@ def optimizers(model: T3) -> list[torch.optim.Optimizer]:
     ]
 
 
-def train(spoken: list[EncodedClip], codec: CodecConfig, front_end: FrontEnd, count: int, seed: int, every: int = 0,
-          report=None) -> T3:
-    """Train for `count` steps; `report(model, step)` every `every` steps. Prints a line every 100."""
+def train(spoken: list[EncodedClip], config: T3Config, levels: tuple[int, ...], count: int, seed: int,
+          device: torch.device, seconds: float = math.inf, batch_size: int = BATCH) -> T3:
+    """Train for `count` steps, at most `seconds`; prints a line every 100."""
     torch.manual_seed(seed)
-    model = T3(configure(codec, front_end)).train()
-    rate = sum(len(s.clip.text) for s in spoken) / sum(len(s.sample.speech_codes) for s in spoken)
-    initialise(model, codec.levels, rate)
+    model = T3(config).train()
+    rate = sum(len(s.sample.text_ids) - 3 for s in spoken) / sum(len(s.sample.speech_codes) for s in spoken)
+    initialise(model, levels, rate)
+    model.to(device)
     parts = optimizers(model)
     peaks = [part.param_groups[0]["lr"] for part in parts]
     options = LossOptions(text_dropout=0.1, code_dropout=0.4)
     begin, recent = time.time(), []
-    for step, batch in steps(spoken, BATCH, count, seed, lambda s: len(s.sample.speech_codes) + len(s.sample.text_ids)):
+    for step, batch in steps(spoken, batch_size, count, seed,
+                             lambda s: len(s.sample.speech_codes) + len(s.sample.text_ids)):
+        progress = max(step / count, (time.time() - begin) / seconds)
+        if progress >= 1:
+            break
         for part, peak in zip(parts, peaks, strict=True):
-            part.param_groups[0]["lr"] = peak * learning_rate(step, count, warmup=150, hold=0.5)
+            decay = learning_rate(round(progress * 1e6), 10**6, 1, 0.5)
+            part.param_groups[0]["lr"] = peak * decay * min(1, (step + 1) / 150)
             part.zero_grad()
-        packed = collate([s.sample for s in batch], model.config, torch.device("cpu"), options)
-        centres = torch.zeros(packed.codes.shape)
-        for row, item in enumerate(batch):
-            centres[row, : len(item.centres)] = torch.from_numpy(item.centres)
+        packed = collate([s.sample for s in batch], model.config, device, options)
+        centres, known = torch.zeros(packed.codes.shape), torch.zeros(len(batch), 1)
+        for row, clip in enumerate(batch):
+            if clip.centres is not None:
+                centres[row, : len(clip.centres)] = torch.from_numpy(clip.centres)
+                known[row] = 1
         guide = GuidedAttention(model.tfmr, model.config.aligned_heads)
-        with torch.autocast("cpu", dtype=torch.bfloat16), guide:
-            found = losses(model, packed, options)
+        with torch.autocast(device.type, dtype=torch.bfloat16), guide:
+            sums = losses(model, packed, options)
             places = segment_index(packed, model.config.conditioning_length)
-            real = torch.arange(centres.shape[1])[None] < packed.code_lengths[:, None]
-            looking = guide.loss(*places, centres, real.float()) / real.sum()
-        speech, text = found.speech_sum / found.speech_count, found.text_sum / found.text_count
-        weight = 0.3 * max(0.1, 1 - 1.5 * step / count)
-        (speech + 0.1 * text + weight * looking).backward()
+            inside = torch.arange(centres.shape[1], device=device)[None] < packed.code_lengths[:, None]
+            aligned = inside * known.to(device)
+            attention = guide.loss(*places, centres.to(device), aligned) / aligned.sum().clamp(min=1)
+        speech, text = sums.speech_sum / sums.speech_count, sums.text_sum / sums.text_count
+        weight = 0.3 * max(0.1, 1 - 1.5 * progress)
+        (speech + 0.1 * text + weight * attention).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for part in parts:
             part.step()
-        recent.append((speech.item(), text.item(), looking.item()))
+        recent.append(torch.stack([speech, text, attention]).detach())
         if (step + 1) % 100 == 0:
-            means = np.mean(recent[-100:], axis=0).round(3)
-            print(f"model step {step + 1} speech {means[0]} text {means[1]} looking {means[2]} "
+            means = [round(value, 3) for value in torch.stack(recent[-100:]).mean(0).tolist()]
+            print(f"model step {step + 1} speech {means[0]} text {means[1]} attention {means[2]} "
                   f"{time.time() - begin:.0f} s", flush=True)
-        if every and report and (step + 1) % every == 0:
-            report(model.eval(), step + 1)
-            model.train()
-    return folded(model).eval()
+    return folded(model.cpu()).eval()
 
 
 def folded(model: T3) -> T3:
@@ -224,38 +276,15 @@ def folded(model: T3) -> T3:
     return plain
 
 
-@torch.inference_mode()
-def recognition_error(model: T3, codec: Codec, recogniser: RecogniserNetwork, front_end: FrontEnd,
-                      clips: list[CorpusClip],
-           voices: list[Voice], temperature: float) -> tuple[float, float]:
-    """Letter and phoneme error of `clips`' texts spoken by the model, straight from the decoded mel."""
-    texts = [front_end.encode(clip.text, clip.language) for clip in clips]
-    chosen = [voices[clip.voice] for clip in clips]
-    spoken = generate(model, texts, chosen, Sampling(temperature=temperature), [20 + 4 * len(t) for t in texts],
-                      torch.device("cpu"))
-    speakers = [torch.from_numpy(voice.conditioning["speaker_embedding"])[None] for voice in chosen]
-    mels = [codec.decode(torch.from_numpy(s.codes)[None], speaker)[0]
-            for s, speaker in zip(spoken, speakers, strict=True)]
-    return error(recogniser, list(zip(clips, mels, strict=True)))
-
-
 def build(folder: Path, seed: int) -> None:
-    """Train, report judged speech on the way, and write `t3.safetensors`."""
-    codec_file, recogniser_file = folder / "codec.safetensors", folder / "recogniser.safetensors"
-    codec = load_module(codec_file, Codec(load_config(codec_file, CodecConfig)))
-    recogniser = load_module(recogniser_file, RecogniserNetwork(load_config(recogniser_file, RecogniserConfig)))
+    """Train on the shipped codec's codes, and write `t3.safetensors`."""
+    path = folder / "codec.safetensors"
+    codec = load_module(path, Codec(load_config(path, CodecConfig)))
     front_end = base_front_end()
-    spoken = prepare(folder, codec, front_end)
-    voices = [next(Voice(s.sample.conditioning) for s in spoken if s.clip.voice == v)
-              for v in (0, 1)]
-    held_out = {(lang, split): Corpus(folder / "corpus" / lang).split(split)
-                for lang in ("en", "fr") for split in ("combinations", "running")}
-
-    def report(model: T3, step: int) -> None:
-        save_module(folder / f"t3-{step}.safetensors", folded(model), model.config)
-        for (language, split), clips in held_out.items():
-            letters, phonemes = recognition_error(model, codec, recogniser, front_end, clips[:20], voices, 0.5)
-            print(f"  step {step} {language} {split}: letters {letters:.3f} phonemes {phonemes:.3f}", flush=True)
-
-    model = train(spoken, codec.config, front_end, STEPS, seed, every=900, report=report)
+    clips = [(f"{language}-{clip.voice}", front_end.encode(clip.text, language), corpus.mel(clip), clip)
+             for language in ("en", "fr") for corpus in [Corpus(folder / "corpus" / language)]
+             for clip in corpus.split("train")]
+    spoken = prepare(clips, codec)
+    config = configure(codec.config.codebook_size, codec.config.speaker_size, front_end.size)
+    model = train(spoken, config, codec.config.levels, STEPS, seed, torch.device("cpu"))
     save_module(folder / "t3.safetensors", model, model.config)

@@ -1,0 +1,211 @@
+"""A codec for the voices of people: log-mel frames to one stream of codes and back.
+
+Four mel frames become one code (25 per second at 100 frames per second) by finite scalar quantisation (Mentzer et al.
+2023, arXiv:2309.15505). The encoder is a stack of ConvNeXt blocks (Liu et al. 2022) at the code rate. The decoder has
+such blocks at the code rate, then at the frame rate; a speaker embedding of a reference scales and shifts each of them
+(FiLM, Perez et al. 2018, arXiv:1709.07871). Mel to waveform is done by `models.tiny.vocoder`.
+
+It differs from the codec that ships (`models.tiny.codec`) in its data, its losses and its speaker path;
+docs/experiments.md says what it reaches. Encoder and decoder are two files, because a run may train its own decoder on
+the recordings of one reader: codes keep their meaning as long as the encoder stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from models.convolutions import full_precision
+from models.tiny.codec import ConvNeXtBlock, Quantizer
+from models.tiny.model_folder import load_config, load_module, save_module
+
+WEIGHTS = Path(__file__).parent / "weights"
+ENCODER, DECODER = "codec_encoder.safetensors", "codec_decoder.safetensors"
+CRITIC, READER = "critic.safetensors", "reader.safetensors"  # discriminator and heads of the training
+LEVEL = 0.1  # root mean square of the speech that the codec hears and makes, -20 dB below full scale
+_QUIET = 10 ** (-35 / 10)  # power below the loudest frames at which a frame is a pause, for the level
+_LOG_MEL_FLOOR = -9.2103  # log(1e-4), of `audio.log_mel`
+
+
+@dataclass(frozen=True)
+class CodecConfig:
+    """Sizes of the codec; `codebook_size` is the product of `levels`."""
+
+    n_mels: int = 80
+    frames_per_code: int = 4
+    width: int = 288  # at the code rate
+    encoder_blocks: int = 6
+    decoder_blocks: int = 4
+    frame_width: int = 192  # of the decoder at the frame rate
+    frame_blocks: int = 4
+    levels: tuple[int, ...] = (5, 5, 5, 5, 5)  # odd, so that zero is a level
+    speaker_size: int = 160
+    speaker_width: int = 160
+    mel_mean: float = -5.0  # of log-mel, over the corpus
+    mel_std: float = 2.8
+
+    @property
+    def codebook_size(self) -> int:
+        return math.prod(self.levels)
+
+    @property
+    def silence(self) -> float:
+        """Normalised value of a silent frame (the floor of the log-mel)."""
+        return (_LOG_MEL_FLOOR - self.mel_mean) / self.mel_std
+
+
+def normalise_level(waveform: torch.Tensor, frame_length: int = 400) -> torch.Tensor:
+    """Scale waveform (S,) so that its speech has the root mean square `LEVEL`; silence is returned as it is.
+
+    Speech is every frame at most 35 dB below the loudest tenth of the frames, so pauses do not count.
+    """
+    frames = F.pad(waveform, (0, -len(waveform) % frame_length)).view(-1, frame_length)
+    powers = frames.square().mean(1)
+    loudest = torch.quantile(powers, 0.9)
+    speech = powers[powers >= loudest * _QUIET]
+    power = speech.mean() if speech.numel() else loudest
+    return waveform * (LEVEL / power.sqrt()) if power > 1e-12 else waveform
+
+
+class SpeakerEncoder(nn.Module):
+    """Normalised mel (B, F, n_mels) and mask (B, F, 1) to a unit vector (B, speaker_size)."""
+
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__()
+        width = config.speaker_width
+        self.frame_in = nn.Linear(config.n_mels, width)
+        self.blocks = nn.ModuleList([ConvNeXtBlock(width), ConvNeXtBlock(width)])
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(2 * width, config.speaker_size)
+
+    def forward(self, mel: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden = self.frame_in(mel)
+        for block in self.blocks:
+            hidden = block(hidden, mask)
+
+        # Mean and standard deviation over time do not depend on the order of the words.
+        hidden = self.norm(hidden).float() * mask
+        count = mask.sum(1).clamp(min=1)
+        mean = hidden.sum(1) / count
+        variance = ((hidden - mean[:, None]) * mask).square().sum(1) / count
+        return F.normalize(self.out(torch.cat([mean, (variance + 1e-5).sqrt()], -1)).float(), dim=-1)
+
+
+class CodecEncoder(nn.Module):
+    """Normalised mel frames to quantized codes, and to a speaker embedding."""
+
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.quantizer = Quantizer(config.levels)
+        self.speaker_encoder = SpeakerEncoder(config)
+        self.frames_in = nn.Linear(config.n_mels * config.frames_per_code, config.width)
+        self.blocks = nn.ModuleList([ConvNeXtBlock(config.width) for _ in range(config.encoder_blocks)])
+        self.norm = nn.LayerNorm(config.width)
+        self.out = nn.Linear(config.width, len(config.levels))
+
+    def forward(self, frames: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Normalised frames (B, F', n_mels), code mask (B, U, 1) to quantized values (B, U, D)."""
+        batch, length, _ = frames.shape
+        hidden = self.frames_in(frames.reshape(batch, length // self.config.frames_per_code, -1))
+        for block in self.blocks:
+            hidden = block(hidden, mask)
+        return self.quantizer.quantize(self.out(self.norm(hidden)).float())
+
+
+class CodecDecoder(nn.Module):
+    """Quantized codes and a speaker embedding to normalised mel frames."""
+
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.codes_in = nn.Linear(len(config.levels), config.width)
+        self.blocks = nn.ModuleList([ConvNeXtBlock(config.width, speaker_size=config.speaker_size)
+                                     for _ in range(config.decoder_blocks)])
+        self.up = nn.Linear(config.width, config.frame_width * config.frames_per_code)
+        self.frame_blocks = nn.ModuleList([ConvNeXtBlock(config.frame_width, speaker_size=config.speaker_size)
+                                           for _ in range(config.frame_blocks)])
+        self.norm = nn.LayerNorm(config.frame_width)
+        self.out = nn.Linear(config.frame_width, config.n_mels)
+
+    def forward(self, quantized: torch.Tensor, mask: torch.Tensor, speaker_embedding: torch.Tensor) -> torch.Tensor:
+        """Quantized values (B, U, D), mask (B, U, 1), speaker (B, speaker_size) to frames (B, F', n_mels)."""
+        batch, length, _ = quantized.shape
+        speaker = speaker_embedding[:, None] * math.sqrt(self.config.speaker_size)  # about one in each dimension
+        hidden = self.codes_in(quantized)
+        for block in self.blocks:
+            hidden = block(hidden, mask, speaker)
+
+        frames = self.up(hidden).reshape(batch, length * self.config.frames_per_code, -1)
+        frame_mask = mask.repeat_interleave(self.config.frames_per_code, 1)
+        for block in self.frame_blocks:
+            frames = block(frames, frame_mask, speaker)
+        return self.out(self.norm(frames)).float()
+
+
+class Codec(nn.Module):
+    """`encode` mel to codes, `decode` codes to mel, `embed_speaker` from a reference mel."""
+
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = CodecEncoder(config)
+        self.decoder = CodecDecoder(config)
+
+    @classmethod
+    def load(cls, folder: Path = WEIGHTS) -> Codec:
+        """The codec in `folder`, in evaluation mode."""
+        codec = cls(load_config(folder / ENCODER, CodecConfig))
+        load_module(folder / ENCODER, codec.encoder)
+        load_module(folder / DECODER, codec.decoder)
+        return codec.eval()
+
+    def save(self, folder: Path) -> None:
+        """Write encoder and decoder in half precision into `folder`."""
+        save_module(folder / ENCODER, self.encoder, self.config)
+        save_module(folder / DECODER, self.decoder, self.config)
+
+    @property
+    def quantizer(self) -> Quantizer:
+        return self.encoder.quantizer
+
+    def normalise(self, mel: torch.Tensor) -> torch.Tensor:
+        """Log-mel (B, n_mels, F) to normalised frames (B, F', n_mels), F' a multiple of `frames_per_code`."""
+        frames = (mel.transpose(1, 2) - self.config.mel_mean) / self.config.mel_std
+        short = -frames.shape[1] % self.config.frames_per_code
+        return F.pad(frames, (0, 0, 0, short), value=self.config.silence)
+
+    @torch.inference_mode()
+    def encode(self, mel: torch.Tensor, frame_lengths: torch.Tensor | None = None) -> torch.Tensor:
+        """Log-mel (B, n_mels, F) to codes (B, U), U = ceil(F / frames_per_code).
+
+        Frames past `frame_lengths` (B,) are replaced by silence; codes past the length are masked.
+        """
+        frames = self.normalise(mel)
+        mask = frames.new_ones(frames.shape[0], frames.shape[1] // self.config.frames_per_code, 1)
+        if frame_lengths is not None:
+            inside = torch.arange(frames.shape[1], device=mel.device)[None] < frame_lengths[:, None]
+            frames = torch.where(inside[..., None], frames, torch.full_like(frames, self.config.silence))
+            mask = inside[:, :: self.config.frames_per_code, None].to(frames.dtype)
+        with full_precision():
+            return self.quantizer.to_codes(self.encoder(frames, mask))
+
+    @torch.inference_mode()
+    def decode(self, codes: torch.Tensor, speaker_embedding: torch.Tensor) -> torch.Tensor:
+        """Codes (B, U) and speaker embedding (B, speaker_size) to log-mel (B, n_mels, frames_per_code * U)."""
+        mask = torch.ones(*codes.shape, 1, device=codes.device)
+        with full_precision():
+            frames = self.decoder(self.quantizer.dequantize(codes), mask, speaker_embedding)
+        return frames.transpose(1, 2) * self.config.mel_std + self.config.mel_mean
+
+    @torch.inference_mode()
+    def embed_speaker(self, mel: torch.Tensor) -> torch.Tensor:
+        """Reference log-mel (B, n_mels, F) to a unit vector (B, speaker_size)."""
+        frames = self.normalise(mel)
+        with full_precision():
+            return self.encoder.speaker_encoder(frames, frames.new_ones(*frames.shape[:2], 1))
