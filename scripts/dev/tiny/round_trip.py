@@ -24,8 +24,8 @@ from rapidfuzz.distance import Levenshtein
 
 from config.errors import UserError
 from core.speech import measures
-from core.speech.scoring import scored_letters
 from data.acoustics import audio
+from data.languages.words import scored_letters
 from models.tiny import codec as shipped
 from models.tiny.family import MEL_SETTINGS, Tiny
 from models.tiny.vocoder import MelVocoder

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -156,7 +156,7 @@ def encode(mels: list[np.ndarray], codec: SpeechCodec, batch_size: int = 64) -> 
     return [encoded[index] for index in range(len(mels))]
 
 
-def prepare(clips: list[tuple[str, np.ndarray, np.ndarray, CorpusClip | None]], codec: SpeechCodec
+def prepare(clips: Sequence[tuple[str, np.ndarray, np.ndarray, CorpusClip | None]], codec: SpeechCodec
             ) -> list[EncodedClip]:
     """Clips (voice, text ids, mel, clip with its times) as samples, with another clip of the same voice as prompt."""
     encoded = encode([mel for _, _, mel, _ in clips], codec)

@@ -293,7 +293,8 @@ class CodecTraining:
 
     @torch.no_grad()
     def update_average(self, decay: float) -> None:
-        averages, values = [*self.average.parameters()], [*self.codec.parameters()]
+        averages: list[torch.Tensor] = [*self.average.parameters()]
+        values: list[torch.Tensor] = [*self.codec.parameters()]
         torch._foreach_lerp_(averages, values, 1 - decay)
 
 
