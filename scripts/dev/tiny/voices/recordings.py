@@ -17,9 +17,8 @@ import numpy as np
 import soundfile
 import torch
 import torch.nn.functional as F
-import torchaudio.functional as AF
 
-from data.acoustics.audio import MelSettings, log_mel, mel_filterbank
+from data.acoustics.audio import MelSettings, log_mel, mel_filterbank, resample_windowed_sinc
 from models.phonetic_encoder.encoder import WIDTH, PhoneticEncoder
 from scripts.dev.tiny.voices import phonetics
 from scripts.dev.tiny.voices.codec import normalise_level
@@ -131,7 +130,7 @@ def content_states(waveform: torch.Tensor, encoder: PhoneticEncoder, window_s: f
 def shifted_mel(waveform: torch.Tensor, hop: int) -> torch.Tensor:
     """Log-mel (F, n_mels) of (S,) as if played 160 / `hop` times faster, one frame every 10 ms of the original."""
     common = math.gcd(hop, SETTINGS.hop_length)
-    played = waveform if hop == SETTINGS.hop_length else AF.resample(
+    played = waveform if hop == SETTINGS.hop_length else resample_windowed_sinc(
         waveform, SETTINGS.hop_length // common, hop // common)
     if hop == SETTINGS.hop_length:
         return log_mel(played[None], SETTINGS)[0].T
