@@ -148,7 +148,7 @@ class ParsedUtterance:
     begin_s: float = 0.0
     end_s: float | None = None  # None is the end of the recording
     language: str = ""  # a code or a name; empty where the source has none
-    other_lengths: Mapping[str, int] = field(default_factory=dict)  # of texts in columns that were not read
+    other_lengths: Mapping[str, int] = field(default_factory=dict, compare=False)  # of texts in columns that were not read
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class SourceRow:
     split: str = ""  # empty where the source names none
     begin_s: float = 0.0
     end_s: float | None = None
-    other_lengths: Mapping[str, int] = field(default_factory=dict)  # see `ParsedUtterance`
+    other_lengths: Mapping[str, int] = field(default_factory=dict, compare=False)  # see `ParsedUtterance`
 
     @property
     def is_part(self) -> bool:

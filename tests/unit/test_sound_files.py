@@ -121,7 +121,7 @@ def test_a_file_cut_at_any_byte_is_said_to_be_cut_off_or_refused(tmp_path: Path,
         reason = error.message
     else:
         reason = ""
-    assert reason == "" or "decode" in reason or "could not be read" in reason
+    assert not reason or any(word in reason for word in ("decode", "could not be read", "holds no samples"))
     if reason:
         return
     assert len(sound.waveform) / sound.facts.sample_rate == pytest.approx(sound.facts.duration_s)
@@ -181,7 +181,7 @@ def test_clips_of_wrong_headers_are_kept_in_their_true_length(ready: Workspace, 
     texts = [" ".join(map(text, range(number, number + 4))) for number in range(2)]
     texts += [f"{text(number)} {text(number + 1)}" for number in range(2)]
     table(tmp_path / "in", ["vbr0", "vbr1", "joined0", "joined1"], texts)
-    dataset, warnings = prepared(ready, tmp_path / "in", "am", "--held-out", "0")
+    dataset, warnings = prepared(ready, tmp_path / "in", "am", "--held-out", "0", "--keep-edges")
     expected = {f"vbr{number}": 0.5 + sum(len(speech(number + at)) for at in range(4)) / RATE for number in range(2)}
     expected |= {f"joined{number}": sum(len(speech(number + at)) for at in range(2)) / RATE for number in range(2)}
     assert {clip.id: clip.duration_s for clip in dataset.clips} == pytest.approx(expected, abs=0.2)
