@@ -219,6 +219,7 @@ def _report_row(row: ComparedText) -> dict[str, object]:
         "spoken_text": one.given.text, "spoken_language": one.given.language, "note": one.given.note,
         "path": one.clip.path, "sha256": one.clip.sha256, "chunks": one.clip.chunks,
         "duration_s": round(one.clip.duration_s, 3), "seconds": round(one.clip.synthesis_s, 3),
+        "finish_reason": one.clip.finish_reason,
         "peak": round(one.clip.peak, 4), "level_db": round(one.clip.level_db, 1),
         "error": one.score.error if one.score else None, "transcript": one.score.transcript if one.score else "",
     } for side, one in row.sides.items()}

@@ -45,7 +45,7 @@ from core.speech import clips, evaluation, evaluation_html, measures
 from core.speech.evaluation import HeldOutSentence
 from core.speech.model_cache import ModelCache
 from core.speech.scoring import Recogniser, download_recogniser, load_recogniser_or_warn
-from core.speech.synthesis import join_chunks, unused_controls
+from core.speech.synthesis import finish_reason, join_chunks, unused_controls
 from core.workspace import Workspace
 from data import manifest
 from data.acoustics import audio
@@ -431,10 +431,9 @@ def _speak(options: EvaluateOptions, lead: _Lead, name: str, tasks: Sequence[_Ta
                                                    SamplingOptions(seed=seed))
             for task, stream in zip(batch, streams, strict=True):
                 chunks = list(stream)
-                reasons = [chunk.finish_reason for chunk in chunks]
                 yield write(task, join_chunks(chunks), synthesizer.sample_rate,
                             sum(chunk.synthesis_s for chunk in chunks),
-                            next((reason for reason in reasons if reason != "stop"), "stop"))
+                            finish_reason(chunks))
 
 
 def _codec(lead: _Lead, base: str) -> tuple[Extractor, Vocoder, Callable[[torch.Tensor, int], Voice]]:

@@ -99,6 +99,7 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter,
         "language": language, "voice": options.voice, "seed": options.sampling.seed,
         "error": evaluation.corpus_score(language, scores).error if scores else None, "recordings_cer": recordings_cer,
         "archive": options.archive or CLIPS_ARCHIVE,
+        "no_speech": sum(clip.finish_reason == "no_speech" for clip, _ in spoken),
     }
     if not options.file:
         clip, event = spoken[0][0], made[0]

@@ -25,6 +25,9 @@ VERSION = 4  # of the measures, and so of the cache
 NO_NOISE_DB = 100.0  # signal-to-noise ratio where pauses are digital silence
 OUTLINE_PARTS = 120
 PEAK_CEILING = 10 ** (-1 / 20)  # of full scale, -1 dB (EBU R 128): gain never goes beyond it
+LEAST_VOICE = 10 ** (-35 / 10)  # power of synthesized speech; what stays below it is silence
+SILENCE_RATIO = 100.0  # power of a voice over that of silence beside it, at least
+_VOICE_S, _SOUND_S = 0.15, 0.1  # the shortest word; the shortest sound that begins a sentence
 OUTPUT_PEAK = 0.99  # of full scale: limit of synthesized and augmented audio
 _BLOCK_S, _BLOCK_HOP_S = 0.4, 0.1
 _SILENT_LUFS = -70.0  # the absolute gate of BS.1770
@@ -165,6 +168,30 @@ def longest_pause(waveform: Samples, sample_rate: int, powers: Powers | None = N
     sounds = _sounds_without_taps(frame_powers(waveform, sample_rate) if powers is None else powers)
     frames = int((sounds[1:, 0] - sounds[:-1, 1]).max(initial=0))
     return frames * _HOP_S + _FRAME_S - _HOP_S if frames else 0.0
+
+
+def voice_power(waveform: Samples, sample_rate: int) -> float:
+    """The power that 0.15 s of (S,) exceed: that of the voice, if there is one. 0 without samples."""
+    if not len(waveform):
+        return 0.0
+    powers = np.sort(frame_powers(waveform, sample_rate))
+    return float(powers[-min(round(_VOICE_S / _HOP_S), len(powers))])
+
+
+def leading_silence(waveform: Samples, sample_rate: int) -> float:
+    """Seconds before the first sound of synthesized speech (S,); all of it if nothing is as loud as a voice.
+
+    Sound is 0.1 s that are 20 dB or less under the voice: a codec gives the noise of a quiet room some 25 dB under it,
+    and less evenly than a recording has it, so `silence_at_ends` would take it for sound.
+    """
+    voice = voice_power(waveform, sample_rate)
+    if voice < LEAST_VOICE:
+        return len(waveform) / sample_rate
+    sounding = frame_powers(waveform, sample_rate) > voice / SILENCE_RATIO
+    runs = np.flatnonzero(np.diff(sounding, prepend=False, append=False)).reshape(-1, 2)
+    long_runs = runs[runs[:, 1] - runs[:, 0] >= round(_SOUND_S / _HOP_S)]
+    first = int((long_runs if len(long_runs) else runs)[0, 0])
+    return first * _HOP_S + (_FRAME_S if first else 0.0)
 
 
 def _sounds_without_taps(powers: Powers) -> NDArray[np.int64]:

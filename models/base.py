@@ -165,12 +165,20 @@ class PreparedVoice:
     keys_and_values: torch.Tensor  # (layers, 2, heads, conditioning length, head size)
 
 
-FinishReason = Literal["stop", "limit", "repetition"]
+FinishReason = Literal["stop", "limit", "repetition", "no_speech"]
+"""Why the speech of a text ends: stop token, length limit, codes that repeat, or no speech.
+
+`no_speech` marks a sentence that has only silence where its speech should begin. A language model gives it to codes
+that repeat and sound silent, if nothing before them sounds. `core.speech.synthesis.Synthesizer` and
+`core.speech.evaluation.SpeechEvaluator.speak` then try two other seeds, as for every sentence that is silent throughout
+or for more than 0.6 s at its start. They give it to a sentence of which the last attempt is so too; it replaces the
+reason for which the codes ended.
+"""
 
 
 @dataclass(frozen=True)
 class Generated:
-    """The codes of one text, and why they end: stop token, length limit, or codes that repeat."""
+    """The codes of one text, and why they end."""
 
     codes: np.ndarray  # (U,) int64, without start and stop
     finish_reason: FinishReason
@@ -371,9 +379,12 @@ class LanguageModel(Protocol):
         """Compute the conditioning of `voice` once for many texts."""
         ...
 
-    def generate(self, texts: Sequence[np.ndarray], voices: Sequence[Voice | PreparedVoice],
-                 sampling: Sampling) -> list[Generated]:
-        """Codes for each text (T,), up to the stop token or a limit that depends on the length of the text."""
+    def generate(self, texts: Sequence[np.ndarray], voices: Sequence[Voice | PreparedVoice], sampling: Sampling,
+                 vocoder: Vocoder | None = None) -> list[Generated]:
+        """Codes for each text (T,), up to the stop token or a limit that depends on the length of the text.
+
+        Codes that repeat end a text, unless the `vocoder` gives silence for them; without a vocoder they always do.
+        """
         ...
 
     def decode_bytes(self, text_length: int, sampling: Sampling) -> int:
@@ -397,8 +408,8 @@ class LanguageModel(Protocol):
         """Free what `generate` keeps for the next texts; without a GPU it keeps nothing."""
         ...
 
-    def stream(self, text: np.ndarray, voice: Voice | PreparedVoice,
-               sampling: Sampling) -> Iterator[np.ndarray | Generated]:
+    def stream(self, text: np.ndarray, voice: Voice | PreparedVoice, sampling: Sampling,
+               vocoder: Vocoder | None = None) -> Iterator[np.ndarray | Generated]:
         """`generate` of one text: chunks of codes (n,) as they are decoded, then the complete result."""
         ...
 

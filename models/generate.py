@@ -7,17 +7,18 @@ A step works on fixed buffers and never synchronises with the host, so that on C
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import nn
 
+from data.measures import LEAST_VOICE, SILENCE_RATIO, voice_power
 from models import decoder, merged_adapters
 from models.alignment_guard import AlignmentGuard, text_attention
-from models.base import FinishReason, Generated, PreparedVoice, Sampling, Voice
+from models.base import FinishReason, Generated, PreparedVoice, Sampling, Vocoder, VocoderOptions, Voice
 from models.decoder import KVCache
 from models.quantize import is_quantized
 from models.sampling import Sampler
@@ -25,6 +26,8 @@ from models.speech_network import SpeechNetwork, SpeechNetworkConfig
 
 SYNC_INTERVAL = 8  # steps between two reads of the codes by the host
 _MAX_PERIOD_S, _REPEATED_S = 1, 2  # a pattern of up to one second that repeats for two seconds
+_CONTEXT_S = 4  # of speech before a repetition, which shows how loud the voice is
+_EDGE_S = 0.2  # that a vocoder may sound into a silence, or leave out at its end
 
 
 @torch.inference_mode()
@@ -39,9 +42,10 @@ def prepare_voice(network: SpeechNetwork, voice: Voice, device: torch.device) ->
 @torch.inference_mode()
 def generate(network: SpeechNetwork, texts: Sequence[np.ndarray], voices: Sequence[Voice | PreparedVoice],
              sampling: Sampling, limits: Sequence[int], device: torch.device,
-             stepper: Stepper | None = None) -> list[Generated]:
+             stepper: Stepper | None = None, vocoder: Vocoder | None = None) -> list[Generated]:
     """Codes for each text's ids (T,), up to the stop token or the text's limit in codes.
 
+    With a `vocoder`, silence is not a repetition that ends a text.
     A `stepper` with large enough buffers saves the allocation of buffers, and a `CUDAGraphStepper` the kernel launches.
     """
     max_codes = min(max(limits), network.config.max_codes)
@@ -53,12 +57,14 @@ def generate(network: SpeechNetwork, texts: Sequence[np.ndarray], voices: Sequen
     assert stepper.capacity >= capacity
     assert stepper.max_codes >= max_codes
     stepper.prefill(ids, voices, sampling)
-    *_, (_, results) = decode_steps(stepper, limits)
+    silence = SilenceCheck(vocoder, voices, network.config.code_rate) if vocoder else None
+    *_, (_, results) = decode_steps(stepper, limits, silence)
     return [result for result in results if result is not None]
 
 
 @torch.inference_mode()
-def decode_steps(stepper: Stepper, limits: Sequence[int]) -> Iterator[tuple[np.ndarray, list[Generated | None]]]:
+def decode_steps(stepper: Stepper, limits: Sequence[int], silence: SilenceCheck | None = None
+                 ) -> Iterator[tuple[np.ndarray, list[Generated | None]]]:
     """Decode after a prefill; every few steps yield the codes so far (B, U) and the results of finished texts.
 
     In the last item all texts are finished.
@@ -66,13 +72,26 @@ def decode_steps(stepper: Stepper, limits: Sequence[int]) -> Iterator[tuple[np.n
     config = stepper.network.config
     max_codes = min(max(limits), config.max_codes)
     results: list[Generated | None] = [None] * len(limits)
+    silent_from: dict[int, int] = {}  # by text, the index of a repetition that is silence
     for step in range(1, max_codes + 1):
         stepper.advance()
         if step % SYNC_INTERVAL and step < max_codes:
             continue
         codes = stepper.codes[:, :step].cpu().numpy()
         for row, limit in enumerate(limits):
-            if results[row] is None and (result := _finished(codes[row], min(limit, max_codes), config)) is not None:
+            if results[row] is not None:
+                continue
+            result = _finished(codes[row], min(limit, max_codes), config, silent_from.get(row))
+            if result is not None and result.finish_reason == "repetition" and silence is not None:
+                start = len(result.codes)
+                so_far = stepper.with_hidden_states(row, Generated(codes[row, :min(limit, max_codes)], "limit"))
+                sound = silence.repeated_sound(row, so_far, start)
+                if sound == "no speech":
+                    result = Generated(result.codes, "no_speech")
+                elif sound == "silence":
+                    silent_from[row] = start
+                    result = _finished(codes[row], min(limit, max_codes), config, start)
+            if result is not None:
                 results[row] = stepper.with_hidden_states(row, result)
         yield codes, results
         if None not in results:
@@ -81,7 +100,8 @@ def decode_steps(stepper: Stepper, limits: Sequence[int]) -> Iterator[tuple[np.n
 
 @torch.inference_mode()
 def stream(network: SpeechNetwork, text: np.ndarray, voice: Voice | PreparedVoice, sampling: Sampling, limit: int,
-           device: torch.device, stepper: Stepper | None = None) -> Iterator[np.ndarray | Generated]:
+           device: torch.device, stepper: Stepper | None = None,
+           vocoder: Vocoder | None = None) -> Iterator[np.ndarray | Generated]:
     """`generate` of one text: chunks of codes (n,) as they are decoded, then the complete result.
 
     A repetition is detected after its codes were yielded; the result alone leaves it out.
@@ -92,7 +112,8 @@ def stream(network: SpeechNetwork, text: np.ndarray, voice: Voice | PreparedVoic
                                  is_guided(network, sampling))
     stepper.prefill([ids], [voice], sampling)
     yielded = 0
-    for codes, (result,) in decode_steps(stepper, [limit]):
+    silence = SilenceCheck(vocoder, [voice], network.config.code_rate) if vocoder else None
+    for codes, (result,) in decode_steps(stepper, [limit], silence):
         chunk = (result.codes if result else codes[0])[yielded:]
         yielded += len(chunk)
         if len(chunk):
@@ -117,16 +138,54 @@ def cache_capacity(config: SpeechNetworkConfig, text_length: int, max_codes: int
     return config.conditioning_length + text_length + 2 + max_codes
 
 
-def _finished(codes: np.ndarray, limit: int, config: SpeechNetworkConfig) -> Generated | None:
-    """The result of a text with codes (U,) so far; None while it goes on."""
+def _finished(codes: np.ndarray, limit: int, config: SpeechNetworkConfig,
+              silent_from: int | None = None) -> Generated | None:
+    """The result of a text with codes (U,) so far; None while it goes on.
+
+    A repetition from the index `silent_from` is silence: it ends no text, and a text that reaches its limit in it ends
+    where it begins.
+    """
     stops = np.flatnonzero(codes[:limit] == config.stop_speech)
     if len(stops):
         return Generated(codes[:stops[0]], "stop")
     reason: FinishReason = "limit"
     length = limit if len(codes) >= limit else 0
     if (start := repetition(codes[:limit], config.code_rate)) is not None:
-        reason, length = "repetition", start
+        if start != silent_from:
+            reason, length = "repetition", start
+        elif length:
+            length = start
     return Generated(codes[:length], reason) if length else None
+
+
+@dataclass(frozen=True)
+class SilenceCheck:
+    """Whether codes sound silent: by the vocoder, because which codes are silence differs from model to model."""
+
+    vocoder: Vocoder
+    voices: Sequence[Voice | PreparedVoice]  # of the texts
+    code_rate: int  # codes a second
+
+    def repeated_sound(self, row: int, so_far: Generated, start: int) -> Literal["sound", "silence", "no speech"]:
+        """What the codes from `start` on are, two seconds or more, beside the four seconds before them.
+
+        `no speech`: they are silence, and so is everything before them.
+        """
+        first = max(0, start - round(_CONTEXT_S * self.code_rate))
+        waveform = self._waveform(row, so_far, first)
+        rate = self.vocoder.sample_rate
+        voice = voice_power(waveform, rate)
+        if voice < LEAST_VOICE:
+            return "silence" if first else "no speech"
+        repeated = voice_power(waveform[-round((_REPEATED_S - _EDGE_S) * rate):], rate)
+        return "silence" if repeated < max(LEAST_VOICE, voice / SILENCE_RATIO) else "sound"
+
+    def _waveform(self, row: int, so_far: Generated, first: int) -> np.ndarray:
+        voice = self.voices[row]
+        states = None if so_far.hidden_states is None else so_far.hidden_states[first:]
+        waveform = self.vocoder.decode(so_far.codes[first:], voice.voice if isinstance(voice, PreparedVoice) else voice,
+                                       VocoderOptions(watermark=False), states)
+        return waveform.float().cpu().numpy()
 
 
 def repetition(codes: np.ndarray, code_rate: int = 25) -> int | None:
@@ -134,8 +193,8 @@ def repetition(codes: np.ndarray, code_rate: int = 25) -> int | None:
 
     The pattern is up to a second long, of `code_rate` codes; its first occurrence is before the index.
     """
-    repeated = _REPEATED_S * code_rate
-    for period in range(1, min(_MAX_PERIOD_S * code_rate, len(codes) - repeated) + 1):
+    repeated = round(_REPEATED_S * code_rate)
+    for period in range(1, min(round(_MAX_PERIOD_S * code_rate), len(codes) - repeated) + 1):
         if np.array_equal(codes[-repeated:], codes[-repeated - period:-period]):
             differing = np.flatnonzero(codes[period:] != codes[:-period])
             return int(differing[-1]) + 1 + period if len(differing) else period

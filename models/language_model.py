@@ -26,6 +26,7 @@ from models.base import (
     Sampling,
     TensorLayout,
     TokenLogits,
+    Vocoder,
     Voice,
 )
 from models.cuda_graph_decode import CUDAGraphStepper
@@ -136,17 +137,17 @@ class TransformerLanguageModel:
     def prepare(self, voice: Voice) -> PreparedVoice:
         return generate.prepare_voice(self.module, voice, self.device)
 
-    def generate(self, texts: Sequence[np.ndarray], voices: Sequence[Voice | PreparedVoice],
-                 sampling: Sampling) -> list[Generated]:
+    def generate(self, texts: Sequence[np.ndarray], voices: Sequence[Voice | PreparedVoice], sampling: Sampling,
+                 vocoder: Vocoder | None = None) -> list[Generated]:
         limits = [self._code_limit(len(text)) for text in texts]
         stepper = self._stepper_for(len(texts), max(map(len, texts)), sampling)
-        return generate.generate(self.module, texts, voices, sampling, limits, self.device, stepper)
+        return generate.generate(self.module, texts, voices, sampling, limits, self.device, stepper, vocoder)
 
-    def stream(self, text: np.ndarray, voice: Voice | PreparedVoice,
-               sampling: Sampling) -> Iterator[np.ndarray | Generated]:
+    def stream(self, text: np.ndarray, voice: Voice | PreparedVoice, sampling: Sampling,
+               vocoder: Vocoder | None = None) -> Iterator[np.ndarray | Generated]:
         limit = self._code_limit(len(text))
         stepper = self._stepper_for(1, len(text), sampling)
-        return generate.stream(self.module, text, voice, sampling, limit, self.device, stepper)
+        return generate.stream(self.module, text, voice, sampling, limit, self.device, stepper, vocoder)
 
     def decode_bytes(self, text_length: int, sampling: Sampling) -> int:
         """See `models.base.LanguageModel`; with guidance a text has two rows."""

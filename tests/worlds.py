@@ -74,13 +74,13 @@ def losses(listeners: Sequence[Listener]) -> list[tuple[float, float, float]]:
 
 
 class CodesAsSound:
-    """A vocoder in no time: the codes are the samples, so equal sound is equal codes."""
+    """A vocoder in no time: the codes are the samples, as loud as a voice, so equal sound is equal codes."""
 
     sample_rate = RATE
 
     def decode(self, codes: np.ndarray, voice: Voice, options: VocoderOptions | None = None,
                hidden_states: torch.Tensor | None = None) -> torch.Tensor:
-        return torch.from_numpy(codes).float() / 2**16
+        return 0.1 + torch.from_numpy(codes).float() / 2**16
 
     def stream(self, voice: Voice, options: VocoderOptions | None = None) -> None:
         return None

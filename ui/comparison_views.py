@@ -187,8 +187,12 @@ def _side(state: JobState, side: str, index: int, clip: AudioGenerated | None, h
     picture = element("img", src=address(clip.spectrogram), alt=f"Spectrogram, {label}", loading="lazy",
                       class_="spectrogram") if clip.spectrogram else NOTHING
     length = f"{clip.duration_s:.1f} s of audio" + ("" if hidden_as else f", synthesized in {clip.seconds:.1f} s")
+    silent = NOTHING
+    if clip.finish_reason == "no_speech":
+        silent = paragraph(span("badge bad", "no speech"), " Only silence where the sentence should begin.",
+                           class_="small")
     later = paragraph("The score appears after your vote.", class_="small")
-    return div("side", head, player(address(clip.path), label), picture, paragraph(length, class_="small"),
+    return div("side", head, player(address(clip.path), label), picture, silent, paragraph(length, class_="small"),
                later if hidden_as else _score(clip, original), data_clip="" if hidden_as else place)
 
 

@@ -175,6 +175,7 @@ class AudioGenerated(Event):
     note: str = ""  # how the synthesized text differs from `text`
     unmeasured: str = ""  # why there is no error, if the chosen recogniser is not available
     scoring: bool = False  # the event is repeated later with the score
+    finish_reason: str = "stop"  # see `models.base.FinishReason`
 
 
 CLIPS_ARCHIVE = "clips.zip"

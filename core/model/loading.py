@@ -48,7 +48,7 @@ from core.model.prefix import (
 from core.workspace import Workspace, resolve_inside
 from data.durable_files import hash_tree
 from data.front_end import FrontEnd
-from models.base import Family, Generated, LanguageModel, PreparedVoice, Sampling, Voice
+from models.base import Family, Generated, LanguageModel, PreparedVoice, Sampling, Vocoder, Voice
 from models.registry import family as family_named
 
 _CACHE_SHARE = 0.5  # of the free memory, for the caches of texts that are generated together
@@ -131,7 +131,8 @@ class TTSModel:
         return self.family.sampling_for(self.front_end.base_languages)
 
     def generate(self, texts: Sequence[np.ndarray], languages: Sequence[str],
-                 voices: Sequence[Voice | PreparedVoice], sampling: Sampling) -> list[Generated]:
+                 voices: Sequence[Voice | PreparedVoice], sampling: Sampling,
+                 vocoder: Vocoder | None = None) -> list[Generated]:
         """`LanguageModel.generate`, each text with the adapters of its language, in batches that fit into memory.
 
         On a GPU a batch is padded to a power of two with copies of its last text, because each size needs a CUDA graph;
@@ -147,7 +148,7 @@ class TTSModel:
             for adapters in groups:
                 own = [index for index, one in enumerate(wanted) if one is adapters]
                 made = self.generate([texts[index] for index in own], [languages[index] for index in own],
-                                     [voices[index] for index in own], sampling)
+                                     [voices[index] for index in own], sampling, vocoder)
                 by_index |= dict(zip(own, made, strict=True))
             return [by_index[index] for index in range(len(texts))]
         longest, found = max(map(len, texts)), list[Generated]()
@@ -167,7 +168,7 @@ class TTSModel:
             try:
                 with self.adapters_for_batch([languages[index] for index in chosen]):
                     found += self.lm.generate([texts[index] for index in chosen], [voices[index] for index in chosen],
-                                              sampling)[:count]
+                                              sampling, vocoder)[:count]
             except torch.OutOfMemoryError:
                 if freed:
                     raise
@@ -181,8 +182,8 @@ class TTSModel:
                 freed = False
         return found
 
-    def stream(self, text: np.ndarray, voice: Voice | PreparedVoice,
-               sampling: Sampling) -> Iterator[np.ndarray | Generated]:
+    def stream(self, text: np.ndarray, voice: Voice | PreparedVoice, sampling: Sampling,
+               vocoder: Vocoder | None = None) -> Iterator[np.ndarray | Generated]:
         """`LanguageModel.stream`; where memory is short, the buffers of batches are freed.
 
         The caller turns on the adapters of the text's language.
@@ -191,12 +192,12 @@ class TTSModel:
             self.lm.free_buffers()
         first = None
         with suppress(torch.OutOfMemoryError):
-            chunks = self.lm.stream(text, voice, sampling)
+            chunks = self.lm.stream(text, voice, sampling, vocoder)
             first = next(chunks)
         if first is None:  # not inside `except`, because the traceback keeps the buffers alive
             self.lm.free_buffers()
             torch.cuda.empty_cache()
-            chunks = self.lm.stream(text, voice, sampling)
+            chunks = self.lm.stream(text, voice, sampling, vocoder)
             first = next(chunks)
         yield first
         yield from chunks

@@ -16,11 +16,11 @@ import torch
 
 from core.jobs.events import CLIPS_ARCHIVE, AudioChunk, AudioGenerated, WarningRaised
 from core.jobs.reporter import Reporter, StopRequested, pluralize
-from core.speech.synthesis import SynthesizedChunk, join_chunks
+from core.speech.synthesis import SynthesizedChunk, finish_reason, join_chunks
 from data.acoustics import audio
 from data.durable_files import atomic_path
 from data.importers.tables import CLIP_COLUMNS, safe_cell
-from models.base import RecognitionScore
+from models.base import FinishReason, RecognitionScore
 
 FOLDER = "audio"
 _SILENCE_DB = -120.0
@@ -30,6 +30,7 @@ _DYNAMIC_RANGE_NEPERS = 7.0  # of the spectrogram, below its maximum; about 60 d
 _CUT_OFF = {
     "limit": "the model did not stop, so the speech was cut off",
     "repetition": "the model began to repeat itself, so the speech was cut off there",
+    "no_speech": "no speech: the model gives only silence where the sentence should begin, also with two other seeds",
 }
 
 
@@ -42,6 +43,7 @@ class SynthesizedClip:
     path: str
     chunks: int
     synthesis_s: float
+    finish_reason: FinishReason = "stop"
 
     @property
     def duration_s(self) -> float:
@@ -69,6 +71,7 @@ class SynthesizedClip:
         return AudioGenerated(
             side, index, self.path, text, language, round(self.duration_s, 3), round(self.synthesis_s, 3),
             score.error if score else None, transcript, spectrogram, note, unmeasured,
+            finish_reason=self.finish_reason,
         )
 
     @property
@@ -89,7 +92,8 @@ def write_clip(chunks: Iterable[SynthesizedChunk], sample_rate: int, reporter: R
     def join_written() -> SynthesizedClip:
         path, whole = f"{FOLDER}/{stem}.wav", join_chunks(written)
         audio.save(reporter.directory / path, whole, sample_rate)
-        return SynthesizedClip(whole, sample_rate, path, len(written), sum(chunk.synthesis_s for chunk in written))
+        return SynthesizedClip(whole, sample_rate, path, len(written), sum(chunk.synthesis_s for chunk in written),
+                               finish_reason(written))
 
     for number, chunk in enumerate(chunks):
         path = f"{FOLDER}/{chunk_stem}-{number:03d}.wav"

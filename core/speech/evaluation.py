@@ -28,6 +28,7 @@ from core.model import loading
 from core.model.adapters import Adapters
 from core.model.loading import TTSModel
 from core.speech.scoring import Recogniser
+from core.speech.synthesis import retry_without_speech
 from core.workspace import Workspace
 from data import manifest
 from data.acoustics import audio
@@ -142,13 +143,31 @@ class SpeechEvaluator:
                     prepared[item.voice, model.adapters_of(item.language)] = model.lm.prepare(self.voices[item.voice])
         voices = [prepared[item.voice, model.adapters_of(item.language)] for item in batch]
         text_ids = [model.front_end.encode(item.text, item.language) for item in batch]
-        return model.generate(text_ids, [item.language for item in batch], voices, sampling)
+        return model.generate(text_ids, [item.language for item in batch], voices, sampling, self.vocoder)
 
     def decode(self, model: TTSModel, item: SpeechItem, generated: Generated) -> EvaluatedSentence:
         """The speech of the codes, and its score."""
+        return self._score(model, item, generated, self._waveform(item, generated))
+
+    def _with_retries(self, model: TTSModel, item: SpeechItem, first: Generated, sampling: Sampling,
+                      prepared: PreparedVoices) -> EvaluatedSentence:
+        """The sentence, tried again where `first` has no speech."""
+        def generate(retry: Sampling) -> Generated:
+            return self.generate(model, [item], retry, prepared)[0]
+
+        def decode(generated: Generated) -> torch.Tensor:
+            return self._waveform(item, generated)
+
+        generated, waveform = retry_without_speech(first, sampling, generate, decode, self.vocoder.sample_rate)
+        return self._score(model, item, generated, waveform)
+
+    def _waveform(self, item: SpeechItem, generated: Generated) -> torch.Tensor:
+        return self.vocoder.decode(generated.codes, self.voices[item.voice], VocoderOptions(watermark=self.watermark),
+                                   generated.hidden_states).cpu()
+
+    def _score(self, model: TTSModel, item: SpeechItem, generated: Generated,
+               waveform: torch.Tensor) -> EvaluatedSentence:
         reference = model.front_end.verbalize(item.text, item.language)  # recognisers write words, not digits
-        waveform = self.vocoder.decode(generated.codes, self.voices[item.voice],
-                                       VocoderOptions(watermark=self.watermark), generated.hidden_states)
         rate = self.vocoder.sample_rate
         score = score_waveform(self.recogniser, waveform, rate, reference, item.language)
         return EvaluatedSentence(reference, item.language, item.voice, waveform, rate, score,
@@ -156,7 +175,10 @@ class SpeechEvaluator:
 
     def speak(self, model: TTSModel, texts: Sequence[tuple[str, str]], sampling: Sampling,
               progress: ProgressCallback = no_progress) -> list[EvaluatedSentence]:
-        """Each pair of language and text, in the model's voices in rotation per language, which can share batches."""
+        """Each pair of language and text, in the model's voices in rotation per language, which can share batches.
+
+        A sentence without speech is tried again, as in `Synthesizer`.
+        """
         items, prepared = self.with_voices(model, texts), PreparedVoices()
         languages = list(dict.fromkeys(language for language, _ in texts))
         unit = f"{language_name(languages[0])} sentences" if len(languages) == 1 else "sentences"
@@ -164,8 +186,8 @@ class SpeechEvaluator:
         try:
             for batch in in_batches(items):
                 progress(Progress(len(sentences), len(items), unit, "evaluated"))
-                for item, one in zip(batch, self.generate(model, batch, sampling, prepared), strict=True):
-                    sentences.append(self.decode(model, item, one))
+                for item, first in zip(batch, self.generate(model, batch, sampling, prepared), strict=True):
+                    sentences.append(self._with_retries(model, item, first, sampling, prepared))
                     progress(Progress(len(sentences), len(items), unit, "evaluated"))
         finally:
             model.lm.free_buffers()  # a training or another model needs the memory

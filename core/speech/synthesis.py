@@ -3,12 +3,17 @@
 The same text, voice and seed give the same audio; earlier texts have no influence. Texts of any languages can share
 batches. Then the codes of a text are the same as alone, except that rounding may decide between two codes of nearly
 equal probability. In bfloat16 on a CPU that multiplies it, a text alone is rounded less than among others.
+
+A sentence that begins with more than 0.6 s of silence, or is silent throughout, is generated with another seed, at most
+twice more; after that it has the finish reason `no_speech`. The seeds of the retries follow from the seed. A streamed
+sentence is held back until it sounds, so that nothing of a discarded attempt is heard; before its first sound only its
+level tells silence, not the noise of its pauses.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +28,7 @@ from core.library import reference_voices
 from core.model.adapters import Adapters
 from core.model.loading import TTSModel
 from data.front_end import name_characters
-from data.measures import OUTPUT_PEAK
+from data.measures import OUTPUT_PEAK, leading_silence
 from data.normalisers import HEBREW, POINTED_HEBREW, is_written_out, leaves_digits
 from data.text_chunking import Boundary, TextChunk, halve, split_for_model
 from models.base import (
@@ -41,6 +46,10 @@ from models.base import (
 
 PAUSES_S: dict[Boundary, float] = {"sentence": 0.25, "phrase": 0.12, "word": 0.04}
 MAX_BATCH_SIZE = 8  # text chunks
+LONGEST_LEAD_S = 0.6  # of silence with which a sentence may begin
+RETRIES = 2  # of a sentence without speech
+_RETRY_SEED_STEP = 1_000_003  # more than a text has chunks, whose seeds follow each other
+_SOUNDS_AFTER_S = 0.2  # how long a voice must last until `leading_silence` finds it
 _FADE_S = 0.005  # at both ends of a chunk, against clicks
 
 
@@ -59,9 +68,11 @@ class SynthesizedChunk:
 
 @dataclass(frozen=True)
 class _GeneratedChunk:
-    """The codes of a text chunk, and its share of the time of its batch."""
+    """The codes of a text chunk, how they were sampled, and its share of the time of its batch."""
 
     chunk: TextChunk
+    language: str
+    sampling: Sampling
     generated: Generated
     generation_s: float
     last: bool  # of its text
@@ -131,6 +142,7 @@ class Synthesizer:
                          progress: ProgressCallback = no_progress) -> list[Iterator[SynthesizedChunk]]:
         """`synthesize` of several pairs of language and text: codes are generated now, waveforms while iterating.
 
+        A chunk without speech is generated again while iterating.
         The chunks of a text have the same seeds as alone, so chunks of several texts can share a batch. Only a single
         text is streamed.
         """
@@ -159,13 +171,14 @@ class Synthesizer:
             for start in range(0, len(due), MAX_BATCH_SIZE):
                 progress(Progress(done, total, "chunks", "generated"))
                 batch, started = due[start:start + MAX_BATCH_SIZE], time.perf_counter()
+                seeded = replace(sampling, seed=seed)
                 found = self._generate([chunk for _, chunk in batch], [languages[number] for number, _ in batch],
-                                       replace(sampling, seed=seed))
+                                       seeded)
                 share_s = (time.perf_counter() - started) / sum(map(len, found))
                 for (number, whole), parts in zip(batch, found, strict=True):
                     for index, (chunk, generated) in enumerate(parts, 1):
                         last = whole is texts[number][-1] and index == len(parts)
-                        yield number, _GeneratedChunk(chunk, generated, share_s, last)
+                        yield number, _GeneratedChunk(chunk, languages[number], seeded, generated, share_s, last)
                 done += len(batch)
             seed += batch_size
             batch_size = min(2 * batch_size, MAX_BATCH_SIZE)
@@ -173,29 +186,53 @@ class Synthesizer:
 
     def _stream(self, chunk: TextChunk, language: str, sampling: Sampling, stream: VocoderStream,
                 last: bool) -> Iterator[SynthesizedChunk]:
-        """One text chunk in parts; the last part has the pause and the finish reason."""
+        """One text chunk in parts; the last part has the pause and the finish reason.
+
+        Parts are held back until one sounds. A sentence that is silent for too long starts again, and of the last
+        attempt everything is yielded.
+        """
         ids, start = self._text_ids(chunk, language), time.perf_counter()
         voice = self._prepared_voice(chunk.text, language)
-        with self.model.adapters_for(language):
-            for codes in self.model.stream(ids, voice, sampling):
-                ended = isinstance(codes, Generated)
-                waveform = stream.finish() if isinstance(codes, Generated) else stream.push(codes)
-                if not ended and not len(waveform):
-                    continue
-                pause_s = 0.0 if last or not ended else PAUSES_S[chunk.boundary]
-                waveform = waveform.float().clamp(-OUTPUT_PEAK, OUTPUT_PEAK)  # not a gain, which would vary by part
-                waveform = torch.cat([waveform, torch.zeros(round(pause_s * self.sample_rate))])
-                now = time.perf_counter()
-                finish_reason = codes.finish_reason if isinstance(codes, Generated) else "stop"
-                yield SynthesizedChunk(chunk.text, waveform, now - start, finish_reason)
-                start = now
+        attempts = [sampling, *retries(sampling)]
+        for attempt in attempts:
+            held, has_begun, no_speech = torch.zeros(0), False, False
+            with self.model.adapters_for(language):
+                for codes in self.model.stream(ids, voice, attempt, self.vocoder):
+                    ended = isinstance(codes, Generated)
+                    waveform = stream.finish() if isinstance(codes, Generated) else stream.push(codes)
+                    if not ended and not len(waveform):
+                        continue
+                    # Clamped and not scaled, since a gain would vary from part to part.
+                    waveform = waveform.float().cpu().clamp(-OUTPUT_PEAK, OUTPUT_PEAK)
+                    if not has_begun:
+                        waveform = held = torch.cat([held, waveform])
+                        lead_s = leading_silence(held.numpy(), self.sample_rate)
+                        sounds = lead_s < len(held) / self.sample_rate
+                        if not sounds and not ended and lead_s <= LONGEST_LEAD_S + _SOUNDS_AFTER_S:
+                            continue
+                        no_speech = not sounds or lead_s > LONGEST_LEAD_S
+                        if no_speech and attempt is not attempts[-1]:
+                            break
+                        has_begun = True
+                    pause_s = 0.0 if last or not ended else PAUSES_S[chunk.boundary]
+                    waveform = torch.cat([waveform, torch.zeros(round(pause_s * self.sample_rate))])
+                    now = time.perf_counter()
+                    reason: FinishReason = codes.finish_reason if isinstance(codes, Generated) else "stop"
+                    yield SynthesizedChunk(chunk.text, waveform, now - start,
+                                           "no_speech" if ended and no_speech else reason)
+                    start = now
+            if has_begun:
+                return
+            again = self.vocoder.stream(self.voice, self._vocoder_options(sampling.seed))
+            assert again is not None
+            stream = again
 
     def _generate(self, chunks: Sequence[TextChunk], languages: Sequence[str],
                   sampling: Sampling) -> list[list[tuple[TextChunk, Generated]]]:
         """The codes of each chunk; a chunk that reaches the limit of codes is generated again in two halves."""
         ids = [self._text_ids(chunk, language) for chunk, language in zip(chunks, languages, strict=True)]
         voices = [self._prepared_voice(chunk.text, language) for chunk, language in zip(chunks, languages, strict=True)]
-        outputs = self.model.generate(ids, languages, voices, sampling)
+        outputs = self.model.generate(ids, languages, voices, sampling, self.vocoder)
         found: list[list[tuple[TextChunk, Generated]]] = []
         for chunk, language, generated in zip(chunks, languages, outputs, strict=True):
             halves = halve(chunk.text) if len(generated.codes) >= self.model.lm.max_speech_length else None
@@ -239,8 +276,15 @@ class Synthesizer:
         """Decode to a waveform, fade in and out, limit the peak, and append the pause."""
         start = time.perf_counter()
         options = replace(self._vocoder_options(seed), duration_s=self._wanted_s(one.chunk.text))
-        waveform = self.vocoder.decode(one.generated.codes, self.voice, options,
-                                       one.generated.hidden_states).float().cpu()
+
+        def decode(generated: Generated) -> torch.Tensor:
+            return self.vocoder.decode(generated.codes, self.voice, options, generated.hidden_states).float().cpu()
+
+        def generate(sampling: Sampling) -> Generated:
+            ids, voice = self._text_ids(one.chunk, one.language), self._prepared_voice(one.chunk.text, one.language)
+            return self.model.generate([ids], [one.language], [voice], sampling, self.vocoder)[0]
+
+        generated, waveform = retry_without_speech(one.generated, one.sampling, generate, decode, self.sample_rate)
         length = min(int(_FADE_S * self.sample_rate), len(waveform) // 2)
         if length:
             ramp = torch.linspace(0, 1, length)
@@ -252,7 +296,45 @@ class Synthesizer:
         pause_s = 0.0 if one.last else PAUSES_S[one.chunk.boundary]
         waveform = torch.cat([waveform, torch.zeros(round(pause_s * self.sample_rate))])
         synthesis_s = one.generation_s + time.perf_counter() - start
-        return SynthesizedChunk(one.chunk.text, waveform, synthesis_s, one.generated.finish_reason)
+        return SynthesizedChunk(one.chunk.text, waveform, synthesis_s, generated.finish_reason)
+
+
+def retry_without_speech(generated: Generated, sampling: Sampling, generate: Callable[[Sampling], Generated],
+                         decode: Callable[[Generated], torch.Tensor], sample_rate: int
+                         ) -> tuple[Generated, torch.Tensor]:
+    """The first of three attempts at a sentence that begins with speech, and its waveform (S,).
+
+    `generated`, sampled with `sampling`, is the first attempt. Without such an attempt the last has the finish reason
+    `no_speech`.
+    """
+    waveform = decode(generated)
+    for retry in retries(sampling):
+        if not lacks_speech(generated, waveform, sample_rate):
+            return generated, waveform
+        generated = generate(retry)
+        waveform = decode(generated)
+    if lacks_speech(generated, waveform, sample_rate):
+        generated = replace(generated, finish_reason="no_speech")
+    return generated, waveform
+
+
+def retries(sampling: Sampling) -> list[Sampling]:
+    """How a sentence without speech is sampled again; never for greedy decoding, which has no other result."""
+    if not sampling.temperature:
+        return []
+    return [replace(sampling, seed=sampling.seed + number * _RETRY_SEED_STEP) for number in range(1, RETRIES + 1)]
+
+
+def lacks_speech(generated: Generated, waveform: torch.Tensor, sample_rate: int) -> bool:
+    """Whether a sentence is silent throughout, or for more than 0.6 s at its start."""
+    lead_s = leading_silence(waveform.numpy(), sample_rate)
+    return generated.finish_reason == "no_speech" or lead_s > LONGEST_LEAD_S or lead_s >= len(waveform) / sample_rate
+
+
+def finish_reason(chunks: Sequence[SynthesizedChunk]) -> FinishReason:
+    """That of a whole text: `no_speech` if a chunk of it has none, else the first that is not `stop`."""
+    reasons: list[FinishReason] = [chunk.finish_reason for chunk in chunks if chunk.finish_reason != "stop"]
+    return "no_speech" if "no_speech" in reasons else next(iter(reasons), "stop")
 
 
 def join_chunks(chunks: Sequence[SynthesizedChunk]) -> torch.Tensor:

@@ -42,7 +42,7 @@ def test_what_the_base_speaks_is_kept_and_what_it_cannot_end_is_left_out(
         tts: TTSModel, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def generate(self: object, ids: list[np.ndarray], voices: object, sampling: object) -> list[Generated]:
+    def generate(self: object, ids: list[np.ndarray], *others: object) -> list[Generated]:
         made: dict[int, Generated] = {}
         for one in ids:
             if id(one) not in made:  # on a GPU copies of the last text fill a batch

@@ -18,6 +18,7 @@ from data.measures import (
     clipped_share,
     differing_bits,
     frame_powers,
+    leading_silence,
     longest_pause,
     measure,
     peak,
@@ -127,6 +128,20 @@ def test_the_longest_pause_is_between_sounds() -> None:
     assert longest_pause(wave.astype(np.float32), rate) == pytest.approx(0.7, abs=0.03)
     assert longest_pause(voice, rate) == 0.0
     assert longest_pause(np.zeros(rate, np.float32), rate) == 0.0
+
+
+def test_the_silence_before_synthesized_speech_ends_with_its_first_sound() -> None:
+    rate = 16000
+    voice, room = sine(rate, 300, 0.3, 1.0), noise(rate, 0.01, 0.8)  # 27 dB below
+    tap = noise(rate, 0.1, 0.04)
+    spoken = np.concatenate([room, voice]).astype(np.float32)
+    assert leading_silence(spoken, rate) == pytest.approx(0.8, abs=0.03)
+    assert leading_silence(np.concatenate([tap, room, voice]).astype(np.float32), rate) == pytest.approx(0.84, abs=0.03)
+    assert leading_silence(voice, rate) == 0.0
+    assert leading_silence(room.astype(np.float32), rate) == pytest.approx(0.8)  # no voice at all
+    assert leading_silence(np.concatenate([np.zeros(10 * rate), voice[:rate // 4]]).astype(np.float32),
+                           rate) == pytest.approx(10.0, abs=0.03)
+    assert leading_silence(np.zeros(0, np.float32), rate) == 0.0
 
 
 def test_a_recording_full_of_sound_has_no_silent_ends() -> None:

@@ -70,7 +70,7 @@ def base_that_speaks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A base that comes with no clips and speaks what it is asked to; the numbers of texts it was asked for."""
     asked: list[int] = []
 
-    def generate(self: object, ids: list[np.ndarray], voices: object, sampling: object) -> list[Generated]:
+    def generate(self: object, ids: list[np.ndarray], *others: object) -> list[Generated]:
         asked.append(len(ids))
         return [Generated(np.arange(8) % 27, "limit") for _ in ids]
 

@@ -92,9 +92,9 @@ def test_the_language_reaches_tag_and_adapters(world: Workspace, monkeypatch) ->
     assert model.adapters is not None
     asked, generate = [], model.lm.generate
 
-    def watched(texts, voices, sampling):
+    def watched(texts, voices, sampling, vocoder):
         asked.append((int(texts[0][1]), model.adapters.on))
-        return generate(texts, voices, sampling)
+        return generate(texts, voices, sampling, vocoder)
 
     monkeypatch.setattr(model.lm, "generate", watched)
     for text, language in (("cinq", "en"), ("cinq", "fr"), ("ሀለመ", "am")):
@@ -154,9 +154,9 @@ def test_texts_of_old_and_new_languages_spoken_together_are_what_they_are_alone(
 def test_the_same_pieces_of_several_texts_share_a_batch(mixed: Synthesizer, monkeypatch) -> None:
     sizes, generate = [], mixed.model.lm.generate
 
-    def watched(texts, voices, sampling):
+    def watched(texts, voices, sampling, vocoder):
         sizes.append((len(texts), sampling.seed))
-        return generate(texts, voices, sampling)
+        return generate(texts, voices, sampling, vocoder)
 
     monkeypatch.setattr(mixed.model.lm, "generate", watched)
     progress: list[Progress] = []
@@ -184,7 +184,7 @@ def test_pieces_are_no_longer_than_what_was_measured(world: Workspace, speaker: 
 def test_speech_that_needs_more_codes_than_there_are_is_said_in_two_breaths(speaker: Synthesizer, monkeypatch) -> None:
     model, asked = speaker.model.lm, []
 
-    def endless(texts, voices, sampling):
+    def endless(texts, voices, sampling, vocoder):
         asked.append(texts[0])
         return [Generated(np.ones(model.max_speech_length, dtype=np.int64), "limit") if len(text) > 12 else
                 Generated(np.ones(5, dtype=np.int64), "stop") for text in texts]
@@ -314,9 +314,9 @@ def test_what_both_models_read_alike_is_computed_in_batches_of_the_same_shape(
 
 def watched(batches: list[list[list[int]]], generate):
     """`generate` of a language model, with the ids of every batch put into `batches`."""
-    def generated(model, texts, voices, sampling):
+    def generated(model, texts, voices, sampling, vocoder):
         batches.append([ids.tolist() for ids in texts])
-        return generate(model, texts, voices, sampling)
+        return generate(model, texts, voices, sampling, vocoder)
 
     return generated
 
