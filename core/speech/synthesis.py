@@ -50,6 +50,7 @@ MAX_BATCH_SIZE = 8  # text chunks
 LONGEST_LEAD_S = 0.6  # of silence with which a sentence may begin
 RETRIES = 2  # of a sentence without speech
 _RETRY_SEED_STEP = 1_000_003  # more than a text has chunks, whose seeds follow each other
+_SOUNDS_AFTER_S = 0.2  # how long a voice must last until `leading_silence` finds it
 _FADE_S = 0.005  # at both ends of a chunk, against clicks
 
 
@@ -208,7 +209,7 @@ class Synthesizer:
                         waveform = held = torch.cat([held, waveform])
                         lead_s = leading_silence(held.numpy(), self.sample_rate)
                         sounds = lead_s < len(held) / self.sample_rate
-                        if not sounds and not ended and lead_s <= LONGEST_LEAD_S:
+                        if not sounds and not ended and lead_s <= LONGEST_LEAD_S + _SOUNDS_AFTER_S:
                             continue
                         no_speech = not sounds or lead_s > LONGEST_LEAD_S
                         if no_speech and attempt is not attempts[-1]:

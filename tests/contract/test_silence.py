@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -57,7 +57,13 @@ def rate(model: TTSModel, monkeypatch: pytest.MonkeyPatch) -> int:
     """Codes a second. What repeats for 0.4 s is a repetition, since the small models speak for 2.5 s at most."""
     for name, seconds in (("_REPEATED_S", 0.4), ("_MAX_PERIOD_S", 0.2), ("_EDGE_S", 0.1)):
         monkeypatch.setattr(generate, name, seconds)
-    return int(model.lm.module.config.code_rate)  # type: ignore[union-attr,arg-type]
+    network: Any = model.lm.module
+    return int(network.config.code_rate)
+
+
+def stop_code(model: TTSModel) -> int:
+    network: Any = model.lm.module
+    return int(network.config.stop_speech)
 
 
 def follow(monkeypatch: pytest.MonkeyPatch, script: Callable[[int], Sequence[int]]) -> list[int]:
@@ -71,7 +77,7 @@ def follow(monkeypatch: pytest.MonkeyPatch, script: Callable[[int], Sequence[int
         self.script = torch.tensor(script(sampling.seed))
 
     def sample(self: Any, logits: torch.Tensor, step: torch.Tensor, guard: object = None) -> torch.Tensor:
-        return self.script[step.clamp(max=len(self.script) - 1)].expand(len(self.used))  # type: ignore[no-any-return]
+        return self.script[step.clamp(max=len(self.script) - 1)].expand(len(self.used))
 
     monkeypatch.setattr(Sampler, "reset", remember)
     monkeypatch.setattr(Sampler, "sample", sample)
@@ -85,25 +91,25 @@ def speech(codes: int) -> list[int]:
 def decoded(world: World, model: TTSModel, vocoder: ToneVocoder | None, limit_s: float) -> Generated:
     """The result of `generate`, which `stream` gives too."""
     voice = next(iter(world.voices(model).values()))
-    text, network = model.front_end.encode(ENGLISH[0], "en"), model.lm.module
-    limit = round(limit_s * network.config.code_rate)  # type: ignore[union-attr,operator]
-    [result] = generate.generate(network, [text], [voice], Sampling(), [limit], CPU, None, vocoder)  # type: ignore[arg-type]
-    *_, last = generate.stream(network, text, voice, Sampling(), limit, CPU, None, vocoder)  # type: ignore[arg-type]
+    text, network = model.front_end.encode(ENGLISH[0], "en"), cast(Any, model.lm.module)
+    limit = round(limit_s * network.config.code_rate)
+    [result] = generate.generate(network, [text], [voice], Sampling(), [limit], CPU, None, vocoder)
+    *_, last = generate.stream(network, text, voice, Sampling(), limit, CPU, None, vocoder)
     assert isinstance(last, Generated)
     assert (last.finish_reason, last.codes.tolist()) == (result.finish_reason, result.codes.tolist())
     return result
 
 
 def test_silence_is_no_repetition(world: World, model: TTSModel, rate: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop = model.lm.module.config.stop_speech  # type: ignore[union-attr]
+    stop = stop_code(model)
     spoken, pause = speech(round(0.4 * rate)), round(0.9 * rate) * [SILENT]
     vocoder = ToneVocoder(rate)
-    follow(monkeypatch, lambda seed: [*spoken, *pause, *spoken, stop])  # type: ignore[list-item]
+    follow(monkeypatch, lambda seed: [*spoken, *pause, *spoken, stop])
     assert decoded(world, model, None, 2.2).finish_reason == "repetition"
     result = decoded(world, model, vocoder, 2.2)
     assert (result.finish_reason, result.codes.tolist()) == ("stop", [*spoken, *pause, *spoken])
 
-    follow(monkeypatch, lambda seed: [*spoken, *([HUM] * len(pause)), *spoken, stop])  # type: ignore[list-item]
+    follow(monkeypatch, lambda seed: [*spoken, *([HUM] * len(pause)), *spoken, stop])
     result = decoded(world, model, vocoder, 2.2)
     assert (result.finish_reason, result.codes.tolist()) == ("repetition", [*spoken, HUM])
 
@@ -132,14 +138,14 @@ def synthesizer(world: World, model: TTSModel, rate: int, request: pytest.Fixtur
 @pytest.mark.parametrize("lead_s", [0.5, 0.8])
 def test_a_sentence_that_begins_with_long_silence_is_tried_with_another_seed(
         model: TTSModel, rate: int, synthesizer: Synthesizer, monkeypatch: pytest.MonkeyPatch, lead_s: float) -> None:
-    stop = model.lm.module.config.stop_speech  # type: ignore[union-attr]
+    stop = stop_code(model)
     lead = [SILENT, SILENT + 13] * 40  # the pair is not a repetition, and the second code is as silent
     monkeypatch.setattr(ToneVocoder, "decode", silent_also(ToneVocoder.decode, SILENT + 13))
     spoken = speech(round(0.4 * rate))
 
     def script(seed: int) -> list[int]:
         silence = lead[:round(lead_s * rate)] if seed == SEED else []
-        return [*silence, *spoken, stop]  # type: ignore[list-item]
+        return [*silence, *spoken, stop]
 
     seeds = follow(monkeypatch, script)
     options = SamplingOptions(seed=SEED, temperature=0.8)
@@ -159,9 +165,9 @@ def silent_also(decode: Callable[..., torch.Tensor], code: int) -> Callable[...,
 
 def test_three_attempts_of_silence_are_marked_as_no_speech(
         model: TTSModel, rate: int, synthesizer: Synthesizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop = model.lm.module.config.stop_speech  # type: ignore[union-attr]
-    for silence in ([SILENT], [*[SILENT] * 8, stop]):  # without an end, and shorter than 0.6 s  # type: ignore[list-item]
-        seeds = follow(monkeypatch, lambda seed, silence=silence: silence)  # type: ignore[misc]
+    stop = stop_code(model)
+    for silence in ([SILENT], [*[SILENT] * 8, stop]):  # without an end, and shorter than 0.6 s
+        seeds = follow(monkeypatch, lambda seed, silence=silence: silence)
         chunks = list(synthesizer.synthesize("the cat", "en", SamplingOptions(seed=SEED, temperature=0.8)))
         assert seeds == [SEED, SEED + STEP, SEED + 2 * STEP]
         assert finish_reason(chunks) == "no_speech"
@@ -177,9 +183,9 @@ def test_greedy_decoding_is_not_repeated(synthesizer: Synthesizer, monkeypatch: 
 
 def test_the_sentences_of_an_evaluation_are_tried_again_too(world: World, model: TTSModel, rate: int,
                                                             monkeypatch: pytest.MonkeyPatch) -> None:
-    stop = model.lm.module.config.stop_speech  # type: ignore[union-attr]
+    stop = stop_code(model)
     spoken = speech(round(0.4 * rate))
-    follow(monkeypatch, lambda seed: [*spoken, stop] if seed > SEED + STEP else [SILENT])  # type: ignore[list-item]
+    follow(monkeypatch, lambda seed: [*spoken, stop] if seed > SEED + STEP else [SILENT])
     evaluator = SpeechEvaluator(ToneVocoder(rate), world.voices(model), None)
     texts, sampling = [("en", text) for text in ENGLISH[:2]], Sampling(temperature=0.8, seed=SEED)
     assert [one.finish_reason for one in evaluator.speak(model, texts, sampling)] == ["stop", "stop"]
