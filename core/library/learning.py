@@ -425,10 +425,14 @@ _ADVICE: Mapping[Finding, str] = {
 
 
 def advise(report: LearningReport) -> str:
-    """What to do, for the first finding of the worst language; empty if everything was learned."""
+    """What to do for the worst language; empty if everything was learned.
+
+    A loss that rose or did not fall is the cause of silence or faults, so its advice comes first.
+    """
     for outcome in report.languages:
         if outcome.learning is report.learning and outcome.findings:
-            return _ADVICE[outcome.findings[0]]
+            causes = [one for one in (Finding.LOSS_ROSE, Finding.NO_DECREASE) if one in outcome.findings]
+            return _ADVICE[(causes or outcome.findings)[0]]
     return "" if report.languages else "Train again with this version to have it measured, or listen yourself."
 
 

@@ -106,6 +106,13 @@ def test_a_sentence_without_speech_is_too_quiet_or_too_short(sentence: SentenceH
     assert not SOUND.silent()
 
 
+def test_advice_is_about_the_cause() -> None:
+    diverged = replace(HEALTHY, speech=health(20), speech_change=estimate(3.0))
+    report = LearningReport.from_measurements(5, [diverged])
+    assert "no speech" in learning.describe_report(report)
+    assert "lower learning rates" in learning.advise(report)
+
+
 def test_worst_language_decides() -> None:
     silent = replace(HEALTHY, language="am", speech=health(20))
     report = LearningReport.from_measurements(5, [HEALTHY, silent])

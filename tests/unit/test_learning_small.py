@@ -13,7 +13,7 @@ from core import certify, export, train
 from core.jobs.events import append_event
 from core.jobs.job import create_job
 from core.library import certificate, learning
-from core.library.learning import Learning
+from core.library.learning import Finding, Learning
 from core.speech.evaluation import EvaluatedSentence, SpeechEvaluator
 from core.workspace import Workspace
 from tests.unit.short_runs import started
@@ -54,8 +54,11 @@ def test_a_run_whose_weights_stay_has_not_learned_and_is_not_exported(world: Wor
 
 def test_a_run_whose_loss_rises_has_not_learned(world: Workspace) -> None:
     result, listener = run(world, row_lr=1.0, adapter_lr=1.0, max_grad_norm=1000.0)
-    assert result["learning"] == "not_learned"
-    assert "loss rose since step 0" in warned_early(listener)
+    assert result["learning"] in ("not_learned", "silent")  # the sound of random weights is chance
+    for step in (5, 20):
+        report = learning.read_report(listener.directory, step)
+        assert Finding.LOSS_ROSE in report.languages[0].findings
+    assert "lower learning rates" in warned_early(listener)
 
 
 def test_a_run_that_says_nothing_is_silent(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
