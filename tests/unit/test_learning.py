@@ -69,6 +69,9 @@ CASES = [
      Finding.TEXT_READ_LITTLE),
     ("well read, whatever the contrast", replace(HEALTHY, contrast=estimate(0.9), intelligibility=rates(0.06, 0.7)),
      Learning.LEARNED, None),
+    ("recogniser that understands no recording", replace(
+        HEALTHY, contrast=estimate(0.9), intelligibility=rates(0.9, 0.95, 0.9)), Learning.PARTLY_LEARNED,
+     Finding.TEXT_READ_LITTLE),
     ("few sentences", replace(HEALTHY, speech=health(sentences=4)), Learning.NOT_MEASURED, Finding.FEW_SENTENCES),
     ("no sentences", replace(HEALTHY, speech=None), Learning.NOT_MEASURED, Finding.NO_SENTENCES),
     ("no sentences, no text", replace(HEALTHY, speech=None, contrast=estimate(0.0)), Learning.NOT_LEARNED,
@@ -104,6 +107,20 @@ def test_words_of_a_silent_run() -> None:
 def test_a_sentence_without_speech_is_too_quiet_or_too_short(sentence: SentenceHealth) -> None:
     assert sentence.silent()
     assert not SOUND.silent()
+
+
+def test_advice_is_about_the_cause() -> None:
+    diverged = replace(HEALTHY, speech=health(20), speech_change=estimate(3.0))
+    report = LearningReport.from_measurements(5, [diverged])
+    assert "no speech" in learning.describe_report(report)
+    assert "lower learning rates" in learning.advise(report)
+
+
+def test_recordings_that_are_not_understood_are_named() -> None:
+    measured = replace(HEALTHY, contrast=estimate(0.0), intelligibility=rates(0.78, 0.51, 0.85))
+    report = LearningReport.from_measurements(54, [measured])
+    assert report.languages[0].findings == (Finding.TEXT_NOT_READ,)
+    assert "85% of the letters of the recordings wrong" in learning.advise(report)
 
 
 def test_worst_language_decides() -> None:
