@@ -444,14 +444,13 @@ def group_estimates(clips: Sequence[EvaluatedClip]) -> tuple[GroupEstimate, ...]
     for language in dict.fromkeys(clip.language for clip in clips):
         of_language = [clip for clip in clips if clip.language == language]
         quartiles = _length_quartiles(of_language)
-        for kind, group_of in (("category", lambda clip: clip.category),
-                               ("length", lambda clip, names=quartiles: names[clip.text]),
-                               ("speaker", lambda clip: clip.speaker)):
-            names = sorted({name for clip in of_language if (name := group_of(clip))})
-            if len(names) < 2:
-                continue
-            for name in names:
-                some = [clip for clip in of_language if group_of(clip) == name]
+        for kind in GROUPS:
+            by_name: dict[str, list[EvaluatedClip]] = {}
+            for clip in of_language:
+                name = {"category": clip.category, "length": quartiles[clip.text], "speaker": clip.speaker}[kind]
+                by_name.setdefault(name, []).append(clip)
+            by_name.pop("", None)
+            for name, some in sorted(by_name.items()) if len(by_name) > 1 else ():
                 for model in dict.fromkeys(clip.model for clip in some):
                     estimates = _estimates([clip for clip in some if clip.model == model])
                     if estimates:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import tarfile
@@ -11,10 +12,15 @@ import numpy as np
 import pytest
 from small_data import write_clip
 
+from config.errors import UserError
+from core.dataset import review
+from core.workspace import Workspace
+from data import manifest
 from data.importers import ImportedSource, SkippedRow, SourceRow, import_source
+from data.manifest import ManifestClip
 from data.sound_files import read_samples
 from data.text_match import MatchKind, TextMatch, match_texts, text_length
-from data.validation import validate
+from data.validation import ValidationReport, validate
 
 HUMAN = os.environ.get("LISAN_HUMAN", "")
 CORPORA = ("hausa-f", "hausa-m", "mboshi-abiayi", "mboshi-kouarata", "kiswahili", "griko", "twi-cv", "ibibio",
@@ -176,3 +182,34 @@ def test_swapped_columns_of_recording_and_text_are_named(tmp_path: Path) -> None
     skipped = [entry.reason for entry in import_source(tmp_path) if isinstance(entry, SkippedRow)]
     assert len(skipped) == 3
     assert all("the columns of recording and text are swapped" in reason for reason in skipped)
+
+
+def dataset_with(workspace: Workspace, match: TextMatch, reviewed: str = "") -> None:
+    """A dataset `d` whose import found `match`."""
+    folder = workspace.datasets / "d"
+    folder.mkdir(parents=True)
+    clips = [ManifestClip("a", "a.wav", "one", "am", "train", 1.0, "ann", "0")]
+    card = manifest.make_card("d", "am", "test", clips)
+    manifest.save(folder, dataclasses.replace(card, reviewed=reviewed), clips)
+    ValidationReport(1, 1, 1.0, {}, {}, (), (), text_match=match).save(folder / "report.json")
+
+
+def test_a_training_on_shifted_texts_warns_or_is_stopped(tmp_path: Path) -> None:
+    lengths, durations = lengths_and_durations(40)
+    workspace = Workspace.open(tmp_path)
+    dataset_with(workspace, match_texts(np.roll(lengths, 2), durations, durations))
+    warning = review.check_texts_match(workspace, "d", "warn")
+    assert warning.startswith("The dataset 'd': The texts match when shifted by two rows")
+    with pytest.raises(UserError, match="shifted by two rows"):
+        review.check_texts_match(workspace, "d", "stop")
+
+
+def test_unrelated_texts_only_warn_and_a_reviewed_dataset_measures_itself(tmp_path: Path) -> None:
+    lengths, durations = lengths_and_durations(80)
+    mixed = match_texts(np.random.default_rng(1).permutation(lengths), durations, durations)
+    workspace = Workspace.open(tmp_path / "mixed")
+    dataset_with(workspace, mixed)
+    assert "may not belong together" in review.check_texts_match(workspace, "d", "stop")
+    corrected = Workspace.open(tmp_path / "corrected")
+    dataset_with(corrected, mixed, reviewed="before")
+    assert review.check_texts_match(corrected, "d", "stop") == ""
