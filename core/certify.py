@@ -60,8 +60,6 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
     result: Result = {"run": run_dir.name, "step": step,
                       "certificate": (f"failed: {failed}" if failed else "passed")
                       + (f"; not proven: {unproven}" if unproven else "")}
-    if made.base_files == "unknown":
-        result["certificate"] = f"{result['certificate']}; unknown base"
     if made.base_note:
         result["base"] = made.base_note
     for error in made.errors:
