@@ -63,8 +63,6 @@ def run(options: CertifyOptions, workspace: Workspace, reporter: Reporter) -> Re
                       + (f"; not proven: {unproven}" if unproven else ""),
                       "preservation": made.describe_preservation(), "learning": made.learning.value,
                       "learning_outcome": learning.describe_report(made.learning_report)}
-    if made.base_files == "unknown":
-        result["certificate"] = f"{result['certificate']}; unknown base"
     if made.base_note:
         result["base"] = made.base_note
     if made.learning.bad:

@@ -35,7 +35,7 @@ STAGE_TITLES: Mapping[str, str] = {
     "measure": "Measuring", "pack": "Packing files", "plan": "Reading sentences", "report": "Writing the report",
     "new rows": "Initialising new rows", "setup": "Setting up the run",
     "strip": "Removing optimizer state",
-    "prepare": "Extracting features", "memory plan": "Measuring memory and speed",
+    "prepare": "Extracting features", "probe": "Probing the base model", "memory plan": "Measuring memory and speed",
     "prove": "Checking base-language token ids", "read": "Reading texts", "read back": "Verifying written files",
     "recogniser": "Loading recogniser (ASR)", "reload": "Reloading checkpoint", "restore": "Restoring base rows",
     "speak": "Synthesizing speech", "train": "Training", "transcribe": "Transcribing",
@@ -73,6 +73,7 @@ _RESULT_TITLES: Mapping[str, str] = {
     "recordings_cer": "CER of original recordings", "trimmed_clips": "Clips trimmed", "trimmed_s": "Silence trimmed",
     "not_tried": "Not checked", "certificate": "Certificate", "preservation": "Old languages",
     "learning": "New language", "learning_outcome": "What was learned",
+    "base": "Base files",
 }
 _WHEN = {"recordings": "original recordings"}
 _SHARES = ("unknown_rate_before", "unknown_rate", "features_alike")

@@ -174,7 +174,8 @@ def compare_shapes(variant: ModelVariant, shapes: Shapes) -> str:
             differences.append(f"it has no {name}")
         elif found != wanted:
             differences.append(f"{name} is {found}, the published one {wanted}")
-    return ", ".join(differences)
+    more = f" and {len(differences) - 1} more shapes differ" if len(differences) > 1 else ""
+    return f"{differences[0]}{more}" if differences else ""
 
 
 def check_record(variant: ModelVariant, record: ModelRecord, folder: Path) -> FileCheck:

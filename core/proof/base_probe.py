@@ -56,7 +56,7 @@ _RECORDINGS = 5  # of each language that ships with recordings
 _CHANCE = 0.95  # share of the loss of equal probabilities from which a loss is that of noise
 _TEXT_CHANCE = 0.9  # the same of a text loss
 _CONTRAST = 0.02  # nats a code by which the own text must help, at the upper end of its interval
-_CONTRAST_WITHOUT_TEXT = 0.5  # the same where text is predicted no better than chance
+_CONTRAST_WITHOUT_TEXT = 0.3  # its mean, where text is predicted no better than chance
 _SECONDS_A_LETTER = (0.025, 0.25)  # of speech; a Chinese character takes as long as three letters
 _QUIETEST_DBFS = -55.0
 _LONGEST_S = 600.0  # of synthesis on this CPU; longer ones are not started
@@ -213,7 +213,7 @@ def _language_model_fault(check: _LanguageModelCheck) -> str:
         return f"noise. It predicts the codes of recorded speech no better than chance ({speech}){also}."
     assert check.contrast is not None
     assert check.highest_contrast is not None
-    if check.highest_contrast < (_CONTRAST_WITHOUT_TEXT if text_at_chance else _CONTRAST):
+    if check.highest_contrast < _CONTRAST or (text_at_chance and check.contrast < _CONTRAST_WITHOUT_TEXT):
         return ("it does not follow its text. With the text of another recording it predicts speech almost as well as "
                 f"with the right one ({check.contrast:+.2f} nats a code; {speech}; {text}).")
     return ""

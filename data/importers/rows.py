@@ -148,7 +148,7 @@ class ParsedUtterance:
     begin_s: float = 0.0
     end_s: float | None = None  # None is the end of the recording
     language: str = ""  # a code or a name; empty where the source has none
-    other_lengths: Mapping[str, int] = field(default_factory=dict, compare=False)  # of texts in columns that were not read
+    other_lengths: Mapping[str, int] = field(default_factory=dict, compare=False)  # of texts in unread columns
 
 
 @dataclass(frozen=True)

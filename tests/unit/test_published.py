@@ -14,6 +14,7 @@ from config.schema import DownloadOptions
 from core import download, machine_check
 from core.library import catalog, published
 from core.library.catalog import CATALOG, find_entry, variant
+from core.library.certificate import Certificate, CertificateCheck
 from core.library.records import BaseProbe, read_model_record
 from core.sources import unknown_files
 from core.sources.base_models import UnknownFilesError
@@ -21,6 +22,7 @@ from core.workspace import Workspace
 from data.durable_files import ExpectedFile
 from tests.chatterbox_world import write_model
 from tests.unit.hub_model import Recorder
+from ui.certificate import certificate_view
 
 T3 = "t3_mtl23ls_v2.safetensors"
 V2 = variant(find_entry("chatterbox"), "multilingual-v2")
@@ -157,6 +159,16 @@ def test_a_built_in_model_with_other_files_is_unknown(workspace: Workspace) -> N
     path = workspace.models / "tiny" / catalog.SUMS
     path.write_text(path.read_text().replace('"codec', '"kodec'))
     assert published.identify_base(workspace, "tiny")[0] == "unknown"
+
+
+def test_the_page_says_of_a_certificate_that_its_base_is_unknown() -> None:
+    check = CertificateCheck("prefix_rows", "passed", "a", "a", "The rows are those of the base.")
+    proof = Certificate("run:a@1", "a", 1, "gated", "chatterbox", "am", "b", "f", 1.0, (check,), ())
+    assert "unknown base" not in str(certificate_view(proof))
+    note = f"unknown base: {T3}: its SHA-256 begins 0000"
+    shown = str(certificate_view(replace(proof, base_files="unknown", base_note=note)))
+    assert ", unknown base<" in shown
+    assert f"Unknown base: {T3}: its SHA-256 begins 0000." in shown
 
 
 def test_a_file_of_the_published_size_is_known_by_its_hash() -> None:
