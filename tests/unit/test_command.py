@@ -111,7 +111,8 @@ def test_a_run_is_a_job_of_the_workspace_and_ends_with_a_json_line(workspace: Wo
     assert control.read_state(load_job(workspace, "mine")).status == "finished"
     assert "step 3/3" in control.log_tail(load_job(workspace, "mine"))
     assert invoke(workspace, "--extension", "quick", "--name", "unproven", "--no-certificate") == 0
-    assert invoke(workspace, "--resume", "unproven") == 0  # the flag is of the run, not of the command
+    # The flag is of the run, not of the command.
+    assert command.run_verb("train", ["--workspace", str(workspace.path), "--resume", "unproven"]) == 0
     assert [(state.job.settings["run"], state.job.after) for state in JobBoard(workspace).states()
             if state.verb == "certify"] == [("run:mine", ("mine",))]
 

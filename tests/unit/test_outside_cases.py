@@ -102,8 +102,8 @@ def test_uzbek_apostrophes_are_one() -> None:
 
 @pytest.mark.parametrize("limit", [45, 60, 120, 200])
 def test_a_long_sentence_with_abbreviations(limit: int) -> None:
-    text = ("After the meeting Dr. Brown and Mrs. Smith of St. Louis, who had lived in the U.S. for years, e.g. in Ohio, "
-            "went home by the last train together")
+    text = ("After the meeting Dr. Brown and Mrs. Smith of St. Louis, who had lived in the U.S. for years, e.g. in "
+            "Ohio, went home by the last train together")
     chunks = split_text(f"{text}, {text[0].lower()}{text[1:]}.", limit, len, language="en")
     assert [chunk.boundary for chunk in chunks].count("sentence") == 1
     assert not any(chunk.text.endswith(".") for chunk in chunks[:-1])
