@@ -16,7 +16,7 @@ from data.front_end import FrontEnd
 from data.manifest import SPLITS, TRAIN, PreparedDataset
 
 REPORT_FILE = "report.json"
-_FEW_UNUSED, _UNUSED_SHARE = 3, 0.25  # pieces of merged ones that occur only within longer ones
+_FEW_UNUSED, _UNUSED_SHARE = 3, 0.5  # letters that occur only within merged pieces are usual in little text
 _PIECES_PER_TEXT = 50  # that are encoded as one text
 
 

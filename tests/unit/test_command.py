@@ -111,9 +111,20 @@ def test_a_run_is_a_job_of_the_workspace_and_ends_with_a_json_line(workspace: Wo
     assert control.read_state(load_job(workspace, "mine")).status == "finished"
     assert "step 3/3" in control.log_tail(load_job(workspace, "mine"))
     assert invoke(workspace, "--extension", "quick", "--name", "unproven", "--no-certificate") == 0
-    assert invoke(workspace, "--resume", "unproven") == 0  # the flag is of the run, not of the command
     assert [(state.job.settings["run"], state.job.after) for state in JobBoard(workspace).states()
             if state.verb == "certify"] == [("run:mine", ("mine",))]
+
+
+@pytest.mark.usefixtures("fake_train")
+def test_a_run_without_certificate_stays_so_when_it_is_resumed(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
+    assert invoke(workspace, "--extension", "wrong", "--name", "one", "--no-certificate") == 1
+    assert invoke(workspace, "--extension", "wrong", "--name", "two") == 1
+    certified = list[str]()
+    monkeypatch.setattr(command, "run_job", lambda job, **options: 0)
+    monkeypatch.setattr(command, "_train_and_certify", lambda job, **options: certified.append(job.id) or 0)
+    for name in ("one", "two"):
+        assert command.run_verb("train", ["--workspace", str(workspace.path), "--resume", name]) == 0
+    assert certified == ["two"]
 
 
 @pytest.mark.usefixtures("fake_train")

@@ -227,7 +227,7 @@ def test_a_disk_that_will_not_hold_the_checkpoints_is_told(world: Workspace, mon
 
 def test_new_rows_that_no_clip_trains_are_told(world: Workspace) -> None:
     there = manifest.load(world.dataset("demo-am"))
-    first = there.clips[0].text
+    first = there.clips[0].text.split()[0]
     clips = [dataclasses.replace(clip, text=first) for clip in there.clips]
     (world.datasets / "same").mkdir()
     manifest.save(world.datasets / "same", manifest.make_card("same", "am", "changed", clips), clips)
