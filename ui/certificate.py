@@ -154,7 +154,7 @@ def not_proven_view(reference: str, job: JobState | None) -> Html:
     how = ("Its certificate is being computed." if job and job.alive else
            "Press Compute certificate.")
     return div("verdict unsure", element("strong", "Not proven yet"),
-               paragraph(f"This run can be used: listen to it, export it. {how}"))
+               paragraph(f"Whether the old languages are unchanged is not known yet. {how}"))
 
 
 def certificate_view(proof: Certificate) -> Html:

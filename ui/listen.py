@@ -165,22 +165,24 @@ def clips_view(page: Page, view: View) -> Html:
     """The clips of the comparison with their scores, and those of original recordings."""
     state = selected_comparison(view)
     if state is None:
-        return NOTHING
+        selected = voice_settings.selected_models(page.workspace, view)[1]
+        return _outcome(page, view, selected.reference) if selected else NOTHING
     blind = _is_blind(page, view, state)
+    speaking = str(state.job.settings.get("finetuned" if state.verb == "compare" else "voice_model", ""))
+    outcome = NOTHING if blind else _outcome(page, view, speaking)
     pairs = comparison_views.comparison(state, records.originals(state), blind, _voted(page, state))
-    return join((_outcome(page, view, state), _means(page, state), pairs,
+    return join((outcome, _means(page, state), pairs,
                  comparison_views.download_view(state, blind)))
 
 
-def _outcome(page: Page, view: View, state: JobState) -> Html:
-    """What the training of the model that speaks taught; nothing in a blind test, which does not name it."""
-    reference = str(state.job.settings.get("finetuned" if state.verb == "compare" else "voice_model", ""))
+def _outcome(page: Page, view: View, reference: str) -> Html:
+    """What the training of the model at `reference` taught; nothing for a base model."""
     kind, _, name = reference.partition(":")
     name, _, step = name.partition("@")
-    if kind == "run" and (run := view.job(name)) is not None and not _is_blind(page, view, state):
+    if kind == "run" and (run := view.job(name)) is not None:
         return job_views.learning_view(records.learning_report(run, int(step) if step.isdigit() else None))
     path = records.certificate_path(page.workspace, reference)
-    if kind == "export" and path.is_file() and not _is_blind(page, view, state):
+    if kind == "export" and path.is_file():
         return job_views.learning_view(certificate.read(path).learning_report)
     return NOTHING
 
