@@ -71,12 +71,12 @@ class UnknownFilesError(UserError):
 
     def __init__(self, title: str, files: Sequence[UnknownFile]) -> None:
         facts = "; ".join(f"{file.path} ({file.reason})" for file in files)
-        options = " ".join(f"--accept-unknown {file.path}" for file in files)
+        accepted = " --accept-unknown ".join(file.path for file in files)
         super().__init__(
             f"{'A file is' if len(files) == 1 else f'{len(files)} files are'} not what was published as {title}: "
             f"{facts}.",
             "Get what was published, or another --variant; or accept by name what you know to be a base model "
-            f"({options}; on the page: tick the box that names it). Certificates then say “unknown base”.")
+            f"(--accept-unknown {accepted}; on the page: tick the box that names it). Certificates then say “unknown base”.")
         self.files = tuple(files)
 
 
