@@ -76,7 +76,8 @@ class UnknownFilesError(UserError):
             f"{'A file is' if len(files) == 1 else f'{len(files)} files are'} not what was published as {title}: "
             f"{facts}.",
             "Get what was published, or another --variant; or accept by name what you know to be a base model "
-            f"(--accept-unknown {accepted}; on the page: tick the box that names it). Certificates then say “unknown base”.")
+            f"(--accept-unknown {accepted}; on the page: tick the box that names it). "
+            "Certificates then say “unknown base”.")
         self.files = tuple(files)
 
 
