@@ -168,13 +168,16 @@ def index_of(workspace: Workspace, name: str) -> ClipIndex:
 
 
 def text_match_of(workspace: Workspace, name: str) -> TextMatch | None:
-    """Whether the texts of the dataset `name` belong to its clips; None if that was never measured.
+    """Whether the texts of the dataset `name` belong to its clips; None if that was never measured, or cannot be read.
 
     A finding of the import comes first, since only there the order of the table is known, with the rows that were left
     out. A review may have corrected texts, so a reviewed dataset has only what was measured on its own clips.
     """
     folder = workspace.dataset(name)
-    card = manifest.load_card(folder)
+    try:
+        card = manifest.load_card(folder)
+    except UserError:  # it is being made, or is damaged, which the job that needs it reports
+        return None
     report = None if card.reviewed else source_preview.read_report(folder)
     if report is not None and report.text_match is not None and report.text_match.is_finding:
         return report.text_match

@@ -299,7 +299,11 @@ def _check_training(workspace: Workspace, options: TrainOptions) -> None:
     if language := _language_of(workspace, options.dataset):
         languages.check_targets(options.dataset, language.split(","), record.languages, base,
                                 record.origin.earlier_languages)
-        if why := why_untrainable(manifest.load(workspace.dataset(options.dataset)).clips):
+        try:
+            clips = manifest.load(workspace.dataset(options.dataset)).clips
+        except UserError:  # damaged, which the worker reports
+            return
+        if why := why_untrainable(clips):
             raise UserError(f"The dataset {options.dataset!r} cannot be trained on: {why}.",
                             "Add recordings of the same speakers, or prepare it with another held-out share "
                             "(--held-out); clips without a speaker share one.")

@@ -16,9 +16,9 @@ from tests.worlds import extended_world, train_options
 
 def planned(processes: int = 1, clips: int = 10) -> SimpleNamespace:
     """As much of a trainer as the advice looks at."""
-    train = tuple(SimpleNamespace(speaker=f"s{index % 2}") for index in range(clips))
+    train = tuple(SimpleNamespace(speaker=f"s{index % 2}", text_ids=()) for index in range(clips))
     data = TrainingData(("am",), "", train, train, (), (), train_speech_s=3600.0)  # type: ignore[arg-type]
-    tts = SimpleNamespace(family=SimpleNamespace(name="tiny"))
+    tts = SimpleNamespace(family=SimpleNamespace(name="tiny"), front_end=SimpleNamespace(added_tokens=tuple))
     return SimpleNamespace(data=data, tts=tts, group=SimpleNamespace(world_size=processes), options=None)
 
 

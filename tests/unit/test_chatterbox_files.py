@@ -360,7 +360,7 @@ def test_the_first_sound_comes_before_the_sentence_is_finished(model: TTSModel, 
     codes = np.random.default_rng(3).integers(0, 6561, 150)
     looked = []
 
-    def spoken(_text, _voice, _sampling):
+    def spoken(_text, _voice, _sampling, _vocoder=None):
         for start in range(0, len(codes), 8):
             looked.append(start)
             yield codes[start:start + 8]

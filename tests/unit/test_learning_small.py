@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -14,8 +12,9 @@ from core.jobs.events import append_event
 from core.jobs.job import create_job
 from core.library import certificate, learning
 from core.library.learning import Finding, Learning
-from core.speech.evaluation import EvaluatedSentence, SpeechEvaluator
+from core.speech.evaluation import SpeechEvaluator, SpeechItem
 from core.workspace import Workspace
+from models.base import Generated
 from tests.unit.short_runs import started
 from tests.worlds import Listener, train_options
 
@@ -63,13 +62,12 @@ def test_a_run_that_does_not_read_its_text_has_not_learned(world: Workspace) -> 
 
 
 def test_a_run_that_says_nothing_is_silent(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    decode = SpeechEvaluator.decode
+    waveform_of = SpeechEvaluator._waveform
 
-    def silent(*given: object) -> EvaluatedSentence:
-        sentence = decode(*given)  # type: ignore[arg-type]
-        return replace(sentence, waveform=torch.zeros_like(sentence.waveform))
+    def silent(evaluator: SpeechEvaluator, item: SpeechItem, generated: Generated) -> torch.Tensor:
+        return torch.zeros_like(waveform_of(evaluator, item, generated))
 
-    monkeypatch.setattr(SpeechEvaluator, "decode", silent)
+    monkeypatch.setattr(SpeechEvaluator, "_waveform", silent)
     result, listener = run(world)
     assert result["learning"] == "silent"
     assert result["learning_outcome"] == "Amharic: no speech (2 of 2 sentences are silent)"

@@ -208,7 +208,7 @@ def test_a_reference_recording_is_a_voice(world: Workspace, speaker: Synthesizer
 @pytest.mark.parametrize(("samples", "message"), [
     (np.zeros(RATE), r"me\.wav is silent: its peak is 0\.00000"),
     (np.full(RATE // 4, 0.3), r"me\.wav lasts 0\.25 s; at least 0\.5 s are needed"),
-    (np.full(RATE, np.nan), r"me\.wav holds samples that are no numbers"),
+    (np.full(RATE, np.nan), r"me\.wav holds samples that are not finite numbers"),
 ])
 def test_a_reference_that_is_no_speech_is_refused(speaker: Synthesizer, tmp_path: Path, samples, message: str) -> None:
     soundfile.write(tmp_path / "me.wav", samples, RATE, subtype="FLOAT")

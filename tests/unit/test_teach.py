@@ -41,7 +41,9 @@ def test_models_to_get_are_told_from_those_that_are_here(workspace: Workspace) -
 
 def test_the_demo_is_what_the_page_asks_for_first(workspace: Workspace) -> None:
     asked = start.chain_options(workspace, "tiny", "am", start.DEMO, start.FULL)
-    assert job_chains.chain_steps(asked) == job_chains.chain_steps(job_chains.ChainOptions())
+    plain = job_chains.ChainOptions()
+    stopping = replace(plain, train=plain.train.model_copy(update={"mismatch_action": "stop"}))
+    assert job_chains.chain_steps(asked) == job_chains.chain_steps(stopping)
     assert start.comparison_options(workspace, asked, "run-1") == job_chains.demo_options("compare",
                                                                                           CompareOptions).model_copy(
         update={"finetuned": "run:run-1"})
@@ -49,7 +51,8 @@ def test_the_demo_is_what_the_page_asks_for_first(workspace: Workspace) -> None:
 
 def test_another_family_gets_its_own_preset_and_is_downloaded_once(workspace: Workspace) -> None:
     asked = start.chain_options(workspace, "chatterbox", "am", start.DEMO, start.FULL)
-    assert asked.train == model_info.fit_preset("chatterbox", model_info.SpeechAmount(), (), "demo").options
+    preset = model_info.fit_preset("chatterbox", model_info.SpeechAmount(), (), "demo").options
+    assert asked.train == preset.model_copy(update={"mismatch_action": "stop"})
     steps = dict(job_chains.chain_steps(asked))
     assert steps["download"].model_dump()["model"] == "chatterbox"
     assert [steps[verb].model_dump()["model"] for verb in ("prepare", "tokenizer", "extend")] == ["chatterbox"] * 3
@@ -135,7 +138,7 @@ def test_own_recordings_are_taken_as_they_stand_with_the_preset_for_their_hours(
         assert dict(job_chains.chain_steps(asked))["prepare"].model_dump()["source"] == AS_IS
         wanted = model_info.fit_preset("chatterbox", model_info.SpeechAmount(int(hours * 600), hours * 3600.0), (),
                                        preset)
-        assert asked.train == wanted.options
+        assert asked.train == wanted.options.model_copy(update={"mismatch_action": "stop"})
         view = View("start", {"start_model": "chatterbox", "start_dataset": name}, ())
         labels = [label for label, _ in start.length_choices(workspace, view)["choices"]]  # type: ignore[index]
         assert labels[0].startswith(f"Preset {model_info.TITLES[preset]}: {asked.train.steps:,} steps")

@@ -33,7 +33,7 @@ class ToneRecogniser:
 
     def log_probabilities(self, waveform: torch.Tensor, language: str) -> torch.Tensor:
         self.heard.append(len(waveform))
-        levels = waveform[:len(waveform) // FRAME * FRAME].reshape(-1, FRAME).mean(1)
+        levels = waveform[:len(waveform) // FRAME * FRAME].reshape(-1, FRAME).abs().mean(1)
         symbols = (levels * 10).round().long().clamp(0, len(LETTERS))
         logits = torch.nn.functional.one_hot(symbols, len(LETTERS) + 1).float() * (0.0 if self.deaf else 6.0)
         return logits.log_softmax(-1)
@@ -48,7 +48,8 @@ class ToneRecogniser:
 def spoken(text: str) -> torch.Tensor:
     """Three frames of the level of each letter, and one of silence behind it."""
     levels = [level for letter in text for level in [(LETTERS.index(letter) + 1) / 10] * 3 + [0.0]]
-    return torch.tensor(np.repeat(levels, FRAME), dtype=torch.float32)
+    signs = np.where(np.arange(FRAME * len(levels)) % 2, -1, 1)  # without an offset, as a voice has none
+    return torch.tensor(np.repeat(levels, FRAME) * signs, dtype=torch.float32)
 
 
 def dataset_of(folder: Path, texts: list[str]) -> PreparedDataset:

@@ -126,8 +126,8 @@ def _prepare(count: int, folder: Path) -> Callable[[], object]:
     workspace = Workspace.open(folder / "workspace")
     options = PrepareOptions(source=str(folder / "in"), dataset="made", language="am")
 
-    def checked(row: SourceRow, reading: TextNormaliser, *rest: object) -> CheckedRow:
-        return CheckedRow(row, reading.normal(row.text), 3.0, sha256(row.id.encode()).hexdigest())
+    def checked(row: SourceRow, reading: TextNormaliser, *rest: object, **options: object) -> tuple[CheckedRow, float]:
+        return CheckedRow(row, reading.normal(row.text), 3.0, sha256(row.id.encode()).hexdigest()), 3.0
 
     def measured(dataset: PreparedDataset, workspace: Workspace, reporter: object) -> None:
         store = MeasureStore(workspace)
