@@ -190,7 +190,7 @@ def result_view(result: Result) -> Html:
 def _options(family: CatalogEntry, values: Sequence[object]) -> DownloadOptions:
     """The options of a download; the tick stands for the licences of the variant."""
     given = dict(zip(_CHOICES, values, strict=False))
-    given["accept_unknown"] = tuple(given["accept_unknown"] or ())  # type: ignore[arg-type]  # of a group of boxes
+    given["accept_unknown"] = tuple(given.get("accept_unknown") or ())  # type: ignore[arg-type]  # of a group of boxes
     if given.pop("accept_licence", False):
         given["accept_licence"] = tuple(one.name for one in variant(family, str(given["variant"])).licences)
     return parse(DownloadOptions, {"model": family.name, **given})

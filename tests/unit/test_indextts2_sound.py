@@ -151,7 +151,11 @@ def test_a_reference_clip_takes_the_published_path_of_resampling(extractor: Inde
     assert relative_error(heard[0][::50], REFERENCE["speaker_16k"]) < STATES
     assert relative_error(heard[1][::50], REFERENCE["emotion_16k"]) < STATES
     assert voice.timbre["mel"].shape == (frames, 80)
-    assert np.abs(voice.timbre["mel"][::20] - REFERENCE["prompt_mel"].numpy()).max() < SOUND
+    # Relative to an amplitude of at least 1e-4: at the floor of 1e-5 a logarithm shows the rounding of the transform,
+    # which differs between processors (0.0012 at 1.2e-5 with AMX, 0.00006 above 1e-4).
+    published = np.exp(REFERENCE["prompt_mel"].numpy())
+    error = np.abs(np.exp(voice.timbre["mel"][::20]) - published) / np.maximum(published, 1e-4)
+    assert error.max() < SOUND
     assert voice.timbre["codes"].shape == (749,)
     assert voice.timbre["style"].shape == (192,)
     assert voice.conditioning["speaker_latents"].shape == (4, 32)
