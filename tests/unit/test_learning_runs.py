@@ -1,7 +1,7 @@
 """The outcomes of runs that were made and measured: `tests/data/learning_runs.json`, by `learning_runs` of experiments.
 
-The table says of each run how many steps it took. All are of the built-in model. None is long enough to teach a
-language: the demo of 83 steps reads worse than the base model, and is rightly not called learned.
+The table says of each run how many steps it took. All are of the built-in model. The demo of 83 steps reads worse than
+the base model, and is rightly not called learned; the whole demo of 378 steps is.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ TABLE = json.loads((Path(__file__).parents[1] / "data" / "learning_runs.json").r
 RUNS: list[dict[str, Any]] = TABLE["runs"]
 OUTCOMES: Mapping[str, tuple[Learning, ...]] = {
     "healthy demo": (Learning.NOT_LEARNED,),  # 83 steps only: CER 58%, the base model's 41%
+    "whole demo": (Learning.LEARNED,),  # CER 8%
     "learning rate 1e-9": (Learning.NOT_LEARNED,),
     "shifted texts": (Learning.NOT_LEARNED, Learning.SILENT),
     "noise base": (Learning.NOT_LEARNED, Learning.SILENT),
@@ -48,7 +49,8 @@ def test_outcome_of_a_measured_run(run: dict[str, Any]) -> None:
         assert decide(run["checks"][str(run["steps"])]).learning in OUTCOMES[run["case"]]
 
 
-@by_run
+@pytest.mark.parametrize("run", [run for run in RUNS if run["case"] != "whole demo"],
+                         ids=[name for name in _NAMES if not name.startswith("whole demo")])
 def test_a_bad_run_is_warned_of_before_half_of_its_steps(run: dict[str, Any]) -> None:
     half = run["planned_steps"] / 2
     bad_checks = [check for check in run["checks"].values() if check["step"] <= half and decide(check).learning.bad]
