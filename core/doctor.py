@@ -529,7 +529,7 @@ def _base_problem(languages: Languages, findings: Sequence[TensorFinding], token
 def _measured(drift: ProbeDrift) -> str:
     """How far the predictions for each language are from the base's, as a sentence."""
     languages = "; ".join(f"{one.language} {one.agreement:.0%}, {one.divergence:.2g} nats"
-                          for one in drift.by_language)
+                          for one in drift.by_language) or f"{drift.agreement:.0%}, {drift.divergence:.2g} nats"
     return f"Measured, equal top-1 predictions and divergence a code: {languages}."
 
 

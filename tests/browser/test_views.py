@@ -123,7 +123,7 @@ def test_a_sentence_is_heard_across_steps_and_a_new_step_does_not_disturb_it(sce
 
 def test_the_doctor_says_its_verdict_and_offers_what_can_be_restored(scene: Scene, shared_page: Visit) -> None:
     page = shared_page(scene.app.url, "Doctor")
-    expect(page.locator("#diagnosis .verdict")).to_contain_text("listen to its languages")
+    expect(page.locator("#diagnosis .verdict")).to_contain_text("equal top-1 predictions and divergence a code: 83%")
     expect(page.locator("#diagnosis-details")).to_contain_text("83% of codes")
     expect(page.locator("#diagnosis-details summary").last).to_have_text("120 bit-identical")
     expect(page.locator("#restore")).to_be_visible()
