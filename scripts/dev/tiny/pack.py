@@ -202,7 +202,7 @@ Made by `python -m scripts.dev.tiny` with fixed seeds on two processor cores: {t
 - `codec.safetensors`: 25 codes a second, 3,125 values; it heard English, French and short fragments of
   other languages, and no Amharic.
 - `vocoder.safetensors`: the phases of the sound, by pulses and noise through an envelope that a network corrects;
-  it heard eight people in seven languages, and synthetic voices (`scripts/dev/tiny/voices/weights/README.md`).
+  it heard seven people in six languages, and synthetic voices (`scripts/dev/tiny/voices/weights/README.md`).
 - `recogniser.safetensors`: recogniser of letters and phonemes for English, French and Amharic.
 - `held_out/`: recordings the language model was not trained on; those marked `replay` it was.
 

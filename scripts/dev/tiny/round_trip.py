@@ -195,10 +195,15 @@ def main() -> int:
     family, cpu = Tiny(), torch.device("cpu")
     vocoder = family.load_vocoder(PACK, cpu).vocoder
     codec = family.load_extractor(PACK, cpu).codec if arguments.codec == SHIPPED else Codec.load(Path(arguments.codec))
+
+    def reference_of(clip: Clip) -> torch.Tensor:
+        """Another clip of the reader; the clip itself only if it is the only one."""
+        return next((waveform for waveform in others if waveform is not clip.waveform), clip.waveform)
+
     versions: dict[str, Callable[[Clip], torch.Tensor]] = {
         "recording": lambda clip: clip.waveform,
         "vocoder": lambda clip: vocoded(vocoder, clip.waveform),
-        "codec": lambda clip: coded(codec, vocoder, clip.waveform, others[0]),
+        "codec": lambda clip: coded(codec, vocoder, clip.waveform, reference_of(clip)),
     }
     if arguments.adapt:
         if isinstance(codec, shipped.Codec):
@@ -206,7 +211,7 @@ def main() -> int:
                             "Name a folder with --codec, or leave out --adapt.")
         recordings = [load(path) for path, _ in paths[count:]]
         adapted = adapt.adapt(codec, recordings, arguments.adapt * 60, arguments.seed)
-        versions["adapted"] = lambda clip: coded(adapted, vocoder, clip.waveform, others[0])
+        versions["adapted"] = lambda clip: coded(adapted, vocoder, clip.waveform, reference_of(clip))
 
     if scorer is not None:
         scorer.detect([clip.waveform for clip in clips[:8]])
