@@ -450,6 +450,7 @@ class TrainOptions(Options):
     scope: Scope = Field("gated", title="Scope", description="`rows`: new embedding rows only. `gated`: new rows, and adapters active for the new language only. `full`: also base weights, with replay; drift is measured. Base embedding rows are always frozen.")
     steps: int = Field(800, ge=1, le=1_000_000, title="Steps", description="Number of optimizer steps.")
     max_minutes: float = Field(0.0, ge=0.0, le=10_000.0, title="Time limit (minutes)", description="Take only as many steps as fit into this time. Measured before the first step and during training; the learning-rate schedule ends with the last step. 0 is no limit.")
+    decoder_minutes: float = Field(0.0, ge=0.0, le=120.0, title="Decoder training (minutes)", description="Before the first step, train a copy of the decoder from codes to sound on the recordings, for the new language alone; within the time limit. It brings back a voice that the codec does not know. Built-in family only; 0 is none.", json_schema_extra=_OPTIMIZER)
     max_epochs: float = Field(0.0, ge=0.0, le=10_000.0, title="Max epochs", description="Most passes over the training clips; the learning-rate schedule ends with the last step. 0 is no limit.")
     batch_size: int = Field(16, ge=1, le=512, title="Batch size", description="Clips per process and accumulation step, replayed clips included; split into micro-batches if memory is short.", json_schema_extra=_OPTIMIZER)
     processes: int = Field(1, ge=1, le=64, title="Processes", description="Data-parallel processes on this machine, one per GPU; the effective batch is multiplied by it. For several machines use torchrun and leave this at 1.", json_schema_extra=_HARDWARE)
@@ -512,6 +513,11 @@ class TrainOptions(Options):
     wait_for_idle_gpu: bool = Field(False, title="Wait for an idle GPU", description="Wait until no other program uses the GPU.", json_schema_extra=_HARDWARE)
     max_attempts: int = Field(1, ge=1, le=20, title="Max attempts", description="Number of starts: after a crash the run resumes from its last checkpoint. Configuration errors and a stop request are not retried.", json_schema_extra=_HARDWARE)
     device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+
+    @property
+    def minutes_of_steps(self) -> float:
+        """What the training of the decoder leaves of the time limit; 0 is no limit."""
+        return max(0.0, self.max_minutes - self.decoder_minutes)
 
 
 class PreflightOptions(TrainOptions):

@@ -42,6 +42,7 @@ from core.library.records import (
     ExportRecord,
     write_record,
 )
+from core.model import tensor_files
 from core.model.loading import (
     TTSModel,
     assemble_export,
@@ -71,6 +72,7 @@ EXAMPLE, SAMPLES = "load_example.py", "samples"
 _OWN_FILES = (
     (records.FRONT_END, "normaliser, tokenizer and language tags of every language"),
     (records.ADAPTER, "the adapters in peft's format; active for the new language alone, unless the scope is full"),
+    (records.DECODER, "the decoder from codes to sound, trained on the recordings; used for the new language alone"),
     (records.EARLIER_TRAININGS, "rows and adapters of each earlier training; its adapters act on its languages alone"),
     (CERTIFICATE, "checks and errors, computed from the files that were exported"),
     (EXPORT_RECORD, "where the model comes from"),
@@ -126,6 +128,8 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
             files = list(model.family.export(model.base_folder, aside, tensors, merged, model.front_end))
             if model.adapters:
                 model.adapters.save(aside / records.ADAPTER)
+            if model.decoder:
+                tensor_files.write(aside / records.DECODER, model.decoder.tensors)
         except SafetensorError as error:
             raise UserError(f"{target} could not be written: {error}.", "Free space on the disk, then continue.") \
                 from error
@@ -236,7 +240,8 @@ def _reload_check(workspace: Workspace, model: TTSModel, again: TTSModel, count:
         equal += same_logits(model, again, item)
         progress(Progress(done, len(probes), "probes", "of the written files compared"))
     tensors, reread = ({**base_tensors(one.lm.module), **plain_tensors(one),
-                        **(one.adapters.tensors() if one.adapters else {})} for one in (model, again))
+                        **(one.adapters.tensors() if one.adapters else {}),
+                        **(one.decoder.tensors if one.decoder else {})} for one in (model, again))
     same = sum(torch.equal(tensors[name], reread[name]) for name in tensors if name in reread)
     actual = f"{same} tensors and {equal} samples bit-identical"
     if equal != len(probes) or same != len(tensors) or set(tensors) != set(reread):

@@ -100,7 +100,7 @@ def _expected(estimate: Estimate, options: TrainOptions) -> str:
     if not estimate.fits:
         return ""
     seconds = estimate.mean_step_s
-    fitting = int(60 * options.max_minutes / seconds) if options.max_minutes and seconds else options.steps
+    fitting = int(60 * options.minutes_of_steps / seconds) if options.max_minutes and seconds else options.steps
     if fitting < options.steps:
         return (f"the time limit of {options.max_minutes:g} min, which holds about {fitting} of the {options.steps} "
                 "steps, without the samples at checkpoints")

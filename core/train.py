@@ -32,7 +32,7 @@ from core.jobs.events import Event, Result, Step, WarningRaised, read_events
 from core.jobs.process_watchdog import exit_with_parent
 from core.jobs.reporter import Reporter, StopRequested, check_stop, stage
 from core.library import certificate, learning
-from core.training import checkpoint, distributed, memory_plan, parameter_groups, run_plan, trackers
+from core.training import checkpoint, decoder_training, distributed, memory_plan, parameter_groups, run_plan, trackers
 from core.training.checkpoint_evaluation import TrainingRun
 from core.training.distributed import ONE_PROCESS, AbortedByRank0, ProcessGroup
 from core.training.run_plan import Estimate
@@ -90,6 +90,8 @@ def prepare_run(options: TrainOptions, workspace: Workspace, reporter: Reporter,
     `max_clips`: use only so many clips, for a preflight. A run whose steps are all done needs no memory plan.
     """
     device = compute.setup_device(options.device)
+    if max_clips is None and not checkpoint_steps(reporter.directory):
+        group.run_on_rank0(lambda: decoder_training.train_decoder(options, workspace, reporter, device))
     with stage(reporter, "load"), group.rank0_first():
         training_run = setup_run(options, workspace, reporter, device, group, max_clips)
         if group.rank == 0:
@@ -265,7 +267,7 @@ def _step_event(trainer: Trainer, losses: StepLosses) -> Step:
     steps = trainer.schedule.steps
     seconds_left = trainer.seconds / trainer.step * (steps - trainer.step)
     if options.max_minutes:
-        seconds_left = min(seconds_left, max(0.0, options.max_minutes * 60 - trainer.seconds))
+        seconds_left = min(seconds_left, max(0.0, options.minutes_of_steps * 60 - trainer.seconds))
     memory_bytes, memory_of = memory_plan.peak_since_last_call(trainer.tts.device)
     return Step(
         step=trainer.step, total_steps=steps, speech_loss=losses.speech, text_loss=losses.text,

@@ -21,7 +21,7 @@ T text ids, U speech codes, S samples, D embedding size, V text rows, K speech r
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -31,6 +31,7 @@ import torch
 from rapidfuzz.distance import Levenshtein
 from torch import nn
 
+from config.errors import UserError
 from data.front_end import FrontEnd
 
 
@@ -186,6 +187,14 @@ class Generated:
 
 
 @dataclass(frozen=True)
+class AdaptedDecoder:
+    """A decoder of codes that was trained on the recordings of one dataset, made by `Family.load_adapted_decoder`."""
+
+    tensors: Mapping[str, torch.Tensor]  # as they are stored
+    module: nn.Module  # what the family's vocoder decodes with
+
+
+@dataclass(frozen=True)
 class VocoderOptions:
     """Options of a vocoder; see `config.schema.SoundOptions`. A family uses those it names in `sound_options`."""
 
@@ -194,6 +203,7 @@ class VocoderOptions:
     watermark: bool = True
     seed: int = 0
     duration_s: float = 0.0  # wanted of the sound, where the vocoder decides it; 0 leaves it to the codes
+    decoder: AdaptedDecoder | None = None  # in place of the base's own; see `Family.adapt_decoder`
 
 
 @dataclass(frozen=True)
@@ -523,6 +533,24 @@ class Family(Protocol):
         ...
 
     def load_vocoder(self, folder: Path, device: torch.device) -> Vocoder: ...
+
+    adapts_decoder: bool = False
+    """Whether a run may train its own copy of the decoder from codes to sound; codes and the base stay as they are."""
+
+    def adapt_decoder(self, folder: Path, device: torch.device, waveforms: Sequence[torch.Tensor], seconds: float,
+                      seed: int, report: Callable[[float], None]) -> dict[str, torch.Tensor]:
+        """Weights of a decoder trained for `seconds` on recordings (S,) at the extractor's sample rate.
+
+        `report` is called with the share of the time that is over; what it raises ends the training. `ValueError` for
+        a family without `adapts_decoder`.
+        """
+        raise ValueError(f"the family {self.name} adapts no decoder")
+
+    def load_adapted_decoder(self, folder: Path, device: torch.device,
+                             tensors: Mapping[str, torch.Tensor]) -> AdaptedDecoder:
+        """The decoder with the weights of `adapt_decoder`; `UserError` if they do not fit the model in `folder`."""
+        raise UserError(f"{folder} belongs to the family {self.name}, which has no adapted decoder.",
+                        "Take another checkpoint.")
 
     def load_recogniser(self, folder: Path) -> CTCRecogniser | None:
         """The recogniser of the family, or None when it has none."""

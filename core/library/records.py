@@ -18,6 +18,7 @@ from data.durable_files import ExpectedFile, check_relative_path, find_faults, r
 
 MODEL_RECORD, EXTENSION, CHECKPOINT, EXPORT_RECORD = "model.json", "extension.json", "checkpoint.json", "export.json"
 ROWS, FRONT_END, ADAPTER, CONFIG = "rows.safetensors", "front_end", "adapter", "config.yaml"
+DECODER = "decoder.safetensors"  # trained on the dataset's recordings, where the run did that
 EARLIER_TRAININGS = "earlier_trainings"  # a folder for the rows and adapters of each training before the last extension
 CHANGED = "changed.safetensors"  # tensors of the base that were trained, in `full`
 EXPORT_SUMS, EXPORT_CARD = "SHA256SUMS.json", "README.md"

@@ -48,7 +48,7 @@ from core.model.prefix import (
 from core.workspace import Workspace, resolve_inside
 from data.durable_files import hash_tree
 from data.front_end import FrontEnd
-from models.base import Family, Generated, LanguageModel, PreparedVoice, Sampling, Vocoder, Voice
+from models.base import AdaptedDecoder, Family, Generated, LanguageModel, PreparedVoice, Sampling, Vocoder, Voice
 from models.registry import family as family_named
 
 _CACHE_SHARE = 0.5  # of the free memory, for the caches of texts that are generated together
@@ -68,6 +68,7 @@ class EarlierTraining:
     record: EarlierTrainingRecord
     files: Mapping[str, bytes]
     adapters: Adapters | None
+    decoder: AdaptedDecoder | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class TTSModel:
     front_end: FrontEnd
     device: torch.device
     adapters: Adapters | None = None
+    decoder: AdaptedDecoder | None = None  # of the new languages
     scope: Scope | None = None
     changed: tuple[str, ...] = ()  # tensors of the base that were trained
     base_values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of `changed`, with `keep_base`
@@ -227,6 +229,13 @@ class TTSModel:
                 return one.adapters
         return self.adapters if self.scope == "full" or self.front_end.is_new(language) else None
 
+    def decoder_of(self, language: str) -> AdaptedDecoder | None:
+        """The adapted decoder of `language`; None where codes are decoded as in the base."""
+        for one in self.earlier_trainings:
+            if language in one.record.languages:
+                return one.decoder
+        return self.decoder if self.front_end.is_new(language) else None
+
     @property
     def new_languages(self) -> tuple[str, ...]:
         """The languages of the last extension: not those of the base or of earlier trainings."""
@@ -308,7 +317,7 @@ def load_model_to_extend(workspace: Workspace, name: str, device: torch.device) 
     base = model_before(workspace, record.origin, found.folder, device)
     training = EarlierTrainingRecord(",".join(languages), source, record.scope, record.dataset, front_end.size,
                           front_end.fingerprint, "")
-    model = _add_earlier_training(base, front_end, training, rows, found.folder / records.ADAPTER)
+    model = _add_earlier_training(base, front_end, training, rows, found.folder)
     *before, last = model.earlier_trainings
     last = replace(last, record=replace(training, frozen_hash=hash_tensors(base_tensors(model.lm.module))))
     return replace(model, ref=source, earlier_trainings=(*before, last))
@@ -329,6 +338,7 @@ def load_checkpoint(workspace: Workspace, folder: Path, device: torch.device, *,
     record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
     model = _with_rows(model_before(workspace, record.origin, folder, device), record.origin, folder)
     model = _with_adapters(model, folder, record.scope, folder / records.CHECKPOINT)
+    model = with_decoder(model, folder / records.DECODER)
     model = replace(model, ref=f"run:{record.run}@{record.step}", text_library=record.text_library)
     return load_changed_tensors(model, folder, keep_base=keep_base) if (folder / records.CHANGED).is_file() else model
 
@@ -371,7 +381,8 @@ def assemble_export(folder: Path, device: torch.device) -> TTSModel:
         if not torch.equal(whole_table(lm.module, table), split.earlier[table]):
             raise UserError(f"The rows in {folder / records.EARLIER_TRAININGS} differ from those in the weights of the "
                             "export.", EXPORT_AGAIN_HINT)
-    return _with_adapters(extend_model(base, front_end, rows), folder, record.scope, folder / EXPORT_RECORD)
+    model = _with_adapters(extend_model(base, front_end, rows), folder, record.scope, folder / EXPORT_RECORD)
+    return with_decoder(model, folder / records.DECODER)
 
 
 def load_merged(folder: Path, merged: str, device: torch.device) -> TTSModel:
@@ -452,17 +463,21 @@ def write_earlier_trainings(folder: Path, model: TTSModel) -> None:
 
 
 def _add_earlier_training(base: TTSModel, front_end: FrontEnd, record: EarlierTrainingRecord,
-                          rows: Mapping[str, torch.Tensor], adapter: Path) -> TTSModel:
-    """`base` with the result of one more training, frozen; `adapter`: the folder of its adapters, if it has some."""
+                          rows: Mapping[str, torch.Tensor], folder: Path) -> TTSModel:
+    """`base` with the result of one more training, frozen; `folder` holds its adapters and decoder, if it has some."""
     model, adapters = extend_model(base, front_end, rows, frozen=True), None
     files = {records.ROWS: tensor_files.serialize(rows)}
+    adapter, decoder = folder / records.ADAPTER, folder / records.DECODER
+    if decoder.is_file():
+        files[records.DECODER] = decoder.read_bytes()
     if adapter.is_dir():
         adapters = Adapters.load(model.lm.module, adapter, f"{EARLIER_PREFIX.strip('.')}{record.folder}")
         for value in adapters.parameters().values():
             value.requires_grad_(False)
         files |= {f"{records.ADAPTER}/{path.name}": path.read_bytes() for path in sorted(adapter.iterdir())}
         model.lm.module.to(model.device).eval()
-    return replace(model, earlier_trainings=(*base.earlier_trainings, EarlierTraining(record, files, adapters)))
+    training = EarlierTraining(record, files, adapters, with_decoder(model, decoder).decoder)
+    return replace(model, earlier_trainings=(*base.earlier_trainings, training))
 
 
 def _with_earlier_trainings(base: TTSModel, origin: Origin, folder: Path) -> TTSModel:
@@ -473,7 +488,7 @@ def _with_earlier_trainings(base: TTSModel, origin: Origin, folder: Path) -> TTS
     for record in origin.earlier_trainings:
         own = resolve_inside(folder / records.EARLIER_TRAININGS, record.folder)
         rows = tensor_files.read(own / records.ROWS, "Make the extension again, or take another checkpoint.")
-        model = _add_earlier_training(model, front_end.up_to(record.languages[-1]), record, rows, own / records.ADAPTER)
+        model = _add_earlier_training(model, front_end.up_to(record.languages[-1]), record, rows, own)
     if origin.earlier_trainings and (found := hash_tensors(base_tensors(model.lm.module))) != model.frozen_hash:
         languages = ", ".join(origin.earlier_languages)
         raise UserError(f"{folder / records.EARLIER_TRAININGS} does not hold the earlier trainings of the model "
@@ -518,6 +533,14 @@ def _with_rows(base: TTSModel, origin: Origin, folder: Path, rows_hash: str = ""
                         f"{rows_hash[:12]} wanted.",
                         "Delete the extension and make it again: Embeddings tab, or python -m scripts.extend.")
     return model
+
+
+def with_decoder(model: TTSModel, path: Path) -> TTSModel:
+    """`model` with the adapted decoder in the file `path`, if there is one."""
+    if not path.is_file():
+        return model
+    tensors = tensor_files.read(path, "Take another checkpoint.")
+    return replace(model, decoder=model.family.load_adapted_decoder(model.base_folder, model.device, tensors))
 
 
 def _with_adapters(model: TTSModel, folder: Path, scope: str, record: Path) -> TTSModel:

@@ -48,7 +48,7 @@ from models.base import (
 
 _BATCH = 16  # texts generated together
 _MAX_RECORDINGS = 40  # scored for the CER of the original recordings
-RECORDED_VOICE = "training recording"  # the voice of a model that comes without one
+RECORDED_VOICE = "training recording"  # the voice of an adapted decoder, and of a model that comes without one
 
 Some = TypeVar("Some")
 
@@ -114,23 +114,28 @@ class CorpusScore:
 
 @dataclass
 class SpeechEvaluator:
-    """Vocoder, voices and recogniser of a base model, loaded once; no `watermark` where the speech is not kept."""
+    """Vocoder, voices and recogniser of a base model, loaded once; no `watermark` where the speech is not kept.
+
+    `reader` is the voice of a training recording, in which languages with an adapted decoder speak.
+    """
 
     vocoder: Vocoder
     voices: dict[str, Voice]
     recogniser: Recogniser | None
     watermark: bool = True
+    reader: Voice | None = None
 
     @classmethod
     def of(cls, model: TTSModel, recogniser: Recogniser | None = None, recording: str = "",
            watermark: bool = True) -> SpeechEvaluator:
         """The evaluator of the base model of `model`; `recording` is its voice where it comes without one."""
         family, folder = model.family, model.base_folder
-        voices = family.load_voices(folder)
-        if not voices and recording:
+        voices, reader = family.load_voices(folder), None
+        if recording and (family.adapts_decoder or not voices):
             waveform, sample_rate = audio.read(Path(recording))
-            voices = {RECORDED_VOICE: family.voice_from_recording(folder, model.device, waveform, sample_rate)}
-        return cls(family.load_vocoder(folder, model.device), voices, recogniser, watermark)
+            reader = family.voice_from_recording(folder, model.device, waveform, sample_rate)
+            voices = voices or {RECORDED_VOICE: reader}
+        return cls(family.load_vocoder(folder, model.device), voices, recogniser, watermark, reader)
 
     def can_score(self, language: str) -> bool:
         """Whether an error can be measured for `language`."""
@@ -141,11 +146,15 @@ class SpeechEvaluator:
         if texts and not self.voices:
             raise UserError(f"{model.origin.model} comes without a voice, and there is no recording to take one from.",
                             "Keep the dataset in the workspace, or give a reference recording.")
-        names, turns, items = sorted(self.voices), Counter[str](), []
+        turns, items = Counter[str](), []
         for language, text in texts:
+            names = [RECORDED_VOICE] if self.reader and model.decoder_of(language) else sorted(self.voices)
             items.append(SpeechItem(language, text, names[turns[language] % len(names)]))
             turns[language] += 1
         return items
+
+    def _voice(self, name: str) -> Voice:
+        return self.reader if name == RECORDED_VOICE and self.reader else self.voices[name]
 
     def generate(self, model: TTSModel, batch: Sequence[SpeechItem], sampling: Sampling,
                  prepared: PreparedVoices) -> list[Generated]:
@@ -153,14 +162,14 @@ class SpeechEvaluator:
         for item in batch:
             if (item.voice, model.adapters_of(item.language)) not in prepared:
                 with model.adapters_for(item.language):
-                    prepared[item.voice, model.adapters_of(item.language)] = model.lm.prepare(self.voices[item.voice])
+                    prepared[item.voice, model.adapters_of(item.language)] = model.lm.prepare(self._voice(item.voice))
         voices = [prepared[item.voice, model.adapters_of(item.language)] for item in batch]
         text_ids = [model.front_end.encode(item.text, item.language) for item in batch]
         return model.generate(text_ids, [item.language for item in batch], voices, sampling, self.vocoder)
 
     def decode(self, model: TTSModel, item: SpeechItem, generated: Generated) -> EvaluatedSentence:
         """The speech of the codes, and its score."""
-        return self._score(model, item, generated, self._waveform(item, generated))
+        return self._score(model, item, generated, self._waveform(model, item, generated))
 
     def _with_retries(self, model: TTSModel, item: SpeechItem, first: Generated, sampling: Sampling,
                       prepared: PreparedVoices) -> EvaluatedSentence:
@@ -169,14 +178,14 @@ class SpeechEvaluator:
             return self.generate(model, [item], retry, prepared)[0]
 
         def decode(generated: Generated) -> torch.Tensor:
-            return self._waveform(item, generated)
+            return self._waveform(model, item, generated)
 
         generated, waveform = retry_without_speech(first, sampling, generate, decode, self.vocoder.sample_rate)
         return self._score(model, item, generated, waveform)
 
-    def _waveform(self, item: SpeechItem, generated: Generated) -> torch.Tensor:
-        return self.vocoder.decode(generated.codes, self.voices[item.voice], VocoderOptions(watermark=self.watermark),
-                                   generated.hidden_states).cpu()
+    def _waveform(self, model: TTSModel, item: SpeechItem, generated: Generated) -> torch.Tensor:
+        options = VocoderOptions(watermark=self.watermark, decoder=model.decoder_of(item.language))
+        return self.vocoder.decode(generated.codes, self._voice(item.voice), options, generated.hidden_states).cpu()
 
     def _score(self, model: TTSModel, item: SpeechItem, generated: Generated,
                waveform: torch.Tensor) -> EvaluatedSentence:

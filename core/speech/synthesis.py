@@ -133,7 +133,7 @@ class Synthesizer:
         """
         sampling = self._sampling(options)
         chunks, batch_size, seed = self.split(text, language), 1, sampling.seed
-        if chunks and (stream := self.vocoder.stream(self.voice, self._vocoder_options(seed))) is not None:
+        if chunks and (stream := self.vocoder.stream(self.voice, self._vocoder_options(seed, language))) is not None:
             yield from self._stream(chunks[0], language, sampling, stream, last=len(chunks) == 1)
             chunks, batch_size, sampling = chunks[1:], 2, replace(sampling, seed=seed + 1)
         for _, generated in self._generate_in_batches([chunks], [language], sampling, batch_size):
@@ -224,7 +224,7 @@ class Synthesizer:
                     start = now
             if has_begun:
                 return
-            again = self.vocoder.stream(self.voice, self._vocoder_options(sampling.seed))
+            again = self.vocoder.stream(self.voice, self._vocoder_options(sampling.seed, language))
             assert again is not None
             stream = again
 
@@ -270,13 +270,14 @@ class Synthesizer:
         rate = self._sound.speaking_rate
         return len(text) / rate if rate else self._sound.duration_s or 0.0
 
-    def _vocoder_options(self, seed: int) -> VocoderOptions:
-        return VocoderOptions(self._sound.flow_steps, self._sound.flow_prompt_s, self._sound.watermark, seed)
+    def _vocoder_options(self, seed: int, language: str) -> VocoderOptions:
+        return VocoderOptions(self._sound.flow_steps, self._sound.flow_prompt_s, self._sound.watermark, seed,
+                              decoder=self.model.decoder_of(language))
 
     def _vocode(self, one: _GeneratedChunk, seed: int) -> SynthesizedChunk:
         """Decode to a waveform, fade in and out, limit the peak, and append the pause."""
         start = time.perf_counter()
-        options = replace(self._vocoder_options(seed), duration_s=self._wanted_s(one.chunk.text))
+        options = replace(self._vocoder_options(seed, one.language), duration_s=self._wanted_s(one.chunk.text))
 
         def decode(generated: Generated) -> torch.Tensor:
             return self.vocoder.decode(generated.codes, self.voice, options, generated.hidden_states).float().cpu()

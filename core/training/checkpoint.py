@@ -238,6 +238,8 @@ def _write_model(folder: Path, tts: TTSModel) -> None:
     write_earlier_trainings(folder, tts)
     if tts.adapters:
         tts.adapters.save(folder / records.ADAPTER)
+    if tts.decoder:
+        tensor_files.write(folder / records.DECODER, tts.decoder.tensors)
     changed = {name: value for name, value in tts.lm.module.named_parameters()
                if value.requires_grad and is_of_base(name)}
     if changed:
@@ -248,6 +250,7 @@ def _wanted_bytes(run_dir: Path, tts: TTSModel, state: TrainerState) -> int:
     """Bytes that the next checkpoint takes, with a margin for journal and samples."""
     trained = [value for value in tts.lm.module.parameters() if value.requires_grad]
     tensors = sum(value.nbytes for value in (*state.tensors.values(), *trained))
+    tensors += sum(value.nbytes for value in tts.decoder.tensors.values()) if tts.decoder else 0
     tensors += sum(len(content) for one in tts.earlier_trainings for content in one.files.values())
     steps = checkpoint_names.checkpoint_steps(run_dir)
     before = folder_of(run_dir, steps[-1]).rglob("*") if steps else ()

@@ -23,7 +23,7 @@ from core.library.learning import LearningRecord
 from core.library.records import CheckpointRecord, ExtensionRecord, Origin
 from core.model import precision, tensor_files
 from core.model.adapters import PEFT_PREFIX, SETTINGS, WEIGHTS, Adapters, adapter_scale, plan_adapters
-from core.model.loading import TTSModel, load_changed_tensors, load_checkpoint, load_extension
+from core.model.loading import TTSModel, load_changed_tensors, load_checkpoint, load_extension, with_decoder
 from core.model.precision import Precision
 from core.model.prefix import new_rows, rows_name
 from core.sources.recognisers import BUILT_IN
@@ -59,6 +59,7 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
         state, tts = None, new_model(options, workspace, device)
         if options.init_from:
             tts = warm_start(workspace, options.init_from, tts, warn, parameter_groups.changed_parts(options))
+        tts = with_decoder(tts, run_dir / records.DECODER)
     else:
         state = checkpoint.load_state(run_dir, saved)
         check_options(run_dir, saved, options, group.world_size)
@@ -177,7 +178,7 @@ def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run_dir: Path) 
     values = checkpoint.read_ranking(run_dir).values
     if state.step not in values:
         return True
-    finished = is_finished(state.step, state.seconds, state.schedule, options.max_minutes)
+    finished = is_finished(state.step, state.seconds, state.schedule, options.minutes_of_steps)
     stopping = state.early_stopping.after(state.step, values[state.step], options.min_improvement)
     return not finished and not stopping.should_stop(options.patience)
 
@@ -363,6 +364,7 @@ def warm_start(workspace: Workspace, reference: str, tts: TTSModel, warn: Callab
             f"{reference} was trained on another base model: {record.origin.model} ({record.origin.base_hash[:12]}), "
             f"this run trains {tts.name} ({tts.base_hash[:12]}).",
             "Choose an extension of that base model.")
+    tts = with_decoder(tts, found.folder / records.DECODER)
     tts, changes = _copy_changes(found.folder, tts, reference, changing)
     copied = [_copy_rows(found.folder, tts, reference, record.origin.first_new_row),
               _copy_adapters(found.folder, tts, record), changes]

@@ -126,7 +126,7 @@ class Trainer:
     @property
     def finished(self) -> bool:
         """Whether all steps are taken, or the time limit is reached."""
-        return is_finished(self.step, self.seconds, self.schedule, self.options.max_minutes)
+        return is_finished(self.step, self.seconds, self.schedule, self.options.minutes_of_steps)
 
     @property
     def sharded(self) -> bool:
@@ -239,7 +239,7 @@ class Trainer:
         All ranks call it; the clock of rank 0 decides. AdaLoRA reduces its ranks over the number of steps in the
         options, so there the schedule stays, and the time limit ends the run before the end of the schedule.
         """
-        limit_s = 60 * self.options.max_minutes
+        limit_s = 60 * self.options.minutes_of_steps
         if not limit_s or self.options.adapter == "adalora":
             return
         fitting = int(max(0.0, limit_s - self.seconds) / seconds_a_step) if seconds_a_step > 0 else self.max_steps

@@ -7,6 +7,7 @@ conditioned on a speaker embedding of a reference mel. Mel to waveform is done e
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 
 from models.convolutions import full_precision
 
+DECODER_PARTS = ("decoder.", "decoder_in.", "decoder_norm.", "decoder_out.", "speaker_in.", "smooth.")
 _LOG_MEL_FLOOR = -9.2103  # log(1e-4), of `audio.log_mel`
 
 
@@ -163,6 +165,23 @@ class Codec(nn.Module):
         frame_mask = mask.repeat_interleave(self.config.frames_per_code, 1)
         return frames + self.smooth((frames * frame_mask).transpose(1, 2)).transpose(1, 2)
 
+    def log_mel_of(self, frames: torch.Tensor) -> torch.Tensor:
+        """Normalised frames (B, F, n_mels) to log-mel (B, n_mels, F)."""
+        return frames.transpose(1, 2) * self.config.mel_std + self.config.mel_mean
+
+    def quantized_of(self, mel: torch.Tensor) -> torch.Tensor:
+        """Quantized values (B, U, D) of log-mel (B, n_mels, F)."""
+        return self.quantizer.dequantize(self.encode(mel))
+
+    def decode_frames(self, quantized: torch.Tensor, mask: torch.Tensor,
+                      speaker_embedding: torch.Tensor) -> torch.Tensor:
+        """Quantized values (B, U, D), mask (B, U, 1) and speaker (B, speaker_size) to frames (B, F', n_mels)."""
+        return self.predict_frames(self.decode_hidden(quantized, mask, speaker_embedding), mask)
+
+    def decoder_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Names and weights of the decoder, which a run may train on its own recordings."""
+        return ((name, value) for name, value in self.named_parameters() if name.startswith(DECODER_PARTS))
+
     @torch.inference_mode()
     def encode(self, mel: torch.Tensor, frame_lengths: torch.Tensor | None = None) -> torch.Tensor:
         """Log-mel (B, n_mels, F) to codes (B, U), U = ceil(F / frames_per_code).
@@ -183,9 +202,7 @@ class Codec(nn.Module):
         """Codes (B, U) and speaker embedding (B, speaker_size) to log-mel (B, n_mels, frames_per_code * U)."""
         mask = torch.ones(*codes.shape, 1, device=codes.device)
         with full_precision():
-            hidden = self.decode_hidden(self.quantizer.dequantize(codes), mask, speaker_embedding)
-            frames = self.predict_frames(hidden, mask)
-        return frames.transpose(1, 2) * self.config.mel_std + self.config.mel_mean
+            return self.log_mel_of(self.decode_frames(self.quantizer.dequantize(codes), mask, speaker_embedding))
 
     @torch.inference_mode()
     def embed_speaker(self, mel: torch.Tensor) -> torch.Tensor:

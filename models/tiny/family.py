@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +17,21 @@ import torch
 from config.errors import UserError
 from data.acoustics import audio
 from data.front_end import FrontEnd
-from models.base import Emotion, ExportFile, Family, Features, RecognitionScore, Sampling, VocoderOptions, Voice
+from models.base import (
+    AdaptedDecoder,
+    Emotion,
+    ExportFile,
+    Family,
+    Features,
+    RecognitionScore,
+    Sampling,
+    VocoderOptions,
+    Voice,
+)
 from models.decoder import DecoderConfig
 from models.language_model import TENSOR_LAYOUT, TransformerLanguageModel
 from models.speech_network import T3, T3Config
-from models.tiny import model_folder
+from models.tiny import decoder_adaptation, model_folder
 from models.tiny.codec import Codec, CodecConfig
 from models.tiny.model_folder import load_config, load_module
 from models.tiny.recogniser import RecogniserConfig, RecogniserNetwork, letters_of
@@ -67,10 +77,12 @@ class TinyVocoder:
 
     def decode(self, codes: np.ndarray, voice: Voice, options: VocoderOptions | None = None,
                hidden_states: torch.Tensor | None = None) -> torch.Tensor:
-        """Codes (U,) to waveform (640 U - 160,) at 16 kHz; it has no options."""
+        """Codes (U,) to waveform (640 U - 160,) at 16 kHz; of the options only `decoder` has an effect."""
         rows = torch.from_numpy(np.asarray(codes, dtype=np.int64))[None].to(self.device)
         speaker = torch.from_numpy(voice.conditioning["speaker_embedding"])[None].to(self.device)
-        return self.vocoder.decode(self.codec.decode(rows, speaker))[0].cpu()
+        codec = options.decoder.module if options and options.decoder else self.codec
+        assert isinstance(codec, Codec)
+        return self.vocoder.decode(codec.decode(rows, speaker))[0].cpu()
 
     def stream(self, voice: Voice, options: VocoderOptions | None = None) -> None:
         """See `models.base.Vocoder`; None, because a whole sentence is made faster than its first second is heard."""
@@ -118,6 +130,7 @@ class Tiny(Family):
     sampling = Sampling()
     sound_options: tuple[str, ...] = ()
     tensor_layout = TENSOR_LAYOUT
+    adapts_decoder = True
 
     def load_front_end(self, folder: Path) -> FrontEnd:
         """The base front-end; its size must be the number of text rows in the checkpoint."""
@@ -167,6 +180,24 @@ class Tiny(Family):
     def load_vocoder(self, folder: Path, device: torch.device) -> TinyVocoder:
         vocoder = load_module(folder / VOCODER, MelVocoder(load_config(folder / VOCODER, MelVocoderConfig)))
         return TinyVocoder(_codec(folder, device), vocoder.to(device), device)
+
+    def adapt_decoder(self, folder: Path, device: torch.device, waveforms: Sequence[torch.Tensor], seconds: float,
+                      seed: int, report: Callable[[float], None]) -> dict[str, torch.Tensor]:
+        mels = [audio.log_mel(waveform[None], MEL_SETTINGS)[0] for waveform in waveforms]
+        voices = [torch.from_numpy(voice.conditioning["speaker_embedding"])
+                  for voice in self.load_voices(folder).values()]
+        return decoder_adaptation.adapt_decoder(_codec(folder, device), mels, seconds, seed, report, voices)
+
+    def load_adapted_decoder(self, folder: Path, device: torch.device,
+                             tensors: Mapping[str, torch.Tensor]) -> AdaptedDecoder:
+        codec = _codec(folder, device)
+        shapes = {name: value.shape for name, value in codec.decoder_parameters()}
+        if unfit := {name for name, shape in shapes.items() if name not in tensors or tensors[name].shape != shape} | (
+                tensors.keys() - shapes.keys()):
+            raise UserError(f"The adapted decoder does not fit the codec in {folder}: {len(unfit)} of {len(shapes)} "
+                            f"tensors differ in name or shape, such as {min(unfit)}.", "Take another checkpoint.")
+        codec.load_state_dict(dict(tensors), strict=False)
+        return AdaptedDecoder(dict(tensors), codec)
 
     def load_recogniser(self, folder: Path) -> TinyRecogniser:
         return TinyRecogniser(load_module(folder / RECOGNISER,

@@ -10,6 +10,7 @@ and with `--adapt MINUTES` `adapted`, by a decoder trained for that long, on one
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import random
 from collections import Counter
@@ -27,10 +28,10 @@ from core.speech import measures
 from data.acoustics import audio
 from data.languages.words import scored_letters
 from models.tiny import codec as shipped
+from models.tiny.decoder_adaptation import adapt_decoder
 from models.tiny.family import MEL_SETTINGS, Tiny
 from models.tiny.vocoder import MelVocoder
 from scripts.command import exit_with
-from scripts.dev.tiny.voices import adapt
 from scripts.dev.tiny.voices.codec import WEIGHTS, Codec, normalise_level
 
 SHIPPED = "shipped"
@@ -174,7 +175,7 @@ def main() -> int:
     parser.add_argument("--language", default="", help="code of the language; detected from the recordings if empty")
     parser.add_argument("--count", type=int, default=60, help="clips to score")
     parser.add_argument("--adapt", type=float, default=0.0, metavar="MINUTES",
-                        help="of one core, to train the decoder on the other clips")
+                        help="of one core, with one thread, to train the decoder on the other clips")
     parser.add_argument("--codec", default=str(WEIGHTS),
                         help="a folder of weights, or `shipped` for the built-in model's")
     parser.add_argument("--seed", type=int, default=0)
@@ -206,11 +207,9 @@ def main() -> int:
         "codec": lambda clip: coded(codec, vocoder, clip.waveform, reference_of(clip)),
     }
     if arguments.adapt:
-        if isinstance(codec, shipped.Codec):
-            raise UserError("The codec is `shipped`; --adapt needs a codec whose decoder can be trained on its own.",
-                            "Name a folder with --codec, or leave out --adapt.")
-        recordings = [load(path) for path, _ in paths[count:]]
-        adapted = adapt.adapt(codec, recordings, arguments.adapt * 60, arguments.seed)
+        mels = [audio.log_mel(load(path)[None], MEL_SETTINGS)[0] for path, _ in paths[count:]]
+        adapted = copy.deepcopy(codec)
+        adapted.load_state_dict(adapt_decoder(codec, mels, arguments.adapt * 60, arguments.seed), strict=False)
         versions["adapted"] = lambda clip: coded(adapted, vocoder, clip.waveform, reference_of(clip))
 
     if scorer is not None:

@@ -13,6 +13,7 @@ the recordings of one reader: codes keep their meaning as long as the encoder st
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -180,6 +181,23 @@ class Codec(nn.Module):
         short = -frames.shape[1] % self.config.frames_per_code
         return F.pad(frames, (0, 0, 0, short), value=self.config.silence)
 
+    def log_mel_of(self, frames: torch.Tensor) -> torch.Tensor:
+        """Normalised frames (B, F, n_mels) to log-mel (B, n_mels, F)."""
+        return frames.transpose(1, 2) * self.config.mel_std + self.config.mel_mean
+
+    def quantized_of(self, mel: torch.Tensor) -> torch.Tensor:
+        """Quantized values (B, U, D) of log-mel (B, n_mels, F)."""
+        return self.quantizer.dequantize(self.encode(mel))
+
+    def decode_frames(self, quantized: torch.Tensor, mask: torch.Tensor,
+                      speaker_embedding: torch.Tensor) -> torch.Tensor:
+        """Quantized values (B, U, D), mask (B, U, 1) and speaker (B, speaker_size) to frames (B, F', n_mels)."""
+        return self.decoder(quantized, mask, speaker_embedding)
+
+    def decoder_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Names and weights of the decoder."""
+        return ((f"decoder.{name}", value) for name, value in self.decoder.named_parameters())
+
     @torch.inference_mode()
     def encode(self, mel: torch.Tensor, frame_lengths: torch.Tensor | None = None) -> torch.Tensor:
         """Log-mel (B, n_mels, F) to codes (B, U), U = ceil(F / frames_per_code).
@@ -200,8 +218,7 @@ class Codec(nn.Module):
         """Codes (B, U) and speaker embedding (B, speaker_size) to log-mel (B, n_mels, frames_per_code * U)."""
         mask = torch.ones(*codes.shape, 1, device=codes.device)
         with full_precision():
-            frames = self.decoder(self.quantizer.dequantize(codes), mask, speaker_embedding)
-        return frames.transpose(1, 2) * self.config.mel_std + self.config.mel_mean
+            return self.log_mel_of(self.decode_frames(self.quantizer.dequantize(codes), mask, speaker_embedding))
 
     @torch.inference_mode()
     def embed_speaker(self, mel: torch.Tensor) -> torch.Tensor:

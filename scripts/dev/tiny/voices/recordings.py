@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 
 from data.acoustics.audio import MelSettings, log_mel, mel_filterbank, resample_windowed_sinc
+from models.phonetic_encoder import losses
 from models.phonetic_encoder.encoder import WIDTH, PhoneticEncoder
-from scripts.dev.tiny.voices import phonetics
 from scripts.dev.tiny.voices.codec import normalise_level
 
 SETTINGS = MelSettings()
@@ -117,7 +117,7 @@ def content_states(waveform: torch.Tensor, encoder: PhoneticEncoder, window_s: f
     size = int(window_s * SETTINGS.sample_rate)
     windows = F.pad(waveform, (0, -len(waveform) % size)).view(-1, size)
     states = torch.cat([
-        phonetics.states(encoder, phonetics.whisper_mel(batch.float()), CONTENT_LAYER)[-1].half().flatten(0, 1)
+        losses.states(encoder, losses.whisper_mel(batch.float()), CONTENT_LAYER)[-1].half().flatten(0, 1)
         for batch in windows.split(batch_size)
     ])[: len(waveform) // 320]
     sample = states[:: max(1, len(states) // 20000)].float()

@@ -20,9 +20,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from models.phonetic_encoder.encoder import WIDTH, PhoneticEncoder
+from models.phonetic_encoder.losses import phonetic_distance
 from models.tiny.codec import ConvNeXtBlock
+from models.tiny.decoder_adaptation import PatchDiscriminator, feature_distance
 from models.tiny.model_folder import load_module
-from scripts.dev.tiny.voices import phonetics
 from scripts.dev.tiny.voices.codec import CRITIC, READER, Codec, CodecConfig
 from scripts.dev.tiny.voices.recordings import HOPS, SETTINGS, Recordings
 
@@ -50,24 +51,6 @@ class CodeReader(nn.Module):
             hidden = block(hidden, mask)
         batch, length, _ = hidden.shape
         return self.content(hidden).reshape(batch, -1, WIDTH), self.pitch(hidden).reshape(batch, -1, 2)
-
-
-class PatchDiscriminator(nn.Module):
-    """Scores patches of a spectrogram (B, F, bands); returns the states of each layer, the scores last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        shapes = ((1, 32, 5, 2), (32, 64, 5, 2), (64, 96, 3, (1, 2)), (96, 96, 3, 1), (96, 1, 3, 1))
-        self.layers = nn.ModuleList([
-            nn.utils.parametrizations.weight_norm(nn.Conv2d(before, after, size, stride, padding=size // 2))
-            for before, after, size, stride in shapes])
-
-    def forward(self, spectrogram: torch.Tensor) -> list[torch.Tensor]:
-        states, hidden = [], spectrogram[:, None]
-        for layer in self.layers[:-1]:
-            hidden = F.leaky_relu(layer(hidden), 0.1)
-            states.append(hidden)
-        return [*states, self.layers[-1](hidden)]
 
 
 @dataclass(frozen=True)
@@ -174,49 +157,29 @@ class Sampler:
         return torch.stack([mean + ratios[hops] - 5.0, deviation], 1)
 
 
-def phonetic_loss(encoder: PhoneticEncoder, decoded: torch.Tensor, target: torch.Tensor, config: CodecConfig
-                  ) -> torch.Tensor:
-    """Squared distance of the phonetic states of two normalised mels (B, F, n_mels), relative to their variance."""
-    layers = []
-    for mel in (decoded, target):
-        log_mel = mel.transpose(1, 2) * config.mel_std + config.mel_mean
-        layers.append(phonetics.states(encoder, phonetics.from_log_mel(log_mel), PHONETIC_LAYERS))
-
-    distances = []
-    for made, true in zip(*layers, strict=True):
-        variance = (true.float() - true.float().mean(1, keepdim=True)).square().mean()
-        distances.append((made.float() - true.float()).square().mean() / variance)
-    return torch.stack(distances).mean()
-
-
 def l1(decoded: torch.Tensor, batch: CodecBatch) -> torch.Tensor:
     """Mean difference of the normalised mels inside the clips."""
     return ((decoded - batch.target).abs() * batch.mask).sum() / batch.mask.sum() / decoded.shape[-1]
 
 
-def run(codec: Codec, heard: CodecBatch, frozen_encoder: bool = False
-        ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def run(codec: Codec, heard: CodecBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Quantized values (B, U, D), speaker embeddings (B, D) and decoded mel (B, CROP, n_mels)."""
     mask = heard.mask[:, :: codec.config.frames_per_code]
-    with torch.set_grad_enabled(not frozen_encoder and torch.is_grad_enabled()):
-        quantized = codec.encoder(heard.heard, mask)
-        speaker = codec.encoder.speaker_encoder(heard.reference, heard.reference_mask)
+    quantized = codec.encoder(heard.heard, mask)
+    speaker = codec.encoder.speaker_encoder(heard.reference, heard.reference_mask)
     return quantized, speaker, codec.decoder(quantized, mask, speaker)
 
 
 class CodecTraining:
     """Codec, heads and discriminator with their optimizers; `step` is one update of all of them."""
 
-    def __init__(self, codec: Codec, encoder: PhoneticEncoder, peak: float, frozen_encoder: bool = False) -> None:
+    def __init__(self, codec: Codec, encoder: PhoneticEncoder, peak: float) -> None:
         device = next(codec.parameters()).device
-        self.codec, self.encoder, self.peak, self.frozen_encoder = codec, encoder, peak, frozen_encoder
+        self.codec, self.encoder, self.peak = codec, encoder, peak
         self.reader = CodeReader(codec.config).to(device)
         self.discriminator = PatchDiscriminator().to(device)
-        trained = [*codec.decoder.parameters()]
-        if not frozen_encoder:
-            trained += [*codec.encoder.parameters(), *self.reader.parameters()]
-        self.trained = trained
-        self.optimizer = torch.optim.AdamW(trained, peak, betas=(0.85, 0.98), weight_decay=0.01)
+        self.trained = [*codec.parameters(), *self.reader.parameters()]
+        self.optimizer = torch.optim.AdamW(self.trained, peak, betas=(0.85, 0.98), weight_decay=0.01)
         self.critic_optimizer = torch.optim.AdamW(self.discriminator.parameters(), 3e-4, betas=(0.5, 0.9))
         self.average = copy.deepcopy(codec).requires_grad_(False)
         self.steps = 0
@@ -229,19 +192,18 @@ class CodecTraining:
         sharpen = share > SHARPEN_FROM
         device = batch.heard.device.type
         with torch.autocast(device, dtype=torch.bfloat16):
-            quantized, speaker, decoded = run(self.codec, batch, self.frozen_encoder)
+            quantized, speaker, decoded = run(self.codec, batch)
             losses = {"l1": l1(decoded, batch)}
-            losses["phonetic"] = phonetic_loss(self.encoder, decoded, batch.target, self.codec.config)
+            losses["phonetic"] = phonetic_distance(self.encoder, self.codec.log_mel_of(decoded),
+                                                   self.codec.log_mel_of(batch.target), PHONETIC_LAYERS)
             total = losses["l1"] + PHONETIC * losses["phonetic"]
-            if not self.frozen_encoder:
-                losses |= self.head_losses(quantized, speaker, batch)
-                total = total + CONTENT * losses["content"] + PITCH * losses["pitch"] + SPEAKER * losses["speaker"]
+            losses |= self.head_losses(quantized, speaker, batch)
+            total = total + CONTENT * losses["content"] + PITCH * losses["pitch"] + SPEAKER * losses["speaker"]
             if sharpen:
                 true = self.discriminator(batch.target)
                 scored = self.discriminator(decoded)
                 losses["adversarial"] = (scored[-1] - 1).square().mean()
-                losses["features"] = torch.stack([(made - real.detach()).abs().mean() / real.detach().abs().mean()
-                                                  for made, real in zip(scored[:-1], true[:-1], strict=True)]).mean()
+                losses["features"] = feature_distance(scored, true)
                 total = total + ADVERSARIAL * losses["adversarial"] + FEATURES * losses["features"]
         self.optimizer.zero_grad(set_to_none=True)
         total.backward()

@@ -1,4 +1,4 @@
-"""States of the shipped phonetic encoder, in batches and with gradients: targets and a loss for the codec."""
+"""States of the phonetic encoder in batches and with gradients: targets of a codec's training, and a loss."""
 
 from __future__ import annotations
 
@@ -41,3 +41,17 @@ def from_log_mel(mel: torch.Tensor) -> torch.Tensor:
 def _scaled(logs: torch.Tensor) -> torch.Tensor:
     loudest = logs.amax((1, 2), keepdim=True)
     return (torch.maximum(logs, loudest - 8) + 4) / 4
+
+
+def phonetic_distance(encoder: PhoneticEncoder, decoded: torch.Tensor, target: torch.Tensor,
+                      layers: int) -> torch.Tensor:
+    """Squared distance of the states of two built-in log-mels (B, 80, F), relative to the variance of the target's.
+
+    The mean over the convolutions and `layers` layers.
+    """
+    states_of_decoded, states_of_target = (states(encoder, from_log_mel(mel), layers) for mel in (decoded, target))
+    distances = []
+    for made, true in zip(states_of_decoded, states_of_target, strict=True):
+        variance = (true.float() - true.float().mean(1, keepdim=True)).square().mean()
+        distances.append((made.float() - true.float()).square().mean() / variance)
+    return torch.stack(distances).mean()
