@@ -1,4 +1,4 @@
-"""Files and folders that are whole or not there, and whether files are what they should be. Never loads torch.
+"""Write files and folders whole or not at all, and compare files with their expected hashes.
 
 A process may be killed at any time and a disk may be full: what is written here has its old content or its new one,
 never a part. With `sync` it also outlives a power cut; caches, which can be made again, do without.
@@ -83,6 +83,8 @@ def atomic_directory(target: Path, hint: str = _DISK_HINT) -> Iterator[Path]:
     temporary = _hidden_beside(target)
     descriptor = -1
     try:
+
+        # The lock tells other processes that this folder is still being written.
         temporary.mkdir(parents=True)
         descriptor = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
         with suppress(OSError):  # some file systems have no locks; then nothing is removed either
@@ -173,14 +175,14 @@ class FileHasher:
 
     def fault(self) -> str:
         """How the content differs from what was expected, with both values; empty when it does not."""
-        wanted = self.expected
-        if wanted.size >= 0 and self.size != wanted.size:
-            return f"it has {self.size} bytes, the whole file {wanted.size}"
-        if wanted.sha256 and self.sha256 != wanted.sha256:
+        expected = self.expected
+        if expected.size >= 0 and self.size != expected.size:
+            return f"it has {self.size} bytes, the whole file {expected.size}"
+        if expected.sha256 and self.sha256 != expected.sha256:
             return (f"its {self.size} bytes have the SHA-256 {self.sha256[:12]}..., those of the whole file "
-                    f"{wanted.sha256[:12]}...")
-        if self._blob and self._blob.hexdigest() != wanted.blob:
-            return f"its git hash begins {self._blob.hexdigest()[:12]}, that of the whole file {wanted.blob[:12]}"
+                    f"{expected.sha256[:12]}...")
+        if self._blob and self._blob.hexdigest() != expected.blob:
+            return f"its git hash begins {self._blob.hexdigest()[:12]}, that of the whole file {expected.blob[:12]}"
         return ""
 
 
@@ -188,7 +190,10 @@ def hash_with_progress(path: Path, expected: ExpectedFile, on_block: BlockCallba
     """The hashes of `path` as it is, beside what is `expected` of it."""
     hasher = FileHasher(expected)
     with open(path, "rb") as file:
-        while block := file.read(BLOCK_BYTES):
+        while True:
+            block = file.read(BLOCK_BYTES)
+            if not block:
+                break
             hasher.update(block)
             if on_block:
                 on_block(len(block), path.name)
@@ -215,10 +220,16 @@ def find_faults(folder: Path, files: Mapping[str, ExpectedFile],
         path = check_no_link_out(folder, name)
         if not path.is_file():
             yield name, f"{path} is missing."
-        elif expected.size >= 0 and (size := path.stat().st_size) != expected.size:
+            continue
+
+        # The size is compared first, because hashing a file of gigabytes takes seconds.
+        size = path.stat().st_size
+        if expected.size >= 0 and size != expected.size:
             word = "cut off" if size < expected.size else "too long"
             yield name, f"{path} is {word}: it has {size} bytes, the whole file {expected.size}."
-        elif fault := hash_with_progress(path, expected, on_block).fault():
+            continue
+        fault = hash_with_progress(path, expected, on_block).fault()
+        if fault:
             yield name, f"{path} is damaged: {fault}."
 
 
@@ -228,12 +239,12 @@ def is_pytorch_file(path: Path) -> bool:
         return file.read(len(_LEGACY_MAGIC)) == _LEGACY_MAGIC or zipfile.is_zipfile(file)
 
 
-def check_relative_path(name: str, where: object) -> None:
-    """Raise `UserError` when `name`, which stands in `where`, is not a plain path inside of a folder."""
+def check_relative_path(name: str, source: object) -> None:
+    """Raise `UserError` when `name`, which stands in `source`, is not a plain path inside of a folder."""
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
         raise UserError(
-            f"{where} names {name!r}, which lies outside of its folder.", "Do not use it: it was tampered with.",
+            f"{source} names {name!r}, which lies outside of its folder.", "Do not use it: it was tampered with.",
         )
 
 

@@ -26,7 +26,7 @@ from data.durable_files import atomic_path
 
 Arrays = Mapping[str, np.ndarray]
 _KEYS, _ENDS = "keys", ".ends"
-_LETTERS = {"u": "U", "i": "I", "f": "F"}  # of numpy's kinds, in safetensors
+_LETTERS = {"u": "U", "i": "I", "f": "F"}  # safetensors letter by numpy kind
 _KEYS_PER_READ = 4096
 
 
@@ -43,8 +43,8 @@ class FeaturePack:
 
     def arrays(self, sha256: str) -> dict[str, np.ndarray]:
         """The arrays of a recording, as views."""
-        at = self.index[sha256]
-        return {name: run[self.ends[name][at]:self.ends[name][at + 1]] for name, run in self.values.items()}
+        index = self.index[sha256]
+        return {name: run[self.ends[name][index]:self.ends[name][index + 1]] for name, run in self.values.items()}
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class FeatureCache:
         stored = _read(path)
         keys = stored.pop(_KEYS).tobytes().decode().split()
         ends = {name.removesuffix(_ENDS): stored.pop(name) for name in list(stored) if name.endswith(_ENDS)}
-        return FeaturePack({key: at for at, key in enumerate(keys)}, stored, ends)
+        return FeaturePack({key: index for index, key in enumerate(keys)}, stored, ends)
 
     def save_pack(self, dataset: str, recordings: Iterable[str]) -> None:
         """Write the pack of a dataset from the files of its `recordings`; those without one are skipped.
@@ -142,12 +142,12 @@ class _PackedArray:
     count: int = 0
 
     @classmethod
-    def empty(cls, name: str, dtype: np.dtype, opened: ExitStack, first: np.ndarray | None = None,
+    def empty(cls, name: str, dtype: np.dtype, opened: ExitStack, first_values: np.ndarray | None = None,
               shape: tuple[int, ...] = ()) -> _PackedArray:
-        made = cls(name, dtype, opened.enter_context(unnamed_file()), shape)
-        if first is not None:
-            made.add(first)
-        return made
+        packed = cls(name, dtype, opened.enter_context(unnamed_file()), shape)
+        if first_values is not None:
+            packed.add(first_values)
+        return packed
 
     @property
     def row_bytes(self) -> int:

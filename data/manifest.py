@@ -27,7 +27,7 @@ CARD_FILE = "dataset.yaml"
 TRAIN, HELD_OUT, TEST = "train", "held_out", "test"
 SPLITS = (TRAIN, HELD_OUT, TEST)
 """Held-out clips select checkpoints; test clips select nothing, and an evaluation uses them first."""
-_LATER_FIELDS = {"trimmed_start_s", "trimmed_end_s"}  # datasets that were prepared before them lack them
+_LATER_FIELDS = {"trimmed_start_s", "trimmed_end_s"}  # absent from datasets that were prepared before these existed
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class ManifestClip:
 
     id: str
     audio: str  # relative to the dataset's folder
-    text: str  # as given, not normalised
+    text: str  # not normalised
     language: str
-    split: str  # one of SPLITS
-    duration_s: float  # of the part that is used
+    split: str  # member of SPLITS
+    duration_s: float  # seconds of the used part
     speaker: str
-    sha256: str  # of the audio file's bytes
+    sha256: str  # hash of the audio file's bytes
     source: str = ""  # the recording it was cut from; empty for a whole recording
     trimmed_start_s: float = 0.0  # silence at the start of the file that is not used
     trimmed_end_s: float = 0.0
@@ -64,14 +64,14 @@ class DatasetCard:
     """Facts about a dataset, and the fingerprint that shows a change."""
 
     name: str
-    language: str  # of several languages the codes with commas between them
+    language: str  # language codes, separated by commas
     source: str
     clips: int
     train_clips: int
     held_out_clips: int
     duration_s: float
     fingerprint: str  # over audio, its parts that are used, texts, languages, splits and speakers
-    licence: str = ""  # of the recordings; empty if unknown
+    licence: str = ""  # licence of the recordings; empty if unknown
     reviewed: str = ""  # the dataset that it was made from in a review
     split: str = ""  # how held-out clips were drawn
     trimmed_clips: int = 0  # clips whose file has silence at its ends that is not used
@@ -196,12 +196,12 @@ def load_card(folder: Path) -> DatasetCard:
 
 def _checked(file: IO[bytes], path: Path, begins: array[int]) -> Iterator[ManifestClip]:
     """Clips of a manifest, line by line; appends the start of each line to `begins`."""
-    known = {field.name for field in fields(ManifestClip)}
-    required = known - _LATER_FIELDS
+    names = {field.name for field in fields(ManifestClip)}
+    required = names - _LATER_FIELDS
     for number, begin, row in _json_lines(file, path):
-        if not required <= set(row) <= known:
+        if not required <= set(row) <= names:
             raise UserError(
-                f"{path}, line {number}: missing {sorted(required - set(row))}, unknown {sorted(set(row) - known)}.",
+                f"{path}, line {number}: missing {sorted(required - set(row))}, unknown {sorted(set(row) - names)}.",
                 "Prepare the dataset again.",
             )
         if row["split"] not in SPLITS:

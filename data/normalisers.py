@@ -40,8 +40,8 @@ _NEW_COMPOSED = {f"indextts25-new-{kind}": kind for kind in KINDS}
 _BASE = {"chatterbox": "", **{f"chatterbox-{code}": code for code in chatterbox_normaliser.LANGUAGE_STEPS}}
 _ENGLISH = "chatterbox-english"
 HEBREW, POINTED_HEBREW = "chatterbox-he", f"chatterbox-{chatterbox_normaliser.POINTED_HEBREW}"
-INDEXTTS2 = "indextts2"  # of both its base languages: the text decides which rules read it
-INDEXTTS25 = {f"indextts25-{code}": code for code in ("zh", "en", "es", "ar", "ja")}  # of 2.5, by language
+INDEXTTS2 = "indextts2"  # normaliser of both base languages: the text decides which rules read it
+INDEXTTS25 = {f"indextts25-{code}": code for code in ("zh", "en", "es", "ar", "ja")}  # IndexTTS 2.5, keyed by language
 SPANISH25 = "indextts25-es"
 _LIBRARIES: Mapping[str, Callable[[], str]] = {
     INDEXTTS2: lambda: indextts2_normaliser.rules_version(),
@@ -49,7 +49,7 @@ _LIBRARIES: Mapping[str, Callable[[], str]] = {
     SPANISH25: lambda: indextts2_normaliser.spanish_rules_version(),
 }  # the package that writes out numbers, by normaliser
 NORMALISERS = (*KINDS, *_NEW, *_BASE, _ENGLISH, *_NEW_UPPER, INDEXTTS2, *_NEW_COMPOSED, *INDEXTTS25)
-DATA_FILES = (CODES_FILE,)  # of a model, which a normaliser may need
+DATA_FILES = (CODES_FILE,)  # files of a model that a normaliser may need
 _NO_FILES: Mapping[str, bytes] = {}
 
 
@@ -161,9 +161,9 @@ def dropped(text: str, name: str) -> dict[str, int]:
 
 def style(name: str) -> Style:
     """`name` as a style; `ValueError` for an unknown one."""
-    for known in STYLES:
-        if known == name:
-            return known
+    for style_name in STYLES:
+        if style_name == name:
+            return style_name
     raise ValueError(f"style {name!r}, not one of {', '.join(STYLES)}")
 
 

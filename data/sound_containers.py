@@ -16,7 +16,7 @@ from config import confinement
 
 _HEAD = 4096  # bytes that tell what a file is
 _RESYNC = 1 << 20  # bytes without a frame after which an MP3 is not walked further
-_UNKNOWN_SIZES = (0, 0x7FFFF000, 0x7FFFFFFF)  # of a chunk, written by programs that cannot go back to fill it in
+_UNKNOWN_SIZES = (0, 0x7FFFF000, 0x7FFFFFFF)  # chunk sizes written by programs that cannot go back to fill them in
 _UNKNOWN_FROM = 0xFFFF0000
 _RADIO_S = 15.0  # a first page later than this was not the first of its stream
 
@@ -26,8 +26,8 @@ class ContainerFacts:
     """A sound file by its content; None where the container does not say."""
 
     kind: str = ""  # such as "mp3" or "wav"; empty for unknown content
-    stated_s: float | None = None  # by the header
-    present_s: float | None = None  # by the frames, pages or bytes that are there
+    stated_s: float | None = None  # stated by the header
+    present_s: float | None = None  # present as frames, pages or bytes
     cut_off: bool = False  # the file ends in the middle of a frame, or before its header says
     chained: bool = False  # several streams, one behind another
     is_exact: bool = True  # False: header and frames of an MP3 differ, of which its decoder would complain
@@ -110,12 +110,12 @@ def inspect(path: Path) -> ContainerFacts:
                 return ContainerFacts(kind)
 
 
-def _id3_size(content: bytes | mmap.mmap, at: int = 0) -> int:
+def _id3_size(content: bytes | mmap.mmap, offset: int = 0) -> int:
     """Bytes of an ID3v2 tag with its header, whose size has 7 bits a byte."""
     size = 0
-    for byte in content[at + 6:at + 10]:
+    for byte in content[offset + 6:offset + 10]:
         size = size << 7 | byte & 0x7F
-    return size + (20 if content[at + 5] & 0x10 else 10)
+    return size + (20 if content[offset + 5] & 0x10 else 10)
 
 
 # --- MPEG audio: https://www.mp3-tech.org/programmer/frame_header.html ---
@@ -136,15 +136,15 @@ class _MpegFrame:
     size: int  # bytes
     samples: int
     rate: int  # Hz
-    tag_at: int  # where a Xing header would be, from the start of the frame
+    tag_at: int  # offset of a Xing header from the start of the frame
 
 
-_mpeg_frames: dict[int, _MpegFrame | None] = {}  # by the header's bits, of which a file has a handful
+_mpeg_frames: dict[int, _MpegFrame | None] = {}  # keyed by the header's bits; a file has few different ones
 
 
-def _mpeg_frame(content: bytes | mmap.mmap, at: int) -> _MpegFrame | None:
-    """The frame whose header stands at `at`; None if there is none."""
-    header = content[at:at + 4]
+def _mpeg_frame(content: bytes | mmap.mmap, offset: int) -> _MpegFrame | None:
+    """The frame whose header stands at `offset`; None if there is none."""
+    header = content[offset:offset + 4]
     if len(header) < 4 or header[0] != 0xFF or header[1] & 0xE0 != 0xE0:
         return None
     key = int.from_bytes(header, "big")
@@ -173,84 +173,95 @@ def _parsed_frame(header: bytes) -> _MpegFrame | None:
 
 def _walk_mp3(content: mmap.mmap) -> ContainerFacts:
     """Frames counted one by one. Encoder delay and padding are subtracted if the first header has them."""
-    size, at = len(content), 0
+    size, offset = len(content), 0
     seconds, frames, audio_bytes = 0.0, 0, 0
-    stated_s, stated_frames, stated_bytes, headers = 0.0, 0, 0, 0  # by the first header
+    stated_s, stated_frames, stated_bytes, headers = 0.0, 0, 0, 0  # all read from the first header
     cut_off = False
-    while at < size:
-        frame = _mpeg_frame(content, at)
+
+    while offset < size:
+        frame = _mpeg_frame(content, offset)
+
+        # Skip a tag, or search for the next frame behind damaged bytes.
         if frame is None:
-            following = _behind_tag(content, at)
+            following = _behind_tag(content, offset)
             if following is None:
-                following = _next_frame(content, at)
+                following = _next_frame(content, offset)
             if following is None:
                 break
-            at = following
+            offset = following
             continue
-        if at + frame.size > size:
+        if offset + frame.size > size:
             cut_off = True
             break
-        tag = content[at + frame.tag_at:at + frame.tag_at + 4] if frame.tag_at else b""
+
+        # A frame with a Xing or VBRI header holds no sound.
+        tag = content[offset + frame.tag_at:offset + frame.tag_at + 4] if frame.tag_at else b""
         if tag in (b"Xing", b"Info"):
             headers += 1
-            if headers == 1:  # no decoder trims within the file
-                stated_frames, stated_bytes, trimmed = _xing(content, at + frame.tag_at)
+            if headers == 1:  # decoders trim at the start of the file only
+                stated_frames, stated_bytes, trimmed = _xing(content, offset + frame.tag_at)
                 stated_s = max(0, stated_frames * frame.samples - trimmed) / frame.rate
                 seconds -= trimmed / frame.rate
             audio_bytes += frame.size
-        elif content[at + 36:at + 40] == b"VBRI":
+        elif content[offset + 36:offset + 40] == b"VBRI":
             audio_bytes += frame.size
         else:
             seconds, frames, audio_bytes = seconds + frame.samples / frame.rate, frames + 1, audio_bytes + frame.size
-        at += frame.size
+        offset += frame.size
+
     if not frames:
         return ContainerFacts()
     if headers == 1 and stated_frames > frames:
         cut_off = True
-    # As libmpg123 has it: it complains beyond 1%. Some encoders count the header's own frame, others do not.
+
+    # libmpg123 complains about differences of more than 1%. Some encoders count the header's own frame, others do not.
     is_exact = (not cut_off and headers <= 1 and (not stated_frames or abs(stated_frames - frames) <= 1)
                 and (not stated_bytes or abs(stated_bytes - audio_bytes) <= 0.01 * audio_bytes))
     return ContainerFacts("", stated_s if stated_frames else None, max(0.0, seconds), cut_off, headers > 1, is_exact)
 
 
-def _xing(content: mmap.mmap, at: int) -> tuple[int, int, int]:
-    """Frames, bytes, and samples of delay and padding by the Xing header at `at`; 0 where it does not say."""
-    flags = int.from_bytes(content[at + 4:at + 8], "big")
-    place, frames, total = at + 8, 0, 0
+def _xing(content: mmap.mmap, offset: int) -> tuple[int, int, int]:
+    """Frames, bytes, and samples of delay and padding by the Xing header at `offset`; 0 where it does not say."""
+    flags = int.from_bytes(content[offset + 4:offset + 8], "big")
+    place, frames, total = offset + 8, 0, 0
     if flags & 1:
         frames, place = int.from_bytes(content[place:place + 4], "big"), place + 4
     if flags & 2:
         total, place = int.from_bytes(content[place:place + 4], "big"), place + 4
     place += (100 if flags & 4 else 0) + (4 if flags & 8 else 0)
+
     trimmed = 0
     if content[place:place + 4] in (b"LAME", b"Lavf", b"Lavc"):
-        first, middle, last = content[place + 21:place + 24]
-        trimmed = (first << 4 | middle >> 4) + ((middle & 15) << 8 | last)
+        high, middle, low = content[place + 21:place + 24]
+        trimmed = (high << 4 | middle >> 4) + ((middle & 15) << 8 | low)
     return frames, total, trimmed
 
 
-def _behind_tag(content: mmap.mmap, at: int) -> int | None:
-    """Where the tag (ID3, APE, Lyrics3) at `at` ends; None if there is none."""
-    if content[at:at + 3] == b"ID3":
-        return at + _id3_size(content, at)
-    if content[at:at + 3] == b"TAG":
-        return at + 128
-    if content[at:at + 8] == b"APETAGEX":
-        return at + 32 + int.from_bytes(content[at + 12:at + 16], "little")
-    if content[at:at + 11] == b"LYRICSBEGIN":
-        end = content.find(b"LYRICS200", at)
+def _behind_tag(content: mmap.mmap, offset: int) -> int | None:
+    """Where the tag (ID3, APE, Lyrics3) at `offset` ends; None if there is none."""
+    if content[offset:offset + 3] == b"ID3":
+        return offset + _id3_size(content, offset)
+    if content[offset:offset + 3] == b"TAG":
+        return offset + 128
+    if content[offset:offset + 8] == b"APETAGEX":
+        return offset + 32 + int.from_bytes(content[offset + 12:offset + 16], "little")
+    if content[offset:offset + 11] == b"LYRICSBEGIN":
+        end = content.find(b"LYRICS200", offset)
         return end + 9 if end >= 0 else None
     return None
 
 
-def _next_frame(content: mmap.mmap, at: int) -> int | None:
+def _next_frame(content: mmap.mmap, offset: int) -> int | None:
     """The next frame that is followed by another one or by the end; None if none is near."""
-    limit = min(len(content), at + _RESYNC)
-    while (at := content.find(b"\xff", at + 1, limit)) >= 0:
-        frame = _mpeg_frame(content, at)
-        if frame is not None and (at + frame.size >= len(content) or _mpeg_frame(content, at + frame.size) is not None
-                                  or _behind_tag(content, at + frame.size) is not None):
-            return at
+    limit = min(len(content), offset + _RESYNC)
+    offset = content.find(b"\xff", offset + 1, limit)
+    while offset >= 0:
+        frame = _mpeg_frame(content, offset)
+        end = offset + frame.size if frame is not None else 0
+        if frame is not None and (end >= len(content) or _mpeg_frame(content, end) is not None
+                                  or _behind_tag(content, end) is not None):
+            return offset
+        offset = content.find(b"\xff", offset + 1, limit)
     return None
 
 
@@ -281,18 +292,22 @@ class _OggWalk:
 
 
 def _walk_ogg(content: mmap.mmap) -> ContainerFacts:
-    walk, at, is_cut, has_sound = _OggWalk(), 0, False, True
-    while (at := content.find(b"OggS", at)) >= 0:
-        if at + 27 > len(content):
+    walk, is_cut, has_sound = _OggWalk(), False, True
+    offset = content.find(b"OggS")
+    while offset >= 0:
+        if offset + 27 > len(content):
             is_cut = True
             break
-        flags, granule, serial, segments = struct.unpack_from("<xxxxxBqIxxxxxxxxB", content, at)
-        lacing = content[at + 27:at + 27 + segments]
-        body = at + 27 + segments
+
+        flags, granule, serial, segments = struct.unpack_from("<xxxxxBqIxxxxxxxxB", content, offset)
+        lacing = content[offset + 27:offset + 27 + segments]
+        body = offset + 27 + segments
         end = body + sum(lacing)
         if len(lacing) < segments or end > len(content):
             is_cut = True
             break
+
+        # A first page begins a new stream, also with a serial number that was used before.
         if flags & 2:
             if serial in walk.streams:
                 walk.done.append(walk.streams.pop(serial))
@@ -301,17 +316,21 @@ def _walk_ogg(content: mmap.mmap) -> ContainerFacts:
             if stream.rate:
                 walk.links += has_sound  # streams beside one another are one link
                 has_sound = False
-        elif (found := walk.streams.get(serial)) is not None and found.rate and granule > 0:
-            found.first = granule if found.first < 0 else found.first
-            found.last, has_sound = max(found.last, granule), True
-            found.has_end = found.has_end or bool(flags & 4)
-        elif found is not None and flags & 4:
-            found.has_end = True
-        at = end
+        else:
+            open_stream = walk.streams.get(serial)
+            if open_stream is not None and open_stream.rate and granule > 0:
+                open_stream.first = granule if open_stream.first < 0 else open_stream.first
+                open_stream.last, has_sound = max(open_stream.last, granule), True
+                open_stream.has_end = open_stream.has_end or bool(flags & 4)
+            elif open_stream is not None and flags & 4:
+                open_stream.has_end = True
+        offset = content.find(b"OggS", end)
+
     sounds = [stream for stream in (*walk.done, *walk.streams.values()) if stream.rate]
     if not sounds:
         return ContainerFacts()
-    # Streams beside one another (a film with two languages) last as long as one; those behind one another add up.
+
+    # Parallel streams (a film with two languages) last as long as one; consecutive streams add up.
     present_s = sum(stream.seconds for stream in sounds) if walk.links == len(sounds) else None
     return ContainerFacts("", None, present_s, is_cut or not sounds[-1].has_end, walk.links > 1)
 
@@ -357,46 +376,53 @@ _LINEAR = (1, 3, 6, 7, 0xFFFE)  # PCM, float, A-law, mu-law, extensible: bytes a
 
 def _walk_wav(content: mmap.mmap) -> ContainerFacts:
     stated_s, present_s, cut_off, parts = 0.0, 0.0, False, 0
-    at, is_known, bytes_a_second = 0, True, 0
+    offset, is_known, bytes_a_second = 0, True, 0
     order = ">" if content[:4] == b"RIFX" else "<"
     if content[:4] == b"RF64":
         return ContainerFacts()  # its sizes lie elsewhere, and libsndfile reads them
-    while at + 8 <= len(content):
-        name, size = content[at:at + 4], struct.unpack_from(f"{order}I", content, at + 4)[0]
-        if name in (b"RIFF", b"RIFX") and content[at + 8:at + 12] == b"WAVE":
-            at += 12
+
+    while offset + 8 <= len(content):
+
+        # Walk the chunks. A file may consist of several, each with its own RIFF header.
+        name, size = content[offset:offset + 4], struct.unpack_from(f"{order}I", content, offset + 4)[0]
+        if name in (b"RIFF", b"RIFX") and content[offset + 8:offset + 12] == b"WAVE":
+            offset += 12
             continue
         if name == b"fmt ":
-            code, _, rate, _, align = struct.unpack_from(f"{order}HHIIH", content, at + 8)
+            code, _, rate, _, align = struct.unpack_from(f"{order}HHIIH", content, offset + 8)
             bytes_a_second = rate * align if code in _LINEAR else 0
         if name == b"data":
             if not bytes_a_second:
                 return ContainerFacts()
             parts += 1
-            rest = len(content) - at - 8
-            if size in _UNKNOWN_SIZES[1:] or size >= _UNKNOWN_FROM or (size == 0 and rest > 0):
-                is_known, size = False, rest
-            elif size > rest:
+
+            # A program that was interrupted leaves an unknown size: the sound then lasts to the end of the file.
+            available = len(content) - offset - 8
+            if size in _UNKNOWN_SIZES[1:] or size >= _UNKNOWN_FROM or (size == 0 and available > 0):
+                is_known, size = False, available
+            elif size > available:
                 cut_off = True
-            elif not _is_chunk(content, at + 8 + size + (size & 1), order):
-                present_s += (rest - size) / bytes_a_second  # the header ends earlier than the sound
+            elif not _is_chunk(content, offset + 8 + size + (size & 1), order):
+                present_s += (available - size) / bytes_a_second  # the header ends earlier than the sound
             stated_s += size / bytes_a_second
-            present_s += min(size, rest) / bytes_a_second
-        at += 8 + size + (size & 1)
+            present_s += min(size, available) / bytes_a_second
+        offset += 8 + size + (size & 1)
+
     if not parts:
         return ContainerFacts()
-    # Of several files one behind another, the header is that of the first.
+
+    # If several files follow one another, the header describes the first only.
     return ContainerFacts("", stated_s if is_known and parts == 1 else None, present_s, cut_off, parts > 1)
 
 
-def _is_chunk(content: mmap.mmap, at: int, order: str) -> bool:
-    """Whether a chunk, or the end of the file, is at `at`."""
-    rest = len(content) - at
-    if rest < 8:
+def _is_chunk(content: mmap.mmap, offset: int, order: str) -> bool:
+    """Whether a chunk, or the end of the file, is at `offset`."""
+    available = len(content) - offset
+    if available < 8:
         return True
-    name, size = content[at:at + 4], int(struct.unpack_from(f"{order}I", content, at + 4)[0])
-    return name in (b"RIFF", b"RIFX") or (all(32 <= byte < 127 for byte in name) and size <= rest - 8) or not any(
-        content[at:at + min(rest, 4096)])
+    name, size = content[offset:offset + 4], int(struct.unpack_from(f"{order}I", content, offset + 4)[0])
+    return name in (b"RIFF", b"RIFX") or (all(32 <= byte < 127 for byte in name) and size <= available - 8) or not any(
+        content[offset:offset + min(available, 4096)])
 
 
 def _walk_aiff(content: mmap.mmap) -> ContainerFacts:

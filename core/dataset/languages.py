@@ -18,7 +18,8 @@ def describe_language(code: str) -> str:
 
 def warn_doubtful_code(code: str, reporter: Reporter) -> None:
     """Warn of a code that may be a mistake; it is accepted, since users have private codes."""
-    if reason := doubt(code):
+    reason = doubt(code)
+    if reason:
         reporter.emit(WarningRaised(reason))
 
 
@@ -33,9 +34,10 @@ def check_targets(dataset: str, languages: Collection[str], new: Collection[str]
                 f"The dataset {dataset!r} is in {describe_language(language)}; the extended model learns "
                 f"{', '.join(map(describe_language, new)) or 'nothing'} and speaks {', '.join((*base, *earlier))}.",
                 hint)
-    if missing := [language for language in new if language not in languages]:
+    untrained = [language for language in new if language not in languages]
+    if untrained:
         raise UserError(f"The extended model is to learn {', '.join(map(describe_language, new))}; the dataset "
-                        f"{dataset!r} has no {', '.join(map(describe_language, missing))}.",
+                        f"{dataset!r} has no {', '.join(map(describe_language, untrained))}.",
                         f"Choose a dataset with all of them. {hint}")
 
 

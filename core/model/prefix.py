@@ -51,10 +51,10 @@ class PrefixTable(nn.Module):
 
     def parts(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         """Rows and bias of the base, of each earlier training, and the new ones."""
-        found = [(self.weight, self.bias)]
-        found += [(self.get_buffer(f"earlier_{index}"), getattr(self, f"earlier_{index}_bias"))
+        blocks = [(self.weight, self.bias)]
+        blocks += [(self.get_buffer(f"earlier_{index}"), getattr(self, f"earlier_{index}_bias"))
                   for index in range(self.earlier_count)]
-        return found if self.new is None else [*found, (self.new, self.new_bias)]
+        return blocks if self.new is None else [*blocks, (self.new, self.new_bias)]
 
 
 class PrefixEmbedding(PrefixTable):
@@ -155,7 +155,7 @@ def is_of_earlier_training(name: str) -> bool:
 
 
 _BASE_LAYERS = re.compile(r"(\.base_layer)+\.")  # repeated if the adapters of two trainings wrap a layer
-EARLIER_PREFIX = ".earlier_"  # in the names of rows and adapters of earlier trainings
+EARLIER_PREFIX = ".earlier_"  # prefix of the rows and adapters of earlier trainings
 
 
 def is_count(name: str) -> bool:

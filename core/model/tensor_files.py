@@ -18,7 +18,8 @@ from config.errors import UserError
 
 _TYPES = {torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.float16: "F16",
           torch.bfloat16: "BF16", torch.int32: "I32", torch.float32: "F32", torch.float64: "F64", torch.int64: "I64"}
-_ORDER = list(_TYPES)  # of tensors in a file, the last first, so that each begins at a multiple of its item size
+_ORDER = list(_TYPES)
+"""The order of tensors in a file, from last to first, so that each begins at a multiple of its item size."""
 
 
 def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -28,10 +29,12 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     start = 0
     for name in names:
         value = tensors[name]
-        header[name] = {"dtype": _TYPES[value.dtype], "shape": list(value.shape),
-                        "data_offsets": [start, start := start + value.nbytes]}
+        end = start + value.nbytes
+        header[name] = {"dtype": _TYPES[value.dtype], "shape": list(value.shape), "data_offsets": [start, end]}
+        start = end
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
+
     path.unlink(missing_ok=True)  # not emptied: the tensors may lie in it, as `read` maps files
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)

@@ -31,7 +31,7 @@ from data.languages.words import is_spoken
 _MARKS = (
     ("...", ", "), ("…", ", "), (":", ","), (" - ", ", "), (";", ", "), ("—", "-"), ("–", "-"), (" ,", ","),
     ("“", '"'), ("”", '"'), ("‘", "'"), ("’", "'"),
-)  # in this order
+)  # the order matters
 _ENDS = (".", "!", "?", "-", ",")
 _MULTILINGUAL_ENDS = (*_ENDS, "、", "，", "。", "？", "！")
 CODES_FILE = "Cangjie5_TC.json"
