@@ -330,12 +330,12 @@ def merge_rows(old: MergeTarget, rows: Sequence[CheckedRow], source: str,
             ids.put(clip.id.casefold(), clip.id)
         for row in rows:
             if (same_sound := old.by_hash.get(row.sha256)) is None:
-                new.add(replace(row, row=replace(row.row, id=unused_id(row.row.id, row.row.where, ids))))
+                new.add(replace(row, row=replace(row.row, id=unused_id(row.row.id, row.row.location, ids))))
                 continue
             there, text = json.loads(same_sound)
             if text != row.row.text:
                 message = f"the recording is in {name} as {there}, with a text that stays: {text[:80]!r}"
-                found.append(ValidationFinding("another text", row.row.where, message))
+                found.append(ValidationFinding("another text", row.row.location, message))
     repeated = len(rows) - len(new)
     verb = "is" if len(new) == 1 else "are"
     note = f"{pluralize(len(new), 'clip')} of {source} {verb} added to the {len(old.dataset.clips)} of {name}"

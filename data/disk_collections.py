@@ -84,7 +84,7 @@ class DiskSequence(Sequence[T], Generic[T]):
 
     def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
         if isinstance(index, slice):
-            return tuple(self[each] for each in range(len(self))[index])
+            return tuple(self[index] for index in range(len(self))[index])
         number = range(len(self))[index]
         return self._read(self._lines(number, number + 1)[0])
 
@@ -158,5 +158,5 @@ def _run(file: IO[bytes], begin: int, end: int) -> Iterator[bytes]:
     """The lines between two positions, without their ends."""
     incomplete = b""
     for offset in range(begin, end, _BLOCK):
-        *whole, incomplete = (incomplete + os.pread(file.fileno(), min(_BLOCK, end - offset), offset)).split(b"\n")
-        yield from whole
+        *complete, incomplete = (incomplete + os.pread(file.fileno(), min(_BLOCK, end - offset), offset)).split(b"\n")
+        yield from complete

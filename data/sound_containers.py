@@ -272,22 +272,22 @@ def _next_frame(content: mmap.mmap, offset: int) -> int | None:
 class _OggStream:
     rate: int = 0  # granules a second; 0 for what is not sound
     skipped: int = 0  # granules before the first sample
-    first: int = -1  # granule position of the first page with sound
-    last: int = -1
+    first_granule: int = -1  # granule position of the first page with sound
+    last_granule: int = -1
     has_end: bool = False
 
     @property
     def seconds(self) -> float:
-        if not self.rate or self.last < 0:
+        if not self.rate or self.last_granule < 0:
             return 0.0
-        is_grabbed = self.first > _RADIO_S * self.rate  # begins in the middle of a stream
-        return max(0.0, (self.last - (self.first if is_grabbed else self.skipped)) / self.rate)
+        is_grabbed = self.first_granule > _RADIO_S * self.rate  # begins in the middle of a stream
+        return max(0.0, (self.last_granule - (self.first_granule if is_grabbed else self.skipped)) / self.rate)
 
 
 @dataclass
 class _OggWalk:
     streams: dict[int, _OggStream] = field(default_factory=dict)  # open, by serial number
-    done: list[_OggStream] = field(default_factory=list)
+    ended: list[_OggStream] = field(default_factory=list)
     links: int = 0
 
 
@@ -310,7 +310,7 @@ def _walk_ogg(content: mmap.mmap) -> ContainerFacts:
         # A first page begins a new stream, also with a serial number that was used before.
         if flags & 2:
             if serial in walk.streams:
-                walk.done.append(walk.streams.pop(serial))
+                walk.ended.append(walk.streams.pop(serial))
             stream = _ogg_stream(content[body:min(end, body + 64)])
             walk.streams[serial] = stream
             if stream.rate:
@@ -319,14 +319,14 @@ def _walk_ogg(content: mmap.mmap) -> ContainerFacts:
         else:
             open_stream = walk.streams.get(serial)
             if open_stream is not None and open_stream.rate and granule > 0:
-                open_stream.first = granule if open_stream.first < 0 else open_stream.first
-                open_stream.last, has_sound = max(open_stream.last, granule), True
+                open_stream.first_granule = granule if open_stream.first_granule < 0 else open_stream.first_granule
+                open_stream.last_granule, has_sound = max(open_stream.last_granule, granule), True
                 open_stream.has_end = open_stream.has_end or bool(flags & 4)
             elif open_stream is not None and flags & 4:
                 open_stream.has_end = True
         offset = content.find(b"OggS", end)
 
-    sounds = [stream for stream in (*walk.done, *walk.streams.values()) if stream.rate]
+    sounds = [stream for stream in (*walk.ended, *walk.streams.values()) if stream.rate]
     if not sounds:
         return ContainerFacts()
 

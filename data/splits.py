@@ -188,7 +188,7 @@ def note_one_recording(rows: Sequence[CheckedRow], splits: Sequence[str]) -> tup
     """A warning if all clips are cut from one recording, so that both sides are of it."""
     if HELD_OUT not in splits or not _one_recording(rows):
         return ()
-    return (ValidationFinding("leak", rows[0].row.where,
+    return (ValidationFinding("leak", rows[0].row.location,
                               f"all clips are cut from one recording, {rows[0].row.audio.name}: "
                     "held-out clips are other sentences of it, and say less than those of another recording would"),)
 
@@ -287,12 +287,12 @@ def _chosen(groups: Iterable[_Group], held_out: float, clips: int, held: int, *,
     """
     if held_out <= 0:
         return []
-    missing, count, chosen = round(held_out * clips) - held, 0, array("q")
+    shortfall, count, chosen = round(held_out * clips) - held, 0, array("q")
     smallest = None
     for count, group in enumerate(groups, start=1):  # noqa: B007  counted
-        if 0 < group.clips < 2 * missing and held + group.clips <= _MOST * clips:
+        if 0 < group.clips < 2 * shortfall and held + group.clips <= _MOST * clips:
             chosen.append(group.name)
-            missing, held = missing - group.clips, held + group.clips
+            shortfall, held = shortfall - group.clips, held + group.clips
         smallest = group if smallest is None or group.clips < smallest.clips else smallest
 
     if count == 0 or (count == 1 and alone):
@@ -322,7 +322,7 @@ def _overlap(row: CheckedRow, kind: str, split: str, other: str) -> ValidationFi
     subject = f"the {kind}" + (f" {row.row.audio.name}" if kind == "recording" else f" {row.row.text[:80]!r}"
                             if kind == "text" else f" {row.row.speaker!r}")
     message = f"{row.row.id} would be {_SIDE_WORDS[split]} while {subject} is {_SIDE_WORDS[other]}"
-    return ValidationFinding("overlap", row.row.where, message)
+    return ValidationFinding("overlap", row.row.location, message)
 
 
 GroupKey = tuple[str, str]

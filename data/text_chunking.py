@@ -247,8 +247,8 @@ def _months(code: str) -> list[str]:
     """Names of the months after a day, whole and short, without a dot."""
     dates = [datetime(2001, month, 15, tzinfo=UTC) for month in range(1, 13)]
     formats = [MessageFormat(f"{{0,date,{form}}}", code) for form in ("d MMMM", "d MMM")]
-    written = [form.format({"0": date}) for form, date in product(formats, dates)]
-    names = {date.partition(" ")[2].strip(". ") for date in written}
+    date_texts = [form.format({"0": date}) for form, date in product(formats, dates)]
+    names = {date.partition(" ")[2].strip(". ") for date in date_texts}
     return sorted(map(re.escape, names), key=len, reverse=True)
 
 

@@ -159,7 +159,7 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
     with DiskDict() as first_use, DiskDict() as recordings:
         for entry in entries:
             if isinstance(entry, SourceNote):
-                warnings.add(ValidationFinding("source", entry.where, entry.reason))
+                warnings.add(ValidationFinding("source", entry.location, entry.reason))
                 continue
 
             # The values stay NaN unless the entry passes its checks, so that rows and texts remain aligned.
@@ -173,18 +173,18 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
                 column.append(other_lengths.get(name, math.nan))
 
             if isinstance(entry, SkippedRow):
-                errors.add(ValidationFinding("skipped", entry.where, entry.reason))
+                errors.add(ValidationFinding("skipped", entry.location, entry.reason))
                 progress(entry_count)
                 continue
 
-            unspoken.add(entry.text, entry.where)
+            unspoken.add(entry.text, entry.location)
             if remove_unspoken:
                 entry = replace(entry, text=without_signs(entry.text))
             result = _check(entry, reading, limits, errors, warnings, recordings, keep_edges=keep_edges)
             if result is not None:
                 checked, speech[-1] = result
                 lengths[-1], durations[-1] = text_length(checked.normal), checked.duration_s
-                earlier_row = first_use.put(checked.sha256, json.dumps([entry.where, checked.normal]))
+                earlier_row = first_use.put(checked.sha256, json.dumps([entry.location, checked.normal]))
                 if earlier_row is None:
                     valid.add(checked)
                 else:
@@ -217,7 +217,7 @@ def _unspoken_findings(unspoken: UnspokenSigns, text_count: int, *, removed: boo
 def _note_duplicate(row: CheckedRow, first_use: str, errors: DiskList[ValidationFinding],
                     warnings: DiskList[ValidationFinding]) -> None:
     """The first of two equal recordings stays; if their texts differ, it gets a warning too."""
-    location = row.row.where
+    location = row.row.location
     first_location, text = json.loads(first_use)
     message = f"the same recording as {first_location}"
     if row.normal == text:
@@ -250,7 +250,7 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
     # The text must have something to speak.
     normal = reading.normal(row.text)
     if not normal:
-        errors.add(ValidationFinding("empty text", row.where,
+        errors.add(ValidationFinding("empty text", row.location,
                                      f"the text {row.text!r} of {row.id} has nothing to speak"))
         return None
 
@@ -259,28 +259,28 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
         stored = store_row(row, 2 * limits.max_duration_s)
     except (UserError, OSError) as error:
         message = error.message if isinstance(error, UserError) else f"{row.audio} could not be read: {error.strerror}"
-        if row.where.endswith(row.audio.name):  # the place names the file
+        if row.location.endswith(row.audio.name):  # the place names the file
             message = message.removeprefix(f"{row.audio} ")
-        errors.add(ValidationFinding("not audio", row.where, message.removesuffix(".")))
+        errors.add(ValidationFinding("not audio", row.location, message.removesuffix(".")))
         return None
     facts = examine(row.audio)
     if stored is None:
-        errors.add(ValidationFinding("too long", row.where, f"{row.id} {_too_long(facts.duration_s, limits)}"))
+        errors.add(ValidationFinding("too long", row.location, f"{row.id} {_too_long(facts.duration_s, limits)}"))
         return None
     content, above, waveform, sample_rate = stored.content, stored.above, stored.waveform, stored.sample_rate
 
     # Findings about a recording are reported once, however many parts are cut from it.
-    if not row.is_part or recordings.put(str(row.audio), row.where) is None:
+    if not row.is_part or recordings.put(str(row.audio), row.location) is None:
         name = row.audio.name if row.is_part else row.id
         for finding in facts.findings():
-            warnings.add(ValidationFinding(finding.kind, row.where, f"{name}: {finding.message}"))
+            warnings.add(ValidationFinding(finding.kind, row.location, f"{name}: {finding.message}"))
 
     duration_s = len(waveform) / sample_rate
     peak = float(np.abs(waveform).max())
     fault = _fault(duration_s, peak, limits)
     if fault:
         kind, description = fault
-        errors.add(ValidationFinding(kind, row.where, f"{row.id} {description}"))
+        errors.add(ValidationFinding(kind, row.location, f"{row.id} {description}"))
         return None
 
     # A part is measured itself; the share of a whole recording is known from decoding.
@@ -288,10 +288,11 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
     if row.is_part:
         clipped = float((np.abs(waveform) >= limits.clipped_level).mean())
     if above:
-        warnings.add(ValidationFinding("clipping", row.where, f"{row.id}: {above} samples were above full scale, and "
-                                       "were cut to it; lower the recording's level and import it again"))
+        message = (f"{row.id}: {above} samples were above full scale, and were cut to it; lower the recording's level "
+                   "and import it again")
+        warnings.add(ValidationFinding("clipping", row.location, message))
     elif clipped > limits.clipped_share:
-        warnings.add(ValidationFinding("clipping", row.where,
+        warnings.add(ValidationFinding("clipping", row.location,
                                        f"{row.id}: {clipped:.1%} of the samples are at full scale"))
 
     # A text that cannot be spoken in this time belongs to another recording.
@@ -299,10 +300,10 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
     if rate > limits.possible_characters_per_s:
         message = (f"{row.id} would be {rate:,.0f} characters a second, more than is possible "
                    f"({limits.possible_characters_per_s:g}): the text is of another recording")
-        errors.add(ValidationFinding("pace", row.where, message))
+        errors.add(ValidationFinding("pace", row.location, message))
         return None
     if not limits.min_characters_per_s <= rate <= limits.max_characters_per_s:
-        warnings.add(ValidationFinding("pace", row.where,
+        warnings.add(ValidationFinding("pace", row.location,
                                        f"{row.id}: {rate:.1f} characters a second; does the text fit?"))
 
     silence = silence_at_ends(waveform, sample_rate)
@@ -347,7 +348,7 @@ def _without_controls(row: SourceRow, warnings: DiskList[ValidationFinding]) -> 
     if not controls:
         return row
     named = ", ".join(f"U+{ord(character):04X}" for character in controls)
-    warnings.add(ValidationFinding("control characters", row.where, f"{row.id}: {named} in the text; taken out"))
+    warnings.add(ValidationFinding("control characters", row.location, f"{row.id}: {named} in the text; taken out"))
     text = "".join(" " if character in controls else character for character in row.text)
     return replace(row, text=" ".join(text.split()))
 
@@ -375,7 +376,7 @@ def _text_warnings(valid: Sequence[CheckedRow], counts: Mapping[str, int],
         places, first_place = 0, ""
         for row in valid:
             if any(character in row.normal for character in spoken_otherwise):
-                places, first_place = places + 1, first_place or row.row.where
+                places, first_place = places + 1, first_place or row.row.location
         findings.append(ValidationFinding(
             "characters", first_place,
             f"{places} of {len(valid)} texts hold digits or signs, which would be learned unchanged: "
@@ -448,7 +449,7 @@ def _spelling_warnings(valid: Sequence[CheckedRow], spoken_counts: Mapping[str, 
         for word in _LETTERS.findall(unicodedata.normalize("NFC", row.row.text)):
             words += 1
             if word in mixed_case:
-                first_place = first_place or row.row.where
+                first_place = first_place or row.row.location
             elif word.lower() in lowered and not word.isupper():
                 pairs[word.lower()] += 1
     count = sum(mixed_case.values())

@@ -13,7 +13,7 @@ import math
 
 import torch
 
-LARGE = 2.0**15  # as published: safe in half precision
+LARGE = 2.0**15  # large logit, as published: safe in half precision
 LAST = 3  # text ids at the end that count as the end
 _MIN_TEXT = 5  # ids; the stop of a text of no more is not suppressed
 _REREAD = 5  # text ids at the end that do not count as read again

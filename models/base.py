@@ -39,7 +39,7 @@ class Features:
     """What an extractor computes from one clip: plain arrays, so that they can be cached and sent."""
 
     speech_codes: np.ndarray  # (U,) uint16
-    conditioning: Mapping[str, np.ndarray]  # at least one-dimensional; of this clip as a prompt for other clips
+    conditioning: Mapping[str, np.ndarray]  # at least one-dimensional; this clip as a prompt for other clips
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray]) -> Features:
@@ -58,7 +58,7 @@ class Sample:
 
     text_ids: np.ndarray  # (T,) int64, with start and stop
     speech_codes: np.ndarray  # (U,) int64, without start and stop
-    conditioning: Mapping[str, np.ndarray]  # from `LanguageModel.sample_conditioning`
+    conditioning: Mapping[str, np.ndarray]  # result of `LanguageModel.sample_conditioning`
 
     @property
     def text_targets(self) -> int:
@@ -132,7 +132,7 @@ class Sampling:
     repetition_penalty: float = 1.0
     guidance: float = 0.5
     seed: int = 0
-    position_scheme: PositionScheme = "aligned"  # where a family offers another
+    position_scheme: PositionScheme = "aligned"  # used if a family offers several
     alignment_guard: bool = False  # decide by attention to the text when to stop; see `models.alignment_guard`
 
 
@@ -281,7 +281,7 @@ class LanguageModel(Protocol):
 
     text_tables: tuple[str, ...]  # tensors with a row per text id, which new tokens extend: of embedding, head, bias
     language_table: str  # the one of `text_tables` that has a row per language instead, and a new one a tag; or empty
-    adapter_targets: Mapping[str, tuple[str, ...]]  # by part (e.g. "attention"): last names of its linear layers
+    adapter_targets: Mapping[str, tuple[str, ...]]  # last names of the linear layers by part, such as "attention"
     prefix_size: int  # text rows of the base checkpoint, which training never changes
 
     @property

@@ -131,8 +131,8 @@ class T3Config:
 
     def stack_conditioning(self, conditioning: Sequence[Mapping[str, np.ndarray]]) -> Conditioning:
         """A batch of `speaker_embedding` (D,) and `prompt_codes` (P,), padded on the right, at the trained emotion."""
-        prompts, lengths = padded([one["prompt_codes"] for one in conditioning])
-        speakers = torch.from_numpy(np.stack([one["speaker_embedding"] for one in conditioning]))
+        prompts, lengths = padded([clip["prompt_codes"] for clip in conditioning])
+        speakers = torch.from_numpy(np.stack([clip["speaker_embedding"] for clip in conditioning]))
         return Conditioning(speakers, prompts, lengths, torch.full((len(conditioning),), 0.5))
 
 

@@ -41,8 +41,8 @@ def check_value(value: object) -> None:
         return
     if not isinstance(value, str):
         return
-    prefix, _, rest = value.strip().partition(":")
-    for text in (value, rest) if prefix in ("folder", "hub") else (value,):
+    prefix, _, path_part = value.strip().partition(":")
+    for text in (value, path_part) if prefix in ("folder", "hub") else (value,):
         path = text.strip()
         if "/" in path and len(path) > confinement.LONGEST_PATH and "\n" not in path and path[0] in "/.~":
             raise UserError(f"{path[:60]!r} and so on has {len(path)} characters; a path has at most "

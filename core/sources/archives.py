@@ -34,8 +34,8 @@ from data.importers.rows import AUDIO_SUFFIXES, TEXT_SUFFIXES, SkippedRow, is_au
 from data.importers.sidecars import walk_folders
 
 SUFFIXES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
-TABLE_SUFFIXES = (".parquet", ".arrow")  # with recordings inside
-_BARE = ("text", "segments", "utt2spk", "prompts", "prompts-original")  # of Kaldi and VoxForge
+TABLE_SUFFIXES = (".parquet", ".arrow")  # tables with recordings inside
+_BARE = ("text", "segments", "utt2spk", "prompts", "prompts-original")  # names in Kaldi and VoxForge
 _SPARE_BYTES = 200_000_000  # bytes left free
 _MAX_MEMBERS = 2_000_000
 _MAX_EXPANSION, _ALWAYS_ALLOWED = 200, 500_000_000  # times the archive's size, beyond so many bytes
@@ -91,9 +91,10 @@ def unpack_archive(path: Path, folder: Path, free: int, on_block: BlockCallback 
                 _tar(Path(readable), unpacking)
     except foreign.DamagedFile as error:
         raise UserError(f"{path.name} is damaged or no archive that Lisan opens: {error.__cause__}.", hint) from error
-    if unpacking.others:  # files that are of no use here, as one entry
-        more = f" and {unpacking.others - 1} more" if unpacking.others > 1 else ""
-        unpacking.skipped.append(SkippedRow(f"{path.name}: {unpacking.other}{more}", "no recording, text or table"))
+    if unpacking.others:  # useless files are reported as one entry
+        others_note = f" and {unpacking.others - 1} more" if unpacking.others > 1 else ""
+        location = f"{path.name}: {unpacking.other}{others_note}"
+        unpacking.skipped.append(SkippedRow(location, "no recording, text or table"))
     return unpacking.skipped
 
 
@@ -134,8 +135,8 @@ class _Unpacking:
             return None
         return self.folder.joinpath(inside)
 
-    def check(self, more: int, name: str) -> None:
-        if self.written + more > self.room:
+    def check(self, size: int, name: str) -> None:
+        if self.written + size > self.room:
             raise UserError(
                 f"{self.archive.name} ({size_text(self.archive.stat().st_size)}) would unpack to more than "
                 f"{size_text(max(0, self.room))}, at {printable(name)!r}: that does not fit here, or it is no archive "
@@ -151,10 +152,14 @@ class _Unpacking:
 
     def write(self, name: str, target: Path, source: IO[bytes]) -> None:
         """Copy a member; its real bytes are counted, not those that the archive claims."""
+        is_skipped = self.texts_only and is_audio(target.name)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with open(target, "xb") as writing:
-                while not (self.texts_only and is_audio(target.name)) and (block := source.read(BLOCK_BYTES)):
+                while not is_skipped:
+                    block = source.read(BLOCK_BYTES)
+                    if not block:
+                        break
                     self.check(len(block), name)
                     self.written += len(block)
                     writing.write(block)
@@ -195,9 +200,11 @@ def _zip(path: Path, to: _Unpacking) -> None:
                 to.skip(info.filename, "is a link or device, which is not followed")
             elif info.flag_bits & 1:
                 to.skip(info.filename, "is encrypted")
-            elif (target := to.wanted(info.filename, info.file_size)) is not None:
-                with _named(info.filename, target, to), archive.open(info) as source:
-                    to.write(info.filename, target, source)
+            else:
+                target = to.wanted(info.filename, info.file_size)
+                if target is not None:
+                    with _named(info.filename, target, to), archive.open(info) as source:
+                        to.write(info.filename, target, source)
 
 
 @contextmanager
@@ -220,10 +227,12 @@ def _tar(path: Path, to: _Unpacking) -> None:
                 continue
             if not member.isreg():
                 to.skip(member.name, "is a link or device, which is not followed")
-            elif (target := to.wanted(member.name, member.size)) is not None:
-                source = archive.extractfile(member)
-                assert source is not None
-                to.write(member.name, target, source)
+            else:
+                target = to.wanted(member.name, member.size)
+                if target is not None:
+                    source = archive.extractfile(member)
+                    assert source is not None
+                    to.write(member.name, target, source)
             archive.members = []  # it would remember each
 
 

@@ -103,7 +103,7 @@ class Hub:
 
     endpoint: str
     token: str | None = field(default=None, repr=False)
-    kind: Literal["model", "dataset"] = "model"  # of its repositories
+    kind: Literal["model", "dataset"] = "model"  # kind of its repositories
     local_option: str = ""  # the option that takes files from the disk; empty: that of the kind
 
     @classmethod
@@ -142,12 +142,12 @@ class Hub:
 
     @property
     def without_hub(self) -> str:
-        own = {"model": "--folder PATH; on the page: Folder on the Model tab",
+        options = {"model": "--folder PATH; on the page: Folder on the Model tab",
                "dataset": "--source PATH; on the page: Source on the Data tab"}
-        return f"a folder with the files ({self.local_option or own[self.kind]})"
+        return f"a folder with the files ({self.local_option or options[self.kind]})"
 
     def list(self, repository: str, revision: str, timeout_s: float) -> RepositoryFiles:
-        """Names, sizes and hashes at `revision`; raises `Interrupted`, or `UserError` when waiting is no use."""
+        """Names, sizes and hashes at `revision`; raises `Interrupted`, or `UserError` if waiting does not help."""
         from huggingface_hub import DatasetInfo, HfApi, ModelInfo
 
         with self._explained(repository, revision):
@@ -162,9 +162,11 @@ class Hub:
                     if size is not None:
                         blob = "" if item.lfs else item.blob_id or ""
                         files[item.rfilename] = ExpectedFile(size, item.lfs.sha256 if item.lfs else "", blob)
-                for name, one in files.items():
-                    if not (isinstance(one.size, int) and 0 <= one.size < 1 << 63
-                            and all(isinstance(text, str) for text in (name, one.sha256, one.blob))):
+
+                # A hub of another make may answer anything, so types are checked.
+                for name, expected in files.items():
+                    if not (isinstance(expected.size, int) and 0 <= expected.size < 1 << 63
+                            and all(isinstance(text, str) for text in (name, expected.sha256, expected.blob))):
                         raise TypeError("a file of a wrong type")
                 if not isinstance(info.sha, str | None):
                     raise TypeError("a commit of a wrong type")
@@ -194,7 +196,7 @@ class Hub:
         bound_answers()
         with (self._explained(file.repository, file.commit, file.name),
               get_session().stream("GET", url, headers=headers, timeout=timeout_s) as response):
-            if start and response.status_code == 416:  # there is nothing behind `start`
+            if start and response.status_code == 416:  # nothing is behind `start`
                 yield ByteStream(start, _total_of(response), iter(()))
                 return
             if response.status_code >= 400:
@@ -207,8 +209,8 @@ class Hub:
                 hf_raise_for_status(response)
             except NOT_AN_ANSWER:  # the library expects names and values in what explains an error
                 raise errors.HfHubHTTPError(f"status {response.status_code}", response=response) from None
-            first, total = part_of(response)
-            yield ByteStream(first, total, response.iter_bytes())
+            start_byte, total = part_of(response)
+            yield ByteStream(start_byte, total, response.iter_bytes())
 
     @contextmanager
     def _explained(self, repository: str, revision: str, name: str = "") -> Iterator[None]:
@@ -296,7 +298,7 @@ def bound_answers() -> None:
 
 
 def _read_bounded(response: Response) -> None:
-    """Read and unpack an answer into memory; `UserError` where it is longer than any list or error is."""
+    """Read and unpack an answer into memory; `UserError` if it is longer than any list or error can be."""
     import httpx2
 
     if response.is_stream_consumed:
@@ -313,7 +315,7 @@ def _read_bounded(response: Response) -> None:
 
     stream = response.stream
     assert isinstance(stream, httpx2.SyncByteStream)
-    # both are bounded: behind the end of what was compressed, more can follow that unpacks to nothing
+    # Both are bounded: behind the end of compressed data, more can follow that unpacks to nothing.
     packed = httpx2.Response(response.status_code, headers=response.headers, content=bounded(stream))
     content = b"".join(bounded(packed.iter_bytes()))
     stream.close()
@@ -321,9 +323,9 @@ def _read_bounded(response: Response) -> None:
     response.stream = httpx2.ByteStream(content)
 
 
-def unreachable(what: str, why: object, hint: str = _RESUME) -> UserError:
+def unreachable(subject: str, reason: object, hint: str = _RESUME) -> UserError:
     """The error after too many interruptions."""
-    return UserError(f"{what} could not be downloaded: {why}.", hint)
+    return UserError(f"{subject} could not be downloaded: {reason}.", hint)
 
 
 def part_of(response: Response) -> tuple[int, int | None]:
@@ -344,10 +346,10 @@ def is_passing(status: int) -> bool:
 
 def _first_of(response: Response) -> int:
     """The position of the first byte of a part, from `Content-Range: bytes FIRST-LAST/TOTAL`."""
-    first = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
-    if not _NUMBER.fullmatch(first):
+    start_byte = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+    if not _NUMBER.fullmatch(start_byte):
         raise Interrupted("the hub sent a part without saying which")
-    return int(first)
+    return int(start_byte)
 
 
 def _total_of(response: Response) -> int | None:

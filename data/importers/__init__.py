@@ -74,7 +74,7 @@ def _import(source: Path, language: str, foreign: bool, title: str) -> ImportedS
     if notation:
         notes.append(f"Its texts are {notation}, such as {texts[0][:40]!r}: who learns these reads no ordinary text.")
     voices = dict.fromkeys(entry.speaker for entry in first_entries
-                           if isinstance(entry, SourceRow) and " tier " in entry.where)
+                           if isinstance(entry, SourceRow) and " tier " in entry.location)
     if len(voices) > 1:
         notes.append(f"Its tiers are taken for speakers: {join_names([repr(voice) for voice in voices], 4)}.")
     return ImportedSource(entries, form.title, tuple(notes))

@@ -223,7 +223,7 @@ def _overlap(tier: Tier, other: Tier) -> bool:
             if other_begin_s >= end_s:
                 break
             shared += min(end_s, other_end_s) - max(begin_s, other_begin_s)
-    lengths = [sum(end_s - begin_s for begin_s, end_s, _ in either.spans) for either in (tier, other)]
+    lengths = [sum(end_s - begin_s for begin_s, end_s, _ in annotated.spans) for annotated in (tier, other)]
     return shared > _SAME_TIME * min(lengths)
 
 

@@ -139,7 +139,7 @@ def _mailabs(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
                 yield ParsedUtterance(location, str(inside / "wavs" / name), text, speaker=speaker)
             continue
         for item in tables.read_ljspeech(path):
-            location = f"{inside}/{item.where}"
+            location = f"{inside}/{item.location}"
             yield (SkippedRow(location, item.reason) if isinstance(item, SkippedRow) else
                    ParsedUtterance(location, str(inside / "wavs" / item.audio), item.text, speaker=speaker))
 
@@ -273,12 +273,12 @@ def _kaldi(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
     for path, split in _splits(folder, [path for path in texts if corpora.is_kaldi(path.parent)]).items():
         inside = path.parent.relative_to(folder)
         for item in corpora.read_kaldi(path.parent):
-            location = f"{inside}/{item.where}"
+            location = f"{inside}/{item.location}"
             if isinstance(item, SkippedRow):
                 yield SkippedRow(location, item.reason)
             else:
                 audio = _there(folder, Path(item.audio), inside / item.audio)
-                yield replace(item, where=location, audio=audio, split=split)
+                yield replace(item, location=location, audio=audio, split=split)
 
 
 def _vctk(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
@@ -318,13 +318,13 @@ def _gpt_sovits_lists(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedIte
     for path in texts:
         inside = path.parent.relative_to(folder)
         for item in tables.read_ljspeech(path):
-            location = f"{inside}/{item.where}"
+            location = f"{inside}/{item.location}"
             if isinstance(item, SkippedRow):
                 yield SkippedRow(location, item.reason)
             else:
                 *_, place, name = ("", *re.split(r"[/\\]", item.audio))
                 audio = _there(folder, inside.parent / place / name, inside / place / name, inside / name)
-                yield replace(item, where=location, audio=audio if (folder / audio).is_file() else item.audio)
+                yield replace(item, location=location, audio=audio if (folder / audio).is_file() else item.audio)
 
 
 def _voxforge(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
@@ -348,14 +348,14 @@ def _ljspeech_folders(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedIte
         parts = [part for part in inside.parts if not split_of_folders([part])]
         has_header = tables.header_of(text_files.head(path)) is not None
         for item in tables.read_table(path) if has_header else tables.read_ljspeech(path):
-            location = f"{inside}/{item.where}"
+            location = f"{inside}/{item.location}"
             if isinstance(item, SkippedRow):
                 yield SkippedRow(location, item.reason)
                 continue
             is_book = parts and re.match(rf"{re.escape(parts[-1])}_\d+_", Path(item.audio).name)
             speaker = item.speaker or (parts[0] if parts and not (is_book and len(parts) == 1) else "")
             audio = item.audio if is_audio(item.audio) else f"{item.audio}.wav"
-            yield replace(item, where=location, audio=_there(folder, inside / "wavs" / audio, inside / audio),
+            yield replace(item, location=location, audio=_there(folder, inside / "wavs" / audio, inside / audio),
                           id="", speaker=speaker, split=item.split or split)
 
 

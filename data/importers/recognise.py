@@ -197,9 +197,9 @@ def _below(place: str, form: SourceForm) -> SourceForm:
     """A format whose recordings are named relative to the folder `place`."""
     def read() -> Iterator[ParsedItem]:
         for item in form.read():
-            location = f"{place}/{item.where}"
-            yield (replace(item, where=location, audio=f"{place}/{item.audio or item.id}")
-                   if isinstance(item, ParsedUtterance) else replace(item, where=location))
+            location = f"{place}/{item.location}"
+            yield (replace(item, location=location, audio=f"{place}/{item.audio or item.id}")
+                   if isinstance(item, ParsedUtterance) else replace(item, location=location))
 
     return replace(form, description=f"{place}/{form.description}", read=read)
 

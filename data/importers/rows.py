@@ -141,7 +141,7 @@ def _notation(text: str) -> str:
 class ParsedUtterance:
     """A text and its recording by the name in the source; a part of the recording where times are given."""
 
-    where: str
+    location: str
     audio: str
     text: str
     id: str = ""  # empty where the source has none
@@ -157,7 +157,7 @@ class ParsedUtterance:
 class SkippedRow:
     """A row that cannot be used, and why."""
 
-    where: str
+    location: str
     reason: str
 
 
@@ -176,7 +176,7 @@ class SourceRow:
     id: str
     audio: Path
     text: str
-    where: str
+    location: str
     speaker: str = DEFAULT_SPEAKER
     split: str = ""  # empty where the source names none
     begin_s: float = 0.0
@@ -226,19 +226,19 @@ def resolve_rows(items: Iterable[ParsedItem], lookup: RecordingLookup, language:
     """Each utterance as a row: its recording must exist, its id must be unique, and its language be `language`."""
     with DiskDict() as raw_ids, DiskDict() as ids:
         for item in items:
-            item = replace(item, where=printable(item.where))
+            item = replace(item, location=printable(item.location))
             if isinstance(item, SkippedRow):
                 yield item
                 continue
             if item.language.strip() and language and is_other_language(item.language, language):
-                yield SkippedRow(item.where, f"its language is {item.language.strip()[:40]!r}, and {language!r} is "
+                yield SkippedRow(item.location, f"its language is {item.language.strip()[:40]!r}, and {language!r} is "
                                  "imported")
                 continue
             try:
                 path = lookup.find(item.audio or item.id)
             except RecordingNotFound as error:
                 swapped = is_audio(item.text.strip()) and lookup.has(item.text)
-                yield SkippedRow(item.where, f"{error}{_SWAPPED if swapped else ''}")
+                yield SkippedRow(item.location, f"{error}{_SWAPPED if swapped else ''}")
                 continue
             yield _row(item, path, lookup.folder, raw_ids, ids)
 
@@ -252,22 +252,23 @@ def is_other_language(value: str, language: str) -> bool:
 def _row(item: ParsedUtterance, path: Path, folder: Path, raw_ids: DiskDict, ids: DiskDict) -> SourceEntry:
     split = split_of_folders([item.split])
     if item.split.strip() and not split:
-        return SkippedRow(item.where, f"the split {item.split.strip()[:40]!r} is not one of {', '.join(SPLIT_NAMES)}")
+        names = ", ".join(SPLIT_NAMES)
+        return SkippedRow(item.location, f"the split {item.split.strip()[:40]!r} is not one of {names}")
     if not 0 <= item.begin_s < (item.end_s if item.end_s is not None else float("inf")):
-        return SkippedRow(item.where, f"it goes from {item.begin_s:g} s to {item.end_s or 0:g} s, which is not a valid "
-                          "span")
+        return SkippedRow(item.location, f"it goes from {item.begin_s:g} s to {item.end_s or 0:g} s, which is not a "
+                          "valid span")
 
     name = item.id.strip() or _of_audio(item, path, folder)
     # Without an id of its own, a recording may share its stem with another one, as x.wav and x.flac do.
     identity = f"id {name}" if item.id.strip() else f"part {item.begin_s:g} {item.end_s} {path}"
-    earlier = raw_ids.put(identity, item.where)
+    earlier = raw_ids.put(identity, item.location)
     if earlier is not None:
-        return SkippedRow(item.where, f"the id {safe_id(name)!r} was already used at {earlier}")
+        return SkippedRow(item.location, f"the id {safe_id(name)!r} was already used at {earlier}")
 
     text = re.sub(r"[\t\r\n]+", " ", item.text).strip()
     # No file can hold control characters and lone surrogates.
     speaker = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", item.speaker).strip() or DEFAULT_SPEAKER
-    return SourceRow(unused_id(safe_id(name), item.where, ids), path, text, item.where, speaker,
+    return SourceRow(unused_id(safe_id(name), item.location, ids), path, text, item.location, speaker,
                      SPLIT_NAMES.get(split, ""), item.begin_s, item.end_s, item.other_lengths)
 
 

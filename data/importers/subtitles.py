@@ -65,7 +65,7 @@ def read_subtitles(path: Path, audio: str) -> Iterator[ParsedItem]:
 class _Cue:
     """A block with times; its lines still have their tags."""
 
-    where: str
+    location: str
     begin_s: float
     end_s: float
     lines: tuple[str, ...]
@@ -158,11 +158,11 @@ def _utterance(cue: _Cue, lines: Sequence[str], audio: str) -> ParsedItem:
     voice = _VOICE.search(joined)
     utterance = " ".join(html.unescape(_MARKUP.sub("", joined)).split())
     if not utterance:
-        return SkippedRow(cue.where, "has no text")
+        return SkippedRow(cue.location, "has no text")
     if _NOT_SPOKEN.fullmatch(utterance):
-        return SkippedRow(cue.where, f"describes a sound and is not spoken: {utterance[:60]!r}")
-    return ParsedUtterance(cue.where, audio, utterance, speaker=voice[1].strip() if voice else "", begin_s=cue.begin_s,
-                           end_s=cue.end_s)
+        return SkippedRow(cue.location, f"describes a sound and is not spoken: {utterance[:60]!r}")
+    speaker = voice[1].strip() if voice else ""
+    return ParsedUtterance(cue.location, audio, utterance, speaker=speaker, begin_s=cue.begin_s, end_s=cue.end_s)
 
 
 def _seconds(parts: tuple[str | None, ...]) -> float:

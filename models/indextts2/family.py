@@ -46,7 +46,7 @@ class IndexTTS2(Family):
 
     name = "indextts2"
     sampling = Sampling(temperature=0.8, top_k=30, top_p=0.8, min_p=0.0, repetition_penalty=10.0,
-                        guidance=0.0)  # as published, but for one beam in place of three
+                        guidance=0.0)  # the published values, except for one beam in place of three
     sound_options: tuple[str, ...] = ("flow_steps", "flow_prompt_s", "emotion", "duration_s", "speaking_rate",
                                       "position_scheme")
     tensor_layout = TENSOR_LAYOUT

@@ -26,7 +26,7 @@ from models.matmul_backends import Linear, linear
 
 _DECODER = "decoder."
 _USED_IN_2_5 = ("down.", "encoder.", "decoder.", "up.", "quantizer.quantizers.0.")
-_UNDER = ("model",)  # where the file of 2.5 holds the state dict
+_UNDER = ("model",)  # key under which the file of 2.5 holds the state dict
 
 
 @dataclass(frozen=True)

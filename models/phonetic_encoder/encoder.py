@@ -98,9 +98,11 @@ class PhoneticEncoder(nn.Module):
             end = min(start + _WINDOW, frames)
             if frames - end <= _CONTEXT:  # a short rest is encoded with the window before it
                 end = frames
-            first, last = max(0, start - _CONTEXT), min(frames, end + _CONTEXT)
-            window = self(mel[None, :, 2 * first:2 * last])[0]
-            features.append(window[start - first:end - first])
+
+            # Frames near the ends of a window lack context, so they are encoded and dropped.
+            start_with_context, end_with_context = max(0, start - _CONTEXT), min(frames, end + _CONTEXT)
+            window = self(mel[None, :, 2 * start_with_context:2 * end_with_context])[0]
+            features.append(window[start - start_with_context:end - start_with_context])
             if end == frames:
                 break
         return torch.cat(features).float()
