@@ -65,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser, model: type[Options]) -> None
         names = [flag.destination] if flag.positional else [flag.name]
         settings: dict[str, Any] = {"help": _help(flag), "default": argparse.SUPPRESS, **_shape(flag)}
         if flag.positional:
-            settings["default"] = None  # Python 3.11 checks SUPPRESS against the choices when the word is omitted
+            # Python 3.11 checks SUPPRESS against the choices when the word is omitted.
+            settings["default"] = None
         else:
             settings["dest"] = flag.destination
         groups[flag.group].add_argument(*names, **settings)

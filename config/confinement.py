@@ -158,7 +158,8 @@ def opened(path: str | Path, *, in_place: bool = False) -> Iterator[Path]:
     descriptor = _open(path)
     if descriptor is None:
         check(path)
-        yield Path(path).expanduser()  # the caller reports that it does not exist
+        # A missing file is reported by the caller, which knows what it is for.
+        yield Path(path).expanduser()
         return
     try:
         real = _check_descriptor(descriptor, path)

@@ -40,7 +40,8 @@ def language_name(code: str) -> str:
     """Such as "Amharic"; the code itself if it is unknown. Of several codes with commas between them, all names."""
     if "," in code:
         return ", ".join(map(language_name, code.split(",")))
-    if code in NAMES or len(code) > 3:  # a code with a region or a script says more than a name
+    # A code with a region or a script says more than a name.
+    if code in NAMES or len(code) > 3:
         return NAMES.get(code, code)
     entry = _registry().get(code)
     return entry.name if entry else code

@@ -344,7 +344,8 @@ def parse_rules(content: str | bytes, source: str) -> TextRules:
     # Every fault is collected before the rules are refused.
     try:
         rules = TextRules.model_validate(values)
-        rules.to_json()  # half of a surrogate pair cannot be saved
+        # Half of a surrogate pair cannot be saved, so the rules are written once as a check.
+        rules.to_json()
         return rules
     except UnicodeEncodeError as error:
         hint = "Write the character itself."

@@ -108,7 +108,8 @@ def scale(values: ArrayLike) -> tuple[float, float]:
     middle = float(np.median(array))
     apart = np.abs(array - middle)
     spread = float(np.median(apart)) / 0.6745
-    if spread == 0:  # more than half are equal: use the mean deviation (Iglewicz and Hoaglin 1993)
+    # More than half of the values are equal: use the mean deviation (Iglewicz and Hoaglin 1993).
+    if spread == 0:
         spread = 1.253314 * float(apart.mean())
     return middle, spread
 
@@ -260,7 +261,8 @@ class ClipStatistics:
 
 def _histogram(title: str, unit: str, values: np.ndarray) -> Histogram:
     among = 0
-    if title == CLIPPING_TITLE:  # most recordings have none, and would hide the others
+    # Most recordings have no clipped samples, and would hide the others.
+    if title == CLIPPING_TITLE:
         among, values = len(values), values[values > 0]
         if not len(values):
             return Histogram(title, unit, 0.0, 1.0, 0.0, (0,) * _BINS, among)
@@ -487,7 +489,8 @@ class _Copies:
         self._database.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         self._database.execute("CREATE TABLE sounds (at INTEGER PRIMARY KEY, sketch TEXT, voiced_s REAL, clip TEXT)")
         self._database.execute("CREATE TABLE parts (part INTEGER, at INTEGER, PRIMARY KEY (part, at)) WITHOUT ROWID")
-        self._database.execute("BEGIN")  # never committed: no other process reads it
+        # Nothing is committed, because no other process reads the database.
+        self._database.execute("BEGIN")
 
     def __enter__(self) -> Self:
         return self

@@ -82,7 +82,8 @@ class CTCAligner:
             costs.append(costs[-1] + self._costs.left_out * len(sentence))
         self._labels, self._owners = np.array(labels), np.array(owners)
         self._count = number
-        self._over = np.zeros(len(labels), bool)  # reached from two states before, over a blank or a star
+        # These states can be reached from two states before, over a blank or a star.
+        self._over = np.zeros(len(labels), bool)
         self._over[2:] = (self._labels[2:] >= 0) & (self._labels[:-2] >= 0) & (self._labels[2:] != self._labels[:-2])
         self._star_places = np.array(stars)
         self._star_costs = np.array(costs)  # costs of all sentences before each star

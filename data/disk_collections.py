@@ -31,7 +31,8 @@ class DiskDict:
         self._database = sqlite3.connect("", isolation_level=None)
         self._database.execute("PRAGMA cache_size = -2000")  # KiB
         self._database.execute("CREATE TABLE entries (name BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
-        self._database.execute("BEGIN")  # no commit: no other process reads it
+        # Nothing is committed, because no other process reads the database.
+        self._database.execute("BEGIN")
 
     def put(self, name: str, value: str) -> str | None:
         """Store `value` under a new `name`; else return the value that is there."""
@@ -146,7 +147,8 @@ def sorted_on_disk(lines: Iterable[str], run_length: int = _LINES_PER_RUN) -> It
                 return
             file.writelines(line.encode("utf-8", "surrogatepass") + b"\n" for line in run)
             ends.append(file.tell())
-            run.clear()  # frees it before the next run is read
+            # Free the memory before the next run is read.
+            run.clear()
         file.flush()
 
         # Bytes of UTF-8 sort in the order of their code points, so the runs merge without decoding.

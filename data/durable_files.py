@@ -87,7 +87,8 @@ def atomic_directory(target: Path, hint: str = _DISK_HINT) -> Iterator[Path]:
         # The lock tells other processes that this folder is still being written.
         temporary.mkdir(parents=True)
         descriptor = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
-        with suppress(OSError):  # some file systems have no locks; then nothing is removed either
+        # Some file systems have no locks; then nothing is removed either.
+        with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield temporary
         fsync_tree(temporary)

@@ -122,7 +122,8 @@ class FeatureCache:
                 keys, ends = pack.get_slice(_KEYS), pack.get_slice(name + _ENDS)
                 count = ends.get_shape()[0] - 1
                 size = keys.get_shape()[0]
-                wide = (size + 1) // max(1, count)  # keys are hashes, of one length
+                # Keys are hashes, so all have one length.
+                wide = (size + 1) // max(1, count)
                 for start in range(0, count, _KEYS_PER_READ):
                     stop = min(count, start + _KEYS_PER_READ)
                     names = keys[start * wide:min(size, stop * wide)].tobytes().decode().split()

@@ -652,7 +652,8 @@ class FrontEnd:
             "size": self.size,
             "special": dict(self._base.special),
         }
-        if self._kind is not Bpe:  # left out where it was not known yet, so that fingerprints stay; so is the style
+        # Settings that older files do not know are left out at their defaults, so that fingerprints stay the same.
+        if self._kind is not Bpe:
             settings["segmenter"] = next(name for name, kind in SEGMENTERS.items() if kind is self._kind)
         if self.style != "words":
             settings |= {"style": self.style, "data": [name for name in DATA_FILES if name in self.files]}

@@ -75,7 +75,8 @@ class Measures:
 
 def measure(waveform: Samples, sample_rate: int) -> Measures:
     """All measures of (S,), S > 0."""
-    waveform = waveform - waveform.mean(dtype=np.float64).astype(np.float32)  # a constant offset is not sound
+    # A constant offset is not sound.
+    waveform = waveform - waveform.mean(dtype=np.float64).astype(np.float32)
     powers = frame_powers(waveform, sample_rate)
     start_s, end_s = silence_at_ends(waveform, sample_rate, powers)
     lufs, snr = integrated_loudness(waveform, sample_rate), signal_to_noise(powers)
@@ -161,7 +162,8 @@ def silence_at_ends(waveform: Samples, sample_rate: int, powers: Powers | None =
     begin, end = int(sounds[0, 0]), int(sounds[-1, 1]) - 1
     begin_s = begin * _HOP_S + (_FRAME_S if begin else 0.0)
     last = end * _HOP_S + (0.0 if end < len(powers) - 1 else duration_s)
-    begin_s, last = min(begin_s, last), max(begin_s, last)  # a sound as short as a frame lies anywhere between the two
+    # A sound as short as a frame lies anywhere between the two.
+    begin_s, last = min(begin_s, last), max(begin_s, last)
     return min(begin_s, duration_s), max(0.0, duration_s - last)
 
 
@@ -262,7 +264,8 @@ def sketch(waveform: Samples, sample_rate: int) -> str:
         return ""
 
     total = np.cumsum(_spectra(voiced, size, size // 4), axis=1)
-    edges = np.geomspace(*_SKETCH_HZ, _BANDS + 1) * size / sample_rate  # bins; the outer ones count in part
+    # Edges are in bins; the outer bins of a band count in part.
+    edges = np.geomspace(*_SKETCH_HZ, _BANDS + 1) * size / sample_rate
     below = np.stack([np.interp(edges, np.arange(total.shape[1]), frame) for frame in total])
     parts = np.stack([part.mean(axis=0) for part in np.array_split(np.diff(below, axis=1), _MOMENTS)])
     level = np.log(parts + parts.max() * 1e-4)
@@ -286,7 +289,8 @@ def integrated_loudness(samples: NDArray[np.float32], rate: int) -> float | None
         meter = _meter(rate, _BLOCK_S)
         samples = samples[:round((_BLOCK_S + _BLOCK_HOP_S * (blocks - 1)) * rate)]
     elif len(samples):
-        meter = _meter.__wrapped__(rate, (len(samples) - 0.5) / rate)  # half a sample less, so that rounding fits
+        # Half a sample less, so that rounding does not make the block too long.
+        meter = _meter.__wrapped__(rate, (len(samples) - 0.5) / rate)
     else:
         return None
     with warnings.catch_warnings(), np.errstate(all="ignore"):

@@ -198,7 +198,8 @@ def _walk_mp3(content: mmap.mmap) -> ContainerFacts:
         tag = content[offset + frame.tag_at:offset + frame.tag_at + 4] if frame.tag_at else b""
         if tag in (b"Xing", b"Info"):
             headers += 1
-            if headers == 1:  # decoders trim at the start of the file only
+            # Decoders trim at the start of the file only.
+            if headers == 1:
                 stated_frames, stated_bytes, trimmed = _xing(content, offset + frame.tag_at)
                 stated_s = max(0, stated_frames * frame.samples - trimmed) / frame.rate
                 seconds -= trimmed / frame.rate
@@ -314,7 +315,8 @@ def _walk_ogg(content: mmap.mmap) -> ContainerFacts:
             stream = _ogg_stream(content[body:min(end, body + 64)])
             walk.streams[serial] = stream
             if stream.rate:
-                walk.links += has_sound  # streams beside one another are one link
+                # Streams beside one another form one link of the chain.
+                walk.links += has_sound
                 has_sound = False
         else:
             open_stream = walk.streams.get(serial)
@@ -403,7 +405,8 @@ def _walk_wav(content: mmap.mmap) -> ContainerFacts:
             elif size > available:
                 cut_off = True
             elif not _is_chunk(content, offset + 8 + size + (size & 1), order):
-                present_s += (available - size) / bytes_a_second  # the header ends earlier than the sound
+                # The header ends earlier than the sound.
+                present_s += (available - size) / bytes_a_second
             stated_s += size / bytes_a_second
             present_s += min(size, available) / bytes_a_second
         offset += 8 + size + (size & 1)

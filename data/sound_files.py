@@ -475,7 +475,8 @@ def read_spans(path: Path, spans: Sequence[tuple[float, float]]) -> Iterator[np.
             start += len(held.pop(0))
         if number == len(ranges):
             return
-    if number < len(ranges) and held:  # the last span ends with the recording
+    # The last span ends with the recording.
+    if number < len(ranges) and held:
         yield np.concatenate(held)[max(0, ranges[number][0] - start):]
 
 

@@ -259,7 +259,8 @@ def _free(groups: SplitGroups, seed: int, side_of: bytearray) -> Iterator[_Group
 
 def _drawn(groups: SplitGroups, seed: int, side_of: bytearray) -> Iterator[str]:
     """The free groups as lines: draw, number of clips and name."""
-    def anchored(anchor: GroupKey) -> str:  # recordings and speakers sort before texts
+    # Recordings and speakers sort before texts.
+    def anchored(anchor: GroupKey) -> str:
         return f"{int(anchor[0] == 'text')}{key_digest(*anchor, salt=f'{seed}/')}"
 
     rows = (f"{groups.group(index):012d} {anchored(groups.anchor(index, row))}"
@@ -298,7 +299,8 @@ def _chosen(groups: Iterable[_Group], held_out: float, clips: int, held: int, *,
     if count == 0 or (count == 1 and alone):
         return []
     if not chosen and not held and count > 1 and smallest is not None:
-        return [smallest.name]  # every group is larger than the share
+        # Every group is larger than the share.
+        return [smallest.name]
     return list(chosen)
 
 

@@ -354,7 +354,8 @@ def _dictionary_word_ends(text: str) -> list[int]:
     """Places between two words in scripts without spaces."""
     if not UNSPACED.search(text):
         return []
-    places = list(accumulate(map(len, WordBreaker(text, "en"))))  # the script decides, not the locale
+    # The script decides, not the locale.
+    places = list(accumulate(map(len, WordBreaker(text, "en"))))
     return [place for place in places[:-1] if UNSPACED.match(text, place - 1) and UNSPACED.match(text, place)
             and unicodedata.category(text[place]) in ("Lo", "Nd")]
 

@@ -266,7 +266,8 @@ class _Running:
         finite = np.isfinite(text) & np.isfinite(sound)
         if not finite.any():
             return cls(np.zeros(len(text) + 1), np.zeros(len(text) + 1))
-        x = np.where(finite, text - text[finite].mean(), 0.0)  # sums of small numbers lose no digits
+        # Sums of small numbers lose no digits, so the means are subtracted first.
+        x = np.where(finite, text - text[finite].mean(), 0.0)
         y = np.where(finite, sound - sound[finite].mean(), 0.0)
         count, sum_x, sum_y, sum_xx, sum_yy, sum_xy = (
             np.concatenate([[0.0], np.cumsum(values)]) for values in (finite.astype(float), x, y, x * x, y * y, x * y))

@@ -447,7 +447,8 @@ def _normalize_row(row, weight, bias, epsilon, output):
 @_compiled
 def _round_row(row, limit, rounded):
     """A row (width,) as integers of at most `limit`, and zeros behind them; returns its largest magnitude."""
-    bits = i32(0)  # bits of positive numbers are in the order of the numbers, and those of NaN above them
+    # Bits of positive numbers are in the order of the numbers, and those of NaN above them.
+    bits = i32(0)
     for i in range(len(row)):
         bits = max(bits, _bits_of_float(abs(row[i])))
     largest = _float_of_bits(bits)
@@ -488,7 +489,8 @@ def _multiply(address, epsilon, start, prepare, multiply, threads):
         _enter(start if count >= _TILE else 0, prepare, address, threads)
     job[_NEXT] = 0
     _enter(start, multiply, address, threads)
-    return len(normalized) + len(rounded) + len(largest)  # so that they are kept until here
+    # Their lengths are read here, so that the arrays live until now.
+    return len(normalized) + len(rounded) + len(largest)
 
 
 @_compiled
@@ -538,7 +540,8 @@ def _multiply_part(job, matrix, first_row, size, row, count, products):
             for start in range(0, width, piece):
                 for output in range(size):
                     total, ahead = result + 4 * output, _AHEAD
-                    if piece < width:  # the same piece of the next weights, or the next piece of the first
+                    # Next comes the same piece of the following weights, or the following piece of the first ones.
+                    if piece < width:
                         ahead = weight_stride if output + 1 < size else piece * size_of_weight - output * weight_stride
                     for start_of_sum in range(start, min(start + piece, width), products_of_sum):
                         numbers, length = row_at + 4 * start_of_sum, min(products_of_sum, width - start_of_sum)
@@ -579,7 +582,8 @@ def _power_of_two(power):
     """2^power of a float32, to 7.5e-8 from -126 to 126; without branches, as vectors need it."""
     power = min(max(power, f32(-126)), f32(126))
     integer_part = np.floor(power)
-    part = power - integer_part  # the minimax polynomial on [0, 1), fitted by Lawson's iteration
+    # The minimax polynomial on [0, 1), fitted by Lawson's iteration.
+    part = power - integer_part
     result = f32(1.87757666e-3)
     result = result * part + f32(8.98934013e-3)
     result = result * part + f32(5.5826318e-2)

@@ -108,7 +108,8 @@ class GraphCache:
 
     def graph(self) -> DelayedGraph:
         """A graph in the cache's memory pool, for an object that is kept."""
-        pool = weakref.WeakMethod(self._pool_handle)  # else models would stay until a collection of garbage
+        # A strong reference would keep models until garbage is collected.
+        pool = weakref.WeakMethod(self._pool_handle)
 
         def handle() -> Any:
             find = pool()
@@ -124,7 +125,8 @@ class GraphCache:
 
         Returns whether they have; the first call says so too.
         """
-        if not self._parameters:  # a walk over all modules takes several times as long as the comparison
+        # A walk over all modules takes several times as long as the comparison.
+        if not self._parameters:
             self._parameters = [part._parameters for part in module.modules() if part._parameters]
         weights = []
         for part in self._parameters:

@@ -279,7 +279,8 @@ class Decoder(nn.Module):
         branch = None
         for layer in self.layers:
             if recompute and branch is not None:
-                hidden, branch = hidden + branch, None  # else both would be kept for the backward pass
+                # Otherwise both would be stored for the backward pass.
+                hidden, branch = hidden + branch, None
             inputs = (hidden, branch, rotation, cache, positions, mask)
             hidden, branch = checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
         kernels = training_kernels(hidden) if cache is None else None

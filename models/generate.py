@@ -218,7 +218,8 @@ class Stepper:
         allowed[config.stop_speech] = True
         self.sampler = Sampler(texts, allowed, config.stop_speech, max_codes)
         self.codes = torch.zeros(texts, max_codes, dtype=torch.long, device=device)
-        self.steps = torch.zeros(texts, dtype=torch.long, device=device)  # all the same: a kernel counts by text
+        # All steps are the same, but a kernel counts by text.
+        self.steps = torch.zeros(texts, dtype=torch.long, device=device)
         self.code_position = torch.zeros((), dtype=torch.long, device=device)  # position of the last code
         self.positions = torch.zeros(self.max_rows, 1, dtype=torch.long, device=device)  # last vector of each row
         self.hidden = torch.zeros(0, device=device)  # (rows, width), of the last position of each row

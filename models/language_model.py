@@ -153,7 +153,8 @@ class TransformerLanguageModel:
         """See `models.base.LanguageModel`; with guidance a text has two rows."""
         decoder, parameter = self.module.config.decoder, next(self.module.transformer.parameters())
         positions = self._capacity(text_length)
-        if self.device.type == "cuda":  # buffers of few sizes, see `CUDAGraphStepper`
+        # Buffers have few sizes there, see `CUDAGraphStepper`.
+        if self.device.type == "cuda":
             positions = generate.rounded_up(positions)
         rows = 2 if generate.is_guided(self.module, sampling) else 1
         cache_type = generate.cache_type(self.module, parameter)
@@ -198,7 +199,8 @@ class TransformerLanguageModel:
             return None
         guided = generate.is_guided(self.module, sampling)
         if not self.has_buffers(texts, text_length, sampling):
-            self._steppers.pop((texts, guided), None)  # freed before the larger one is made
+            # The smaller stepper is freed before the larger one is made.
+            self._steppers.pop((texts, guided), None)
             self._steppers[texts, guided] = CUDAGraphStepper(self.module, texts, self._capacity(text_length),
                                                              self.max_speech_length, self.device, guided)
         return self._steppers[texts, guided]

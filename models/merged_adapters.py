@@ -30,7 +30,8 @@ def merge(layers: Iterable[Any]) -> None:
         if buffer is None or (buffer.dtype, buffer.device) != (weight.dtype, weight.device):
             layer.merged_weight = torch.empty_like(weight, requires_grad=False)
         variant = _variant(layer)
-        if variant is None and name not in getattr(layer, "lora_E", {}):  # LoRA: weights are read and written once
+        # For LoRA, weights are read and written once.
+        if variant is None and name not in getattr(layer, "lora_E", {}):
             factor_a, factor_b = layer.lora_A[name].weight.to(weight), layer.lora_B[name].weight.to(weight)
             torch.addmm(weight, factor_b, factor_a, alpha=layer.scaling[name], out=layer.merged_weight)
             continue

@@ -168,7 +168,8 @@ def quantize_(module: nn.Module, kind: str, within: str = "") -> int:
         for name, layer in zip(names, converted, strict=True):
             parent, _, leaf = name.rpartition(".")
             setattr(module.get_submodule(parent), leaf, layer)
-    part = module.get_submodule(within)  # a head is another module now
+    # A head is another module now, so the part is looked up again.
+    part = module.get_submodule(within)
     return sum(value.numel() * value.element_size() for value in (*part.parameters(), *part.buffers()))
 
 

@@ -252,7 +252,8 @@ class T3(nn.Module):
         """The conditioning of one voice, (1, conditioning length, width)."""
         prompt = voice.conditioning["prompt_codes"]
         codes = torch.as_tensor(prompt, dtype=torch.long, device=device)[None]
-        if not codes.numel():  # an empty prompt is one masked position
+        # An empty prompt is one masked position.
+        if not codes.numel():
             codes = codes.new_zeros(1, 1)
         length = torch.tensor([len(prompt)], device=device)
         kind = self.speech_emb.weight.dtype

@@ -388,7 +388,8 @@ def _attend(joined, cosines, sines, keys, values, positions, mixed, rotated, row
     start = position * 0
     while start < position:
         scores = tl.where(inside, tl.sum(read.to(tl.float32) * query[None, :], 1), float("-inf"))
-        higher = tl.maximum(tl.maximum(top, scores), -1e30)  # never the difference of two infinities
+        # The maximum is finite, so that two infinities are never subtracted.
+        higher = tl.maximum(tl.maximum(top, scores), -1e30)
         decay, share = tl.exp(top - higher), tl.exp(scores - higher)
         total = total * decay[:, None] + share[:, None] * stored.to(tl.float32)
         weight = weight * decay + share

@@ -178,7 +178,8 @@ def _observe(queries, keys, positions, codes, length, end, reread, suppress_befo
     read = tl.load(key + text.to(tl.int64) * key_stride + cache_position[:, None] * SIZE + d[None, :],
                    mask=(cache_position < span)[:, None] & (d < SIZE)[None, :], other=0.0).to(tl.float32)
     score = tl.where(cache_position <= newest_key, tl.sum(read * vector[None, :], 1) * scale, float("-inf"))
-    top = tl.maximum(tl.max(score, 0), -1e30)  # never the difference of two infinities
+    # The maximum is finite, so that two infinities are never subtracted.
+    top = tl.maximum(tl.max(score, 0), -1e30)
     row = text * HEADS + head
     tl.store(scores + row * (blocks * BLOCK) + cache_position, score)
     tl.store(highest + row * blocks + block, top)

@@ -146,7 +146,8 @@ def fold_weight_norm(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
     for name, value in tensors.items():
         start, _, kind = name.rpartition("_")
         if kind not in ("g", "v") or not {f"{start}_g", f"{start}_v"} <= tensors.keys():
-            folded[name] = value  # half a pair as well: a strict load then names it
+            # Half of a pair is passed on as well: a strict load then names it.
+            folded[name] = value
         elif kind == "v":
             direction, magnitude = value.float(), tensors[f"{start}_g"].float()
             norm = torch.linalg.vector_norm(direction, dim=tuple(range(1, direction.ndim)), keepdim=True)
@@ -165,7 +166,8 @@ def write_pytorch(path: Path, tensors: Mapping[str, object]) -> None:
 
     The same tensors give the same bytes. A tensor that is a part of a larger one is written alone.
     """
-    with open(path, "wb") as file:  # torch would write the name of a path into the file
+    # Given a path, torch would write its name into the file.
+    with open(path, "wb") as file:
         try:
             torch.save(_compact(tensors), file)
         except RuntimeError as error:

@@ -182,7 +182,8 @@ class RecordingCutter:
                     pieces += read_clips(done_file)
                 else:
                     clips = self._cut(recording, partial, find_clips, progress)
-                    if clips:  # a recording without clips is tried again: its text may be corrected
+                    # A recording without clips is tried again when the job continues: its text may be corrected.
+                    if clips:
                         write_clips(done_file, clips)
                     pieces += clips
                 before_s += recording.seconds

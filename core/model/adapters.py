@@ -90,7 +90,8 @@ class Adapters:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             tuner = (AdaLoraModel if adaptive else LoraModel)(module, config, adapter_name=name)
-        del module.peft_config  # else the next tuner of this module would share it
+        # Otherwise the next tuner of this module would share the configuration.
+        del module.peft_config
         self.module, self.config, self.name = module, config, name
         self.allocation = RankAllocation(tuner) if adaptive and name == _NAME else None
         self._layers = [layer for layer in module.modules() if isinstance(layer, LoraLayer) and name in layer.scaling]
@@ -105,7 +106,8 @@ class Adapters:
             for layer in self._layers:
                 layer.lora_variant[name] = CachedNormDora()
         for path, value in module.named_parameters():
-            if ".ranknum." in path:  # AdaLoRA's counts, which peft unfreezes when it moves them to a GPU
+            # AdaLoRA's counts are no parameters to train, but peft unfreezes them when it moves them to a GPU.
+            if ".ranknum." in path:
                 value.requires_grad_(False)
         module.train(module.training)  # the new layers too
         self.on = False
@@ -248,7 +250,8 @@ def _gated(layer: nn.Module, mask: torch.Tensor) -> Iterator[None]:
     saved: list[torch.Tensor] = []
 
     def save(_module: nn.Module, _input: object, output: torch.Tensor) -> None:
-        saved[:] = [output.clone()]  # AdaLoRA adds to the base product in place
+        # The output is copied because AdaLoRA adds to the base product in place.
+        saved[:] = [output.clone()]
 
     def blend(_module: nn.Module, _input: object, output: torch.Tensor) -> torch.Tensor:
         plain = saved.pop()
@@ -334,7 +337,8 @@ class RankAllocation:
         self._tuner.update_and_allocate(step)
         rank_masks = config.rank_pattern or {}
         self._kept = {name: torch.tensor(mask, dtype=torch.uint8) for name, mask in rank_masks.items()}
-        config.rank_pattern = None  # files have all directions, those set to zero too
+        # Files hold all directions, including those set to zero.
+        config.rank_pattern = None
 
     def penalty(self) -> torch.Tensor:
         """AdaLoRA's orthogonality penalty: distance of the directions from orthogonality, the mean over the factors."""

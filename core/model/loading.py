@@ -184,7 +184,8 @@ class TTSModel:
             # This is not done inside `except`, because the traceback keeps the buffers alive.
             if out_of_memory:
                 self.lm.free_buffers()
-                torch.cuda.empty_cache()  # else a small tensor can keep a large block reserved
+                # Otherwise a small tensor can keep a large block reserved.
+                torch.cuda.empty_cache()
                 freed = count == 1
                 batch_size = 1 << max(0, (count - 1).bit_length() - 1)
             else:
@@ -435,7 +436,8 @@ def _split_export(folder: Path, origin: Origin, device: torch.device) -> _SplitE
         raise UserError(f"{folder} has {front_end.size} ids in its front-end and {lm.prefix_size} text rows.",
                         EXPORT_AGAIN_HINT)
     rows, earlier = {}, {}
-    for table in lm.text_tables:  # old and new rows apart, as in training
+    # Old and new rows are separate, as in training.
+    for table in lm.text_tables:
         owner, _, leaf = table.rpartition(".")
         values, tokens = lm.module.get_parameter(table).detach(), front_end.added_tokens()
         added = len(tokens_of_table(lm, table, tokens))

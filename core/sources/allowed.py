@@ -103,7 +103,8 @@ def _reached(address: ipaddress.IPv4Address | ipaddress.IPv6Address,
         return [address]
     number = int(address)
     last = ipaddress.IPv4Address(number & 0xFFFFFFFF)
-    if address in _LOCAL_NAT64:  # the prefix has 48, 56, 64 or 96 bits, and bits 64 to 71 are left out (RFC 6052)
+    # The prefix has 48, 56, 64 or 96 bits, and bits 64 to 71 are left out (RFC 6052).
+    if address in _LOCAL_NAT64:
         without_octet = (number >> 64) << 56 | (number & (1 << 56) - 1)  # 120 bits
         return [last, *(ipaddress.IPv4Address(without_octet >> (120 - length - 32) & 0xFFFFFFFF)
                         for length in (48, 56, 64))]

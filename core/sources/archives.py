@@ -91,7 +91,8 @@ def unpack_archive(path: Path, folder: Path, free: int, on_block: BlockCallback 
                 _tar(Path(readable), unpacking)
     except foreign.DamagedFile as error:
         raise UserError(f"{path.name} is damaged or no archive that Lisan opens: {error.__cause__}.", hint) from error
-    if unpacking.others:  # useless files are reported as one entry
+    # Files that are of no use here are reported as one entry.
+    if unpacking.others:
         others_note = f" and {unpacking.others - 1} more" if unpacking.others > 1 else ""
         location = f"{path.name}: {unpacking.other}{others_note}"
         unpacking.skipped.append(SkippedRow(location, "no recording, text or table"))
@@ -122,7 +123,8 @@ class _Unpacking:
             self.check(size, name)
         inside = path_inside(name)
         if isinstance(inside, str):
-            if inside != _HIDDEN:  # such as macOS's `__MACOSX/._a.wav`, which nobody packed
+            # Nobody packed files such as macOS's `__MACOSX/._a.wav` on purpose.
+            if inside != _HIDDEN:
                 self.skip(name, inside)
             return None
         lower = inside.name.lower()
@@ -183,7 +185,8 @@ def path_inside(name: str) -> PurePosixPath | str:
         return "is no name of a file"
     if any(part.startswith((".", "__MACOSX")) for part in pure.parts):
         return _HIDDEN
-    if any(0xDC80 <= ord(letter) <= 0xDCFF for letter in name):  # a TAR's name that is not UTF-8: shown as a ZIP's is
+    # A name in a TAR that is not UTF-8 is shown as in a ZIP.
+    if any(0xDC80 <= ord(letter) <= 0xDCFF for letter in name):
         pure = PurePosixPath(str(pure).encode("utf-8", "surrogateescape").decode("cp437"))
     return PurePosixPath(str(pure).encode("utf-8", "replace").decode())
 
@@ -247,7 +250,8 @@ class _Bounded:
         self._file: IO[bytes] = next(opener for mark, opener in openers if magic.startswith(mark))(path, "rb")
         self._to = to
         self._read = 0
-        self._most = to.room + max(to.room // 10, 100_000_000)  # heads and padding come on top
+        # Headers and padding come on top of the content.
+        self._most = to.room + max(to.room // 10, 100_000_000)
 
     def read(self, size: int) -> bytes:
         block = self._file.read(size)

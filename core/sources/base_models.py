@@ -316,7 +316,8 @@ def _verify(request: DownloadRequest, target: Path, reporter: Reporter) -> tuple
         raise UserError(f"{target} is {record.revision[:12]} ({record.requested_revision}) of {record.repository}, "
                         f"not {request.wanted_revision!r}.", hint)
     files = dict(record.files)
-    for path, original in record.originals.items():  # a job was killed before it replaced the published file
+    # A job may have been killed before it replaced the published file.
+    for path, original in record.originals.items():
         if (target / path).is_file() and (target / path).stat().st_size == original.size:
             files[path] = original
     with stage(reporter, "verify"):
@@ -483,7 +484,8 @@ def _check_files(files: list[_LocalFile], reporter: Reporter) -> dict[str, Expec
 def _format_fault(path: Path, name: str) -> str:
     """How a file contradicts its own format; empty when it does not. Its tensors are not read."""
     try:
-        if name.endswith(".safetensors"):  # 8 bytes of length, the header, the tensors
+        # The file is 8 bytes of length, a header in JSON and the tensors.
+        if name.endswith(".safetensors"):
             size = path.stat().st_size
             with open(path, "rb") as file:
                 length = int.from_bytes(file.read(8), "little")

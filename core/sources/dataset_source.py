@@ -87,7 +87,8 @@ def open_source(source: str, language: str, workspace: Workspace, reporter: Repo
             return
 
         if is_url:
-            if source.startswith("https://huggingface.co/"):  # the page of the hub that shows a file
+            # A page of the hub that shows a file is no file itself.
+            if source.startswith("https://huggingface.co/"):
                 source = source.replace("/blob/", "/resolve/")
             path = download_url(source, downloads, reporter, retry)
         else:
@@ -104,7 +105,8 @@ def open_source(source: str, language: str, workspace: Workspace, reporter: Repo
             opened = _written_out(tables, opened, folder / "tables", reporter)
 
         yield opened
-        if path.is_relative_to(downloads):  # its clips are in the dataset now
+        # The download is not needed any more: its clips are in the dataset.
+        if path.is_relative_to(downloads):
             shutil.rmtree(path.parent, ignore_errors=True)
 
 

@@ -281,7 +281,8 @@ class Downloader:
 
     def _receive(self, file: RemoteFile, path: Path, hasher: FileHasher) -> None:
         """One connection: append its blocks until the file has its size."""
-        timeout_s = self.retry.stall_s + _POLL_S * 10  # longer than `stall_s`, so that a stall is seen first
+        # The limit is longer than `stall_s`, so that a stall is noticed here first.
+        timeout_s = self.retry.stall_s + _POLL_S * 10
         reader = _ReaderThread(self.server.open(file, hasher.size, timeout_s))
         try:
             items = self._watched(reader, file)
@@ -294,7 +295,8 @@ class Downloader:
                     new_bytes = block[skip:][:file.expected.size - hasher.size]
                     skip = max(0, skip - len(block))
                     writing.write(new_bytes)
-                    writing.flush()  # a killed worker loses only what is on the network
+                    # A killed worker then loses only what is still on the network.
+                    writing.flush()
                     hasher.update(new_bytes)
                     self.progress.add(len(new_bytes), file.name)
                     if hasher.size == file.expected.size:

@@ -272,7 +272,8 @@ class _WrittenTables:
         content = home / "content"
         try:
             tables = cls(**json.loads((home / _STATE).read_text(encoding="utf-8")))
-            os.truncate(content / MANIFEST, tables.bytes)  # the table after them is written again
+            # The rows behind the last complete table are written again.
+            os.truncate(content / MANIFEST, tables.bytes)
             if sum(not line["audio"] or (content / str(line["audio"])).stat().st_size == line["bytes"]
                    for line in _lines(content)) == tables.rows:
                 return tables

@@ -58,7 +58,8 @@ def partial_download(home: Path, request: Mapping[str, str], commit: str, subjec
 
     `request` is what was asked for, and `commit` the commit that it had then, for `find_started`.
     """
-    for leftover in home.parent.glob(f"{_DELETED}*"):  # left by a job that was killed
+    # A job that was killed may have left such folders.
+    for leftover in home.parent.glob(f"{_DELETED}*"):
         shutil.rmtree(leftover, ignore_errors=True)
     lock = _lock_folder(home, create=True)
     if lock is None:
@@ -110,12 +111,14 @@ def _lock_folder(home: Path, *, create: bool) -> FileLock | None:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.descriptor), os.stat(home / LOCK)):
                 return lock
-        lock.release()  # the lock of a folder that was deleted while this one waited
+        # This is the lock of a folder that was deleted while this job waited for it.
+        lock.release()
     return None
 
 
 def _delete(home: Path) -> None:
-    (home / PLAN).unlink(missing_ok=True)  # so that no job resumes what is being deleted
+    # Without a plan, no job resumes what is being deleted.
+    (home / PLAN).unlink(missing_ok=True)
     deleted = home.with_name(f"{_DELETED}{uuid.uuid4().hex[:12]}")
     with suppress(OSError):
         os.rename(home, deleted)

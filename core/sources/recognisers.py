@@ -51,7 +51,8 @@ def ensure_recogniser(name: str, revision: str, adapters: Sequence[str], workspa
     hub = replace(hub or Hub.from_environment(), local_option=_LOCAL_OPTION)
     workspace.recognisers.mkdir(exist_ok=True)
     record = read_model_record(target) if target.is_dir() else None
-    pinned = record.revision if record and record.revision else revision  # a language must fit what is there
+    # An adapter for another language must fit the stored weights.
+    pinned = record.revision if record and record.revision else revision
     repository_files = list_repository(hub, name, pinned, reporter, retry)
 
     # The recogniser itself is a download like that of a base model.
@@ -67,7 +68,8 @@ def ensure_recogniser(name: str, revision: str, adapters: Sequence[str], workspa
     for code in adapters:
         file = _ADAPTER.format(code)
         if file in repository_files.files:
-            with partial_folder(target):  # two jobs would write into one file
+            # Two jobs would write into one file.
+            with partial_folder(target):
                 if not (target / file).is_file():
                     _fetch_adapter(repository_files.file(file), target, hub, reporter, retry)
             break

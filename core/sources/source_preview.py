@@ -165,7 +165,8 @@ def _unread_path(path: Path) -> str:
         return f"{path.name} has recordings in {packed}: it is unpacked and recognised when the preparation starts."
     if path == Path(path.anchor):
         raise UserError(f"{path} is no folder of recordings.", WANTED)
-    if len(path.parts) < 3 and path.is_dir():  # walking /home or /usr takes long
+    # Walking /home or /usr takes too long for a page.
+    if len(path.parts) < 3 and path.is_dir():
         return f"{path} is recognised when the preparation starts."
     return ""
 

@@ -38,7 +38,8 @@ def source_ids(token: NewToken, base: FrontEnd, strategy: Initialisation, varian
             return [own_tag]
         tags = (base.tag_id(language) for language in base.base_languages)
         return [tag for tag in tags if tag is not None]
-    if strategy in AROUND_THE_MEAN or token.kind == "byte":  # the name of a byte spells nothing
+    # The name of a byte spells nothing.
+    if strategy in AROUND_THE_MEAN or token.kind == "byte":
         return []
 
     start = base.word_start if token.text.startswith(base.word_start) else ""

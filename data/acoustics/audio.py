@@ -106,7 +106,8 @@ def log_mel(waveform: torch.Tensor, settings: MelSettings) -> torch.Tensor:
     """Natural logarithm of the mel amplitude of (B, S): (B, n_mels, F), F = S // hop_length + 1."""
     window = torch.hann_window(settings.win_length, device=waveform.device)
     frames = waveform.shape[-1] // settings.hop_length + 1
-    short = max(0, settings.n_fft // 2 + 1 - waveform.shape[-1])  # the reflection at the ends needs these samples
+    # The reflection at the ends needs these samples.
+    short = max(0, settings.n_fft // 2 + 1 - waveform.shape[-1])
     spectrum = torch.stft(
         torch.nn.functional.pad(waveform, (0, short)), settings.n_fft, settings.hop_length, settings.win_length,
         window, center=True, return_complex=True,

@@ -253,7 +253,8 @@ def read_json(path: Path, audio: str) -> Iterator[ParsedItem]:
                                   end_s=end_s)
         return
 
-    values = standard_values(record)  # its times, if any, are those in a longer recording
+    # Times of the object, if it has any, are those in a longer recording.
+    values = standard_values(record)
     if values.get("text", "").strip():
         yield ParsedUtterance(audio, audio, values["text"], speaker=values.get("speaker", ""))
     else:

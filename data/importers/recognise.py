@@ -145,7 +145,8 @@ def _tables_in(folder: Path) -> Iterator[SourceForm]:
                 splits.append((path, form))
     if len(splits) > 1:
         yield _joined([(path.name.lower(), _below(path.name, form)) for path, form in splits])
-    if len(splits) == 1:  # a single folder is not a split of anything
+    # A single folder separates nothing.
+    if len(splits) == 1:
         yield from (_below(path.name, form) for path, form in splits)
 
     # Tables with a usual name are required to be readable; others are tried.
@@ -269,7 +270,8 @@ def _required(path: Path) -> SourceForm:
     if first_line is None:
         raise UserError(f"{path} has no rows.", "Write one recording a line: its audio file and its text.")
     if path.suffix.lower() not in _SURE_TABLES and path.name not in TABLE_NAMES:
-        raise UserError(f"{path} is no table of audio and text.", WANTED)  # not quoted: it may be any file
+        # The line is not quoted: the file may be anything.
+        raise UserError(f"{path} is no table of audio and text.", WANTED)
     raise UserError(
         f"{path}, line 1 names no column for audio and text: {first_line.rstrip()[:80]!r}.",
         f"Write a header with {COLUMNS['audio'][0]} and {COLUMNS['text'][0]}, or use lines of the form id|text.",

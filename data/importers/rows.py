@@ -300,7 +300,8 @@ def _of_audio(item: ParsedUtterance, path: Path, folder: Path) -> str:
     """An id from the recording's name, and for a part from its times in milliseconds: it does not depend on others."""
     inside = path.relative_to(folder) if path.is_relative_to(folder) else Path(path.name)
     if not item.audio.isascii() and is_audio(item.audio) and PurePosixPath(item.audio).name != path.name:
-        inside = inside.with_name(PurePosixPath(item.audio).name)  # found in another encoding of its name
+        # The file was found in another encoding of its name.
+        inside = inside.with_name(PurePosixPath(item.audio).name)
     parts = inside.with_suffix("").parts
     stem = "-".join(parts[1:] if len(parts) > 1 and parts[0] in AUDIO_FOLDERS else parts)
     if item.begin_s == 0 and item.end_s is None:
@@ -362,7 +363,8 @@ class RecordingLookup:
             raise RecordingNotFound(f"{name[:60]!r} is not a file name")
         encodable = name.encode("utf-8", "replace").decode()
         for path in chain(self._candidates(encodable), *map(self._candidates, self._spellings(encodable))):
-            if os.path.isfile(path):  # false too for a name that the system does not take
+            # This is false too for a name that the system does not accept.
+            if os.path.isfile(path):
                 return self._checked(Path(path), name)
         nearest = self._nearest(name)
         raise RecordingNotFound(f"the audio {name[:60]!r} is not in {self._title}"
@@ -482,12 +484,14 @@ def standard_values(record: Mapping[str, object]) -> dict[str, str]:
     values = {}
     for meaning, names in COLUMNS.items():
         value = next((record[name] for name in names if record.get(name) not in (None, "")), None)
-        if isinstance(value, Mapping):  # a hub's audio: {"path": ..., "bytes": ...}
+        # In datasets of the hub, audio is an object with `path` and `bytes`.
+        if isinstance(value, Mapping):
             value = value.get("path")
         if value is not None and not isinstance(value, list):
             values[meaning] = str(value)
     if record.get("split") in (None, "") and not split_of_folders([values.get("split", "")]):
-        values.pop("split", None)  # a set or subset may be anything
+        # A column `set` or `subset` may hold anything.
+        values.pop("split", None)
     return values | dict(_times_by_other_names(record))
 
 

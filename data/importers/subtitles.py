@@ -54,7 +54,8 @@ def read_subtitles(path: Path, audio: str) -> Iterator[ParsedItem]:
             removed += repeated
             previous = cue
             if repeated and not "".join(map(_plain, lines)):
-                continue  # it shows only what the previous cue showed
+                # The cue shows only what the previous cue showed.
+                continue
         yield _utterance(cue, lines, audio)
     if removed:
         lines_of = f"{removed} line{'s' * (removed != 1)}"
@@ -211,7 +212,8 @@ def read_lrc(path: Path, audio: str) -> Iterator[ParsedItem]:
     at_once = [list(lines) for _, lines in groupby(stamps, key=lambda stamp: stamp[0])]
     for index, group in enumerate(at_once):
         words = " ".join(line for _, _, line in group if line)
-        if words:  # a stamp without text ends the line before
+        # A stamp without text ends the line before.
+        if words:
             end_s = max(0.0, at_once[index + 1][0][0] - shift_s) if index + 1 < len(at_once) else None
             yield ParsedUtterance(group[0][1], audio, words, begin_s=max(0.0, group[0][0] - shift_s), end_s=end_s)
 

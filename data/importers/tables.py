@@ -438,7 +438,8 @@ def _columns_of(columns: list[tuple[str, ...]], width: int) -> ListColumns:
         texts, labels = labels, []
     if len(texts) == 2 and _are_alike(*(columns[text] for text in texts)):
         texts, spelled = texts[:1], texts[1]
-    if width == 2 and kinds[1] in ("names", "languages", "labels"):  # words such as "no" and "happy"
+    # In two columns, words such as "no" and "happy" are texts.
+    if width == 2 and kinds[1] in ("names", "languages", "labels"):
         texts, labels = [1], []
 
     if not texts:

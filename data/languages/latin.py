@@ -110,6 +110,7 @@ def _syllable_by_order(character: str) -> str:
         return spelled
     if name.endswith("EE"):
         return spelled[:-1] + "ie"
-    if name.endswith(" GLOTTAL WA"):  # ኧ is the first order of አ, which is said as its fourth
+    # ኧ is the first order of አ, which is said as its fourth.
+    if name.endswith(" GLOTTAL WA"):
         return "'e"
     return spelled + "i" if spelled == "'" else spelled

@@ -154,7 +154,8 @@ class NumberReader:
         """A sign before a number, its currency included on either side. An en dash after a number is a range's."""
         sign = f"(?:{self._money_sign}|{_MONEY_SIGN})"
         attached = one_of(self.rules.numbers.attached_before)
-        letters = r"\w" if self.speller.joint else r"A-Za-z\d"  # without spaces a word may stand before it
+        # Without spaces between words, a word may stand directly before the sign.
+        letters = r"\w" if self.speller.joint else r"A-Za-z\d"
         return re.compile(rf"(?:(?<![{letters}.,:/+\u2212-])|(?<!\w)({attached}))({sign}?)"
                           rf"(\+(?!\d{{7}})|[\u2212-]|(?<!\d )\u2013)(?={sign}?\d)")
 

@@ -215,7 +215,8 @@ class Verbalizer:
 def load_verbalizer(content: bytes, location: str = "the rules") -> Verbalizer:
     """The verbalizer of a rules file; `UserError` for rules that cannot be used."""
     verbalizer = Verbalizer(parse_rules(content, location))
-    number_speller(verbalizer.rules.numbers)  # reports a missing package or another version of it now
+    # A missing package, or another version of it, is reported now.
+    number_speller(verbalizer.rules.numbers)
     return verbalizer
 
 

@@ -132,7 +132,8 @@ class Flow(nn.Module):
         states = self.decoder.estimator.time_states(times[:-1])
         state = states[:1].clone()
         for step, size in enumerate((times[1:] - times[:-1]).unbind()):
-            inputs.unflatten(0, (rows, batch))[..., :n_mels] = frames  # both rows see the same frames
+            # The conditional and the unconditional row see the same frames.
+            inputs.unflatten(0, (rows, batch))[..., :n_mels] = frames
             state.copy_(states[step : step + 1])
             velocity = self.decoder.estimator(inputs, state)
             if rows == 2:
@@ -207,7 +208,8 @@ class FlowGraphs:
         prompt_mel = self._parts()[3]
         prompt_mel.zero_()
         prompt_mel[:, :prompt.mel.shape[1]] = prompt.mel
-        start = noise.transpose(1, 2)  # drawn in this layout, so that its padding is contiguous: one copy
+        # Noise is drawn in this layout, so that its padding is contiguous and one copy is enough.
+        start = noise.transpose(1, 2)
         self.frames.copy_(F.pad(start, (0, 0, 0, self.frames.shape[1] - start.shape[1])))
         self._encode(lambda: self._compute_inputs(flow))
 
@@ -227,7 +229,8 @@ class FlowGraphs:
 
     def _compute_step(self, flow: Flow) -> None:
         noisy = self._inputs[..., :self.frames.shape[2]].unflatten(0, (-1, self._batch))
-        noisy.copy_(self.frames)  # both rows see the same frames
+        # The conditional and the unconditional row see the same frames.
+        noisy.copy_(self.frames)
         states, size = self._time[:-1].view(1, -1, flow.config.estimator.width), self._time[-1]
         velocity = flow.decoder.estimator(self._inputs, states, self._lengths)
         if self._guidance:

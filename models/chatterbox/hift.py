@@ -86,7 +86,8 @@ class STFT(nn.Module):
         angles = 2 * math.pi / n_fft * torch.outer(torch.arange(n_fft), torch.arange(bins)).double()
         basis = torch.cat([angles.cos(), -angles.sin()], 1)  # (n_fft, 2 * bins)
         multiplicity = torch.full((bins,), 2.0, dtype=torch.float64)
-        multiplicity[0] = multiplicity[-1] = 1  # all bins but the outer two represent a conjugate pair
+        # All bins but the outer two represent a conjugate pair.
+        multiplicity[0] = multiplicity[-1] = 1
         inverse = basis.t() * multiplicity.repeat(2)[:, None] / n_fft
         self.register_buffer("analysis", (window[:, None] * basis).float(), persistent=False)
         self.register_buffer("synthesis", (inverse * window).float(), persistent=False)
@@ -324,7 +325,8 @@ class HiFT(nn.Module):
         for level, up in enumerate(self.ups):
             signal = up(zero_after_(F.leaky_relu(signal, 0.1), length))  # (B, C, 1, T) -> (B, C / 2, 1, rate * T)
             length = None if length is None else length * self.config.upsample_rates[level]
-            if level == len(self.ups) - 1:  # one more position, for the last window of the spectrum
+            # The last window of the spectrum needs one more position.
+            if level == len(self.ups) - 1:
                 signal, length = torch.cat([signal[..., 1:2], signal], -1), windows
             signal = signal + self.source_resblocks[level](self.source_downs[level](excitation), length)
             blocks = self.resblocks[level * kernels : (level + 1) * kernels]

@@ -171,7 +171,8 @@ class _Encoder(nn.Module):
 
     def forward(self, mel: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """(B, n_mels, F) to (B, ceil(F / 4), width)."""
-        padded = bool((lengths < mel.shape[-1]).any())  # without padding attention is faster without a mask
+        # Without padding, attention is faster without a mask.
+        padded = bool((lengths < mel.shape[-1]).any())
         x = mel
         for conv in (self.conv1, self.conv2):
             if padded:

@@ -110,7 +110,8 @@ class AntiAliasedSnake(nn.Module):
         padded[..., :6], padded[..., -6:] = signal[..., :1], signal[..., -1:]
         twice = F.conv2d(padded, self.up, padding=(1, 0), groups=channels)  # (B, C, 2, T + 6), times 2a
         twice.addcmul_(twice.cos(), self.ratio)
-        twice[..., :3] = twice[:, :, :1, 3:4]  # beyond both ends: the first and the last value of the doubled rate
+        # Beyond both ends, the doubled rate has its first and its last value.
+        twice[..., :3] = twice[:, :, :1, 3:4]
         twice[..., -3:] = twice[:, :, 1:, -4:-3]
         return F.conv2d(twice, self.down, self.offset, groups=channels)
 

@@ -83,7 +83,8 @@ class ConvolutionModule(nn.Module):
 
     def forward(self, hidden: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
         hidden = F.glu(self.pointwise_conv1(hidden.transpose(1, 2)), 1)
-        if keep is not None:  # the depthwise convolution reads zeros beyond the end of a clip
+        # The depthwise convolution reads zeros beyond the end of a clip.
+        if keep is not None:
             hidden = hidden * keep[:, None]
         hidden = self.norm(self.depthwise_conv(hidden).transpose(1, 2))
         return self.pointwise_conv2(F.silu(hidden).transpose(1, 2)).transpose(1, 2)

@@ -108,7 +108,8 @@ def voice_from_clip(extractor: IndexTTS2Extractor, style_encoder: CAMPPlus, wave
         weights = balanced_weights(emotion.weights) if emotion.balanced else emotion.weights
         vector = banks.mix([emotion.strength * weight for weight in weights], style, vector)
 
-    if extractor.style_encoder:  # 2.5: S2Mel continues the states themselves
+    # In 2.5, S2Mel continues the states themselves.
+    if extractor.style_encoder:
         speaker, clip = {"style": style}, {"states": speaker_states}
     else:
         speaker = {"speaker_latents": extractor.conditioner.speaker_latents(speaker_states[None])[0]}

@@ -123,7 +123,8 @@ class IndexTTS2(Family):
 
     def export(self, base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
                merged: Mapping[str, torch.Tensor] | None, front_end: FrontEnd) -> tuple[ExportFile, ...]:
-        shared = front_end.shared_file()  # None in 2.5, whose script reads the languages' own files
+        # It is None in 2.5, whose script reads the languages' own files.
+        shared = front_end.shared_file()
         return model_folder.write_export(base, folder, tensors, merged, shared.content if shared else None)
 
     def _config(self, folder: Path) -> UnifiedVoiceConfig:

@@ -191,7 +191,8 @@ def write_export(base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
         published = transpose_matrices(state)
         _check_tensors(files.gpt, published, rows)
         weights.write_pytorch(folder / name, published)
-        del published  # frees gigabytes before the next file
+        # These are gigabytes, freed before the next file is made.
+        del published
         # The published code makes one row more than `number_text_tokens`.
         changed = {**settings, "gpt": {**settings["gpt"], "number_text_tokens": rows - 1}, "gpt_checkpoint": name}
         if tokenizer is not None:

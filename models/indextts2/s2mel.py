@@ -459,7 +459,8 @@ class S2Mel(nn.Module):
             noise: torch.Tensor | None = None, generator: torch.Generator | None = None) -> torch.Tensor:
         """Condition (1, F, C) of `content` to log-mel (1, n_mels, F), from `noise` of that shape or of `generator`."""
         estimator, frames = self.estimator, content.shape[1]
-        if noise is None:  # drawn frame by frame: on a CPU the first frames do not depend on their number
+        # Noise is drawn frame by frame, so that on a CPU the first frames do not depend on their number.
+        if noise is None:
             device = None if generator is None else generator.device
             noise = torch.randn(frames, self.config.n_mels, generator=generator, device=device).t()[None]
         if content.device.type == "cuda":

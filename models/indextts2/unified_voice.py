@@ -203,7 +203,8 @@ class UnifiedVoice(VoiceConditioner):
     def embed_voice(self, voice: Voice, device: torch.device) -> torch.Tensor:
         """The conditioning of one voice, (1, conditioning length, width)."""
         duration = {"duration": np.array([round(voice.duration_s * self.config.code_rate)])}
-        timed = voice.duration_s and self.config.speaker  # the vocoder decides it in 2.5
+        # In 2.5 the vocoder decides the duration.
+        timed = voice.duration_s and self.config.speaker
         stacked = self.config.stack_conditioning([{**voice.conditioning, **(duration if timed else {})}])
         return self.embed_conditioning(VoiceConditioning(
             stacked.speaker.to(device), stacked.emotion_vector.to(device), stacked.durations.to(device)))

@@ -213,7 +213,8 @@ def filterbank(waveform: torch.Tensor) -> tuple[torch.Tensor, int]:
     An odd frame is completed with ones, and its row is masked: `SeamlessM4TFeatureExtractor` of transformers. Computed
     in float64 as there: in float32 the quiet bins of a frame differ by 1e-4, for a third of the time.
     """
-    audio.require_samples(waveform, 560, SAMPLE_RATE)  # two frames: one has no variance
+    # At least two frames are needed: a single one has no variance.
+    audio.require_samples(waveform, 560, SAMPLE_RATE)
     frames = audio.kaldi_filterbank(waveform.double() * 2 ** 15, N_MELS)
     frames = ((frames - frames.mean(0)) / (frames.var(0) + 1e-7).sqrt()).float()
     return F.pad(frames, (0, 0, 0, len(frames) % 2), value=1.0).reshape(-1, 2 * N_MELS), len(frames) // 2
