@@ -133,6 +133,8 @@ def _shape(flag: Flag) -> dict[str, Any]:
         return {"choices": choices, "nargs": "?", "metavar": flag.path[-1]} if flag.positional else {"choices": choices}
     if annotation is bool:
         return {"action": argparse.BooleanOptionalAction}
+
+    # A tuple is a flag that may be repeated; its items may have several words.
     if get_origin(annotation) is tuple:
         item = get_args(annotation)[0]
         if get_origin(item) is tuple:

@@ -195,6 +195,8 @@ def loads(content: bytes | str) -> Any:
         value = json.loads(text, parse_int=_integer) if long else json.loads(text)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
+
+    # The parser may accept deeper values than the limit, so levels are counted.
     if text.count("[") + text.count("{") > DEEPEST:
         level = [value]
         for _ in range(DEEPEST):

@@ -87,6 +87,8 @@ def doubt(code: str) -> str:
     language = code.partition("-")[0]
     if language == "x" or (len(language) == 3 and "qaa" <= language <= "qtz"):
         return ""
+
+    # The registry names a usual code for codes that are out of use.
     entry = _registry().get(language)
     usual = entry.usual if entry else langcodes.Language.get(language).language or ""
     if usual in _registry() and usual != language:

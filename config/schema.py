@@ -728,6 +728,8 @@ def check_sharding(options: TrainOptions, processes: int, *, in_float16: bool = 
     """
     if options.sharding == "none":
         return
+
+    # Each reason applies by itself, so that all are reported at once.
     reasons = [
         (options.scope != "full" or options.full_trainable == "adapters",
          "rows and adapters are small: only scope `full` that changes the base itself has weights to shard",

@@ -191,6 +191,7 @@ class CTCAligner:
         scores = np.full(self._count, -np.inf)
         foreign = np.zeros(len(self._star_places), int)
         if self._frames:
+            # The text ends at its last label or at the star behind it, if either was reached.
             last = len(self._labels) - 1 - self._base
             ending = [place for place in (last, last - 1) if 0 <= place < self._window]
             best = max(ending, key=lambda place: self._scores[place], default=-1)

@@ -99,6 +99,7 @@ class FeatureCache:
                 if not self.has(sha256) or seen.put(sha256, "") is not None:
                     continue
                 arrays = self.load(sha256)
+                # The first clip tells names and types of the arrays.
                 if len(runs) == 1:
                     for name, array in arrays.items():
                         runs[name] = _PackedArray.empty(name, array.dtype, opened, shape=array.shape[1:])
@@ -164,6 +165,7 @@ def _write_runs(path: Path, runs: Sequence[_PackedArray]) -> None:
     """Write a safetensors file (header length, header, values) from arrays on disk, the widest type first."""
     header: dict[str, object] = {}
     end = 0
+    # Large types come first, so that arrays are aligned.
     ordered = sorted(runs, key=lambda run: (-run.dtype.itemsize, run.name))
     for run in ordered:
         begin, end = end, end + run.count * run.row_bytes

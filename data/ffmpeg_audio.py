@@ -68,5 +68,7 @@ def _run(command: list[str], check: Callable[[], None]) -> str:
                 process.kill()
     if process.returncode == 0:
         return ""
+
+    # The last line of ffmpeg's messages names the cause.
     last = (errors.strip().splitlines() or [f"status {process.returncode}"])[-1]
     return "".join(letter for letter in last if letter.isprintable()).replace("file:", "")[:200].rstrip(".")

@@ -222,6 +222,7 @@ class FrontEnd:
         if absent:
             raise UserError(f"The base tokenizer lacks {', '.join(absent)}.", "Give the tokenizer file of this model.")
 
+        # A checkpoint may have more rows than the tokenizer has ids, but not fewer.
         size = highest_id(ids) + 1
         if prefix_size is not None and prefix_size < size:
             raise UserError(
@@ -599,6 +600,8 @@ class FrontEnd:
                 f"the model has {base.prefix_size} ({base.base_fingerprint[:8]}): they do not belong together.",
                 "Make the tokenizer again for this model.",
             )
+
+        # Earlier trainings must have the same tokens at the same ids.
         added = [code for code in base.languages if base.is_new(code)]
         if added and (added[-1] not in self.by_code or self.up_to(added[-1]).fingerprint != base.fingerprint):
             raise UserError(

@@ -121,6 +121,7 @@ def make_card(name: str, language: str, source: str, clips: Iterable[ManifestCli
             trimmed_clips += clip.is_trimmed
             yield clip
 
+    # The fingerprint reads the clips once, and the totals are counted on the way.
     mark, total = fingerprint(counted()), counts.total()
     return DatasetCard(name, language, source, total, counts[TRAIN], counts[HELD_OUT], round(duration_s, 3), mark,
                        licence, split=split, test_clips=counts[TEST], trimmed_clips=trimmed_clips,

@@ -89,6 +89,7 @@ def speech_spans(runs: Sequence[tuple[int, int]], levels: np.ndarray, frame_s: f
     for number, (begin, end) in enumerate(runs):
         if number:
             costs.append(float(pause_cost(np.array([(begin - runs[number - 1][1]) * frame_s]))[0]))
+        # Speech without a pause may be cut in each window, at its quietest frame.
         start = begin
         for window in range(begin + _WINDOW // 2, end - _WINDOW // 2, _WINDOW):
             cut = window + int(np.argmin(levels[window:min(window + _WINDOW, end - _WINDOW // 2)]))

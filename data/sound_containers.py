@@ -49,6 +49,7 @@ _NOT_SOUND = (
 
 def kind_of(head: bytes) -> str:
     """The container that begins with `head`; empty if it is unknown."""
+    # A tag may stand before any kind of sound.
     if head[:3] == b"ID3" and len(head) > 10:
         behind = head[_id3_size(head):]
         return kind_of(behind) if behind[:3] != b"ID3" and kind_of(behind) else "mp3"
@@ -165,6 +166,8 @@ def _parsed_frame(header: bytes) -> _MpegFrame | None:
     rate = _MPEG_RATES[rate_at] >> {3: 0, 2: 1, 0: 2}[version]
     if layer == 1:
         return _MpegFrame((12 * bit_rate // rate + padding) * 4, 384, rate, 0)
+
+    # In layers 2 and 3, the Xing header is behind the side information.
     samples = 576 if layer == 3 and not is_first else 1152
     is_mono = header[3] >> 6 == 3
     side = (17 if is_mono else 32) if is_first else (9 if is_mono else 17)
@@ -231,6 +234,7 @@ def _xing(content: mmap.mmap, offset: int) -> tuple[int, int, int]:
         total, place = int.from_bytes(content[place:place + 4], "big"), place + 4
     place += (100 if flags & 4 else 0) + (4 if flags & 8 else 0)
 
+    # The encoder's tag has delay and padding, 12 bits each.
     trimmed = 0
     if content[place:place + 4] in (b"LAME", b"Lavf", b"Lavc"):
         high, middle, low = content[place + 21:place + 24]

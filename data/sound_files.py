@@ -137,6 +137,7 @@ def read_sound(path: Path, longest_s: float = math.inf) -> Sound:
     if not blocks:
         raise _no_samples(path)
 
+    # Later calls need not decode the file again.
     with _facts_lock:
         _facts[_stamp(path)] = facts
 

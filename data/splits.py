@@ -41,6 +41,7 @@ class Sides:
         """
         sides = cls()
         for clip, normal in clips:
+            # Clips of other languages have sides too, but are not counted.
             counted = language in ("", clip.language)
             sides.clips += counted
             sides.held_clips += counted and clip.split == HELD_OUT
@@ -155,6 +156,7 @@ def overlaps(rows: Sequence[CheckedRow], splits: Sequence[str], *, by_speaker: b
     for index, row in enumerate(rows):
         for key in group_keys(row, by_speaker, apart):
             side = _side(existing, key)
+            # A row is left out for its first key that is on another side.
             if lost[index] & _KINDS[key[0]] or side not in (None, splits[index]):
                 other = SPLITS[staying[index]] if lost[index] & _KINDS[key[0]] else side
                 findings[index] = _overlap(row, key[0], splits[index], other or TRAIN)

@@ -310,6 +310,8 @@ def _fitted(text: str, boundary: Boundary, limit: int, word_limit: int, count: C
     size = count(text)
     if size <= limit:
         return [TextChunk(text, boundary)]
+
+    # Halve the text; a word that cannot be halved may be longer than a sentence.
     cut = halve(text)
     if cut is not None:
         first_half, second_half = cut

@@ -103,6 +103,7 @@ class ValidationReport:
         with open(path, "w", encoding="utf-8") as file:
             for number, field in enumerate(fields(self)):
                 file.write(("{" if number == 0 else ",") + f"\n {json.dumps(field.name)}: ")
+                # There may be a finding for each row, so they are written one by one.
                 if field.name in listed:
                     lines = (json.dumps(asdict(finding), ensure_ascii=False) for finding in listed[field.name])
                     file.write("[")

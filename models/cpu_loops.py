@@ -631,6 +631,7 @@ def _prepare_rows(address):
         address_of_row = buffer.ctypes.data if job[_SIZE_OF_WEIGHT] == 1 else job[_ROWS] + 4 * width * index
         normalized = _floats(address_of_row, input_width)
         _normalize_row(row, weight, bias, _float_of_bits(i32(job[_EPSILON])), normalized)
+        # Weights in int8 are multiplied with rounded rows.
         if job[_SIZE_OF_WEIGHT] == 1:
             rounded = carray(_pointer(job[_ROWS] + 2 * width * index), width, np.int16)
             largest[index] = _round_row(normalized, job[_LIMIT], rounded) / f32(job[_LIMIT])
@@ -684,6 +685,8 @@ def attend(joined: torch.Tensor, heads: int, rotation: tuple[torch.Tensor, torch
     rows, capacity, size = len(joined), storage.shape[-2], storage.shape[-1]
     queries, mixed = torch.empty(rows, heads, 1, size), torch.empty(rows, heads * size)
     cosines, sines = rotation or (None, None)
+
+    # The loops read raw addresses, so shapes are checked here.
     assert (storage.shape[1:3], storage.stride()[-2:]) == ((rows, heads), (size, 1))
     assert storage.is_cpu
     assert storage.dtype in (torch.float32, torch.bfloat16), storage.dtype

@@ -45,6 +45,8 @@ class Sampler:
                               (self.noise_scale, float(sampling.temperature > 0))):
             tensor.fill_(value)
         self.log_min_p.log_()
+
+        # The key of each step depends on the seed alone.
         steps = torch.arange(len(self.keys), device=self.keys.device)
         self.keys.copy_(_hash(_hash(torch.full_like(steps, sampling.seed & _MASK)) ^ steps))
         self.used.fill_(False)

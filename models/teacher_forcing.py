@@ -154,6 +154,8 @@ def losses(network: SpeechNetwork, batch: TeacherForcingBatch, options: LossOpti
     with GuidedAttention(network.transformer, heads) as guide:
         hidden = network.hidden_states(rows)
         attention = guide.loss(text_at, codes_at, *_uniform_alignment(batch)) if heads else None
+
+    # Only positions with a target go through the heads.
     hidden, targets = hidden.flatten(0, 1), batch.targets
     text_logits = network.text_head(hidden.index_select(0, targets.text_from))
     speech_logits = network.speech_head(hidden.index_select(0, targets.speech_from))
@@ -244,6 +246,7 @@ class GuidedAttention:
         for codes that do not count.
         """
         text_positions = torch.arange(text_at.shape[1], device=text_at.device)
+        # The loss is small if attention is near the expected text position.
         near = torch.exp(-(text_positions - centres[..., None]).square() / (2 * self._width**2))
         total = centres.new_zeros(())
         for layer, heads in self._heads.items():

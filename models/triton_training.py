@@ -129,6 +129,8 @@ class _AddNorm(torch.autograd.Function):
             total, gain, grad_normed.contiguous(), None if grad_total is None else grad_total.contiguous(),
             grad_hidden, grad_branch, partial, count, ctx.epsilon, WIDTH=width, BLOCK=block, ROWS=rows_each,
             num_warps=_warps(block))
+
+        # With equal types, branch and residual share a gradient.
         if branch_kind == kind:
             grad_branch = grad_hidden
         return grad_hidden, grad_branch, None if partial is None else partial.sum(0).to(gain.dtype), None, None
@@ -153,6 +155,7 @@ class _Products(torch.autograd.Function):
             needs_grad = flat is not None and ctx.needs_input_grad[1 + index]
             grad_weights.append(flat.t() @ rows.flatten(0, -2) if needs_grad else None)
             if flat is None or not ctx.needs_input_grad[0]:
+                # Gradients of the rows are added within the products.
                 continue
             if grad_rows is None:
                 shape, grad_rows = grad.shape[:-1], flat @ weight

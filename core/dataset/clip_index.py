@@ -198,6 +198,8 @@ def _write_clips(database: sqlite3.Connection, dataset: PreparedDataset, rows: I
     """Write the clips by rank; for each kind of finding, how many clips have it, and for how many it is an error."""
     counts: dict[str, tuple[int, int]] = {}
     database.execute("CREATE TEMP TABLE judged (id, clip, spoken, measures, findings, badness REAL)")
+
+    # Findings decide the rank, so clips are first collected in a table without ranks.
     for clip, row in zip(dataset.clips, rows, strict=True):
         findings = survey.find_problems(row)
         with_error = {finding.kind for finding in findings if finding.level == ERROR}
@@ -209,9 +211,12 @@ def _write_clips(database: sqlite3.Connection, dataset: PreparedDataset, rows: I
             clip.id, json.dumps(asdict(clip)), json.dumps(row.text), measures,
             json.dumps([asdict(finding) for finding in findings]), badness(findings)))
 
+    # The worst clips come first.
     sorted_rows = database.execute("SELECT * FROM judged ORDER BY badness DESC, id")
     database.executemany("INSERT INTO clips VALUES (?, ?, ?, ?, ?, ?, ?)",
                          ((rank, *row) for rank, row in enumerate(sorted_rows)))
+
+    # For each kind of finding, store the ranks of its clips.
     with_findings = database.execute("SELECT rank, findings FROM clips WHERE badness > 0")
     for rank, findings_json in with_findings:
         database.executemany("INSERT OR IGNORE INTO kinds VALUES (?, ?)",

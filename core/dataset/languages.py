@@ -34,6 +34,8 @@ def check_targets(dataset: str, languages: Collection[str], new: Collection[str]
                 f"The dataset {dataset!r} is in {describe_language(language)}; the extended model learns "
                 f"{', '.join(map(describe_language, new)) or 'nothing'} and speaks {', '.join((*base, *earlier))}.",
                 hint)
+
+    # Every language that the extension adds needs clips.
     untrained = [language for language in new if language not in languages]
     if untrained:
         raise UserError(f"The extended model is to learn {', '.join(map(describe_language, new))}; the dataset "

@@ -32,6 +32,8 @@ def playable(workspace: Workspace, path: Path) -> Path:
     """The recording at `path`, or a WAV file of its sound if browsers do not play it; `UserError` if unreadable."""
     if path.suffix.lower() not in DECODED:
         return path
+
+    # The name changes with the file, so that an old copy is never played.
     home = workspace.cache / "playable"
     about = path.stat()
     name = sha256(f"{path} {about.st_mtime_ns} {about.st_size}".encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -209,6 +209,8 @@ def _atoms(match: AlignedText) -> SpeechSpans:
     pauses = begins[1:] - ends[:-1]
     neighbours = list(zip(words, words[1:], strict=False))
     same_sentence = np.array([word.sentence == following.sentence for word, following in neighbours], bool)
+
+    # A cut inside a sentence costs more than one at its end.
     costs = 2.0 * np.clip(1 - pauses / 0.5, 0, 1) + np.where(same_sentence, _CUT_IN_SENTENCE, 0.0)
 
     def apart(word: AlignedWord, following: AlignedWord) -> bool:
@@ -218,6 +220,7 @@ def _atoms(match: AlignedText) -> SpeechSpans:
         foreign = sum(match.foreign[number] for number in range(word.sentence + 1, following.sentence + 1))
         return skipped or foreign >= _FOREIGN
 
+    # A clip never spans a wall.
     walls = np.array([apart(word, following) for word, following in neighbours], bool) | (pauses > _LONG_PAUSE_S)
     return SpeechSpans(begins, ends, costs, walls)
 
@@ -229,10 +232,12 @@ def _text(match: AlignedText, first_word: int, last_word: int) -> str:
     for number in range(begin.sentence, end.sentence + 1):
         words = match.sentences[number].words
         start, stop = 0, len(words)
+        # A clip that begins within a sentence leaves out what is before.
         if number == begin.sentence and any(word.ids for word in words[:begin.place]):
             start = begin.place
         if number == end.sentence:
             stop = end.place + 1
+            # Marks without letters belong to the word before them.
             while stop < len(words) and not words[stop].ids:
                 stop += 1
         parts.append("".join(word.text + word.space for word in words[start:stop]).strip())

@@ -63,10 +63,14 @@ def plan_adapters(options: TrainOptions, targets: Mapping[str, Sequence[str]]) -
     if not any(ranks.values()):
         raise UserError("The adapters have rank 0 in every part of the model: there would be none.",
                         "Give one part a rank above 0, or choose the scope `rows`, which has no adapters.")
+
+    # AdaLoRA moves ranks between layers, so parts cannot have ranks of their own.
     if options.adapter == "adalora" and len(set(ranks.values()) - {0}) > 1:
         listed = ", ".join(f"{part} {rank}" for part, rank in ranks.items())
         raise UserError(f"AdaLoRA allocates one budget of ranks over all layers; the options ask for: {listed}.",
                         "Leave the ranks of single parts empty, or 0 for no adapters there, or choose `lora`.")
+
+    # Layers are found by the last part of their names.
     rank_of_layer = {}
     for part, names in targets.items():
         if ranks[part]:
@@ -120,12 +124,15 @@ class Adapters:
 
         rank = max(plan.ranks.values())
         if plan.kind == "adalora":
+            # AdaLoRA starts with more ranks than it ends with.
             initial_rank = max(rank + 1, round(_INITIAL_RANK_RATIO * rank))
             return cls(module, AdaLoraConfig(
                 target_r=rank, init_r=initial_rank, lora_alpha=plan.scale * initial_rank, lora_dropout=plan.dropout,
                 target_modules=list(plan.ranks), bias="none", total_step=plan.steps, orth_reg_weight=0.1,
                 tinit=plan.steps // 10, tfinal=plan.steps // 3, deltaT=max(1, plan.steps // 100),
             ), seed)
+
+        # Parts with another rank keep the same scale.
         lower = {name: other for name, other in plan.ranks.items() if other != rank}
         return cls(module, LoraConfig(
             r=rank, lora_alpha=plan.scale * rank, lora_dropout=plan.dropout, target_modules=list(plan.ranks),

@@ -375,6 +375,8 @@ def assemble_export(folder: Path, device: torch.device) -> TTSModel:
     record = read_export_record(folder)
     split = _split_export(folder, record.origin, device)
     lm, front_end, rows = split.lm, split.front_end, split.rows
+
+    # Base and front-end must be those of the record.
     base_hash = hash_tensors(lm.module.state_dict())
     expected_hash = record.weights_hash or record.origin.base_hash
     if base_hash != expected_hash or front_end.fingerprint != record.origin.fingerprint:
@@ -389,6 +391,8 @@ def assemble_export(folder: Path, device: torch.device) -> TTSModel:
                     text_library=record.text_library)
 
     base = _with_earlier_trainings(base, record.origin, folder)
+
+    # The rows of earlier trainings are stored twice, and must agree.
     for table in lm.text_tables:
         if not torch.equal(whole_table(lm.module, table), split.earlier[table]):
             raise UserError(f"The rows in {folder / records.EARLIER_TRAININGS} differ from those in the weights of the "
@@ -405,6 +409,8 @@ def load_merged(folder: Path, merged: str, device: torch.device) -> TTSModel:
     family = family_named(record.origin.family)
     plain, other = family.language_model_file(folder), folder / merged
     renamed = plain.with_name(f"{plain.name}.plain")
+
+    # The loader reads the file of the usual name, so the two change places for a moment.
     plain.rename(renamed)
     other.rename(plain)
     try:
@@ -414,6 +420,8 @@ def load_merged(folder: Path, merged: str, device: torch.device) -> TTSModel:
         renamed.rename(plain)
     base = TTSModel(f"export:{record.name}", family, record.origin.model, folder, record.origin.base_hash, split.lm,
                     _base_front_end(split.front_end), device, text_library=record.text_library)
+
+    # Behind the base's rows come those of earlier trainings, then the new ones.
     rows = {rows_name(table): torch.cat([split.earlier[table][len(split.lm.module.get_parameter(table)):],
                                          split.rows[rows_name(table)]]) for table in split.lm.text_tables}
     return extend_model(base, split.front_end, rows)
@@ -502,6 +510,7 @@ def _with_earlier_trainings(base: TTSModel, origin: Origin, folder: Path) -> TTS
     if not origin.earlier_trainings:
         return model
 
+    # The frozen tensors must be those that the training started from.
     frozen_hash = hash_tensors(base_tensors(model.lm.module))
     if frozen_hash != model.frozen_hash:
         languages = ", ".join(origin.earlier_languages)
@@ -542,6 +551,8 @@ def _with_rows(base: TTSModel, origin: Origin, folder: Path, rows_hash: str = ""
         )
     rows = tensor_files.read(folder / records.ROWS, "Make the extension again, or take another checkpoint.")
     model = extend_model(base, front_end, rows)
+
+    # The hash finds damage that the sizes do not show.
     actual = hash_tensors(rows) if rows_hash else ""
     if actual != rows_hash:
         raise UserError(f"{folder / records.ROWS} was changed or damaged: hash {actual[:12]} there, "

@@ -24,6 +24,7 @@ _ORDER = list(_TYPES)
 
 def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write `tensors` by name, one after the other, the bytes of `serialize`. A failing disk raises `OSError`."""
+    # Large types come first, so that each tensor begins at a multiple of its item size.
     names = sorted(tensors, key=lambda name: (-_ORDER.index(tensors[name].dtype), name))
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     start = 0
@@ -32,6 +33,8 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         end = start + value.nbytes
         header[name] = {"dtype": _TYPES[value.dtype], "shape": list(value.shape), "data_offsets": [start, end]}
         start = end
+
+    # The header of a safetensors file is padded to eight bytes.
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
 

@@ -41,6 +41,8 @@ def check_value(value: object) -> None:
         return
     if not isinstance(value, str):
         return
+
+    # A value such as `folder:PATH` is checked with and without its prefix.
     prefix, _, path_part = value.strip().partition(":")
     for text in (value, path_part) if prefix in ("folder", "hub") else (value,):
         path = text.strip()
@@ -154,6 +156,7 @@ def _checked_backend() -> Any:
                 addresses = _checked_addresses(host, port, self._trusted)
             except (OSError, UnicodeError) as error:
                 raise httpcore2.ConnectError(str(error)) from error
+            # All addresses were checked; only the last one may raise.
             for address in addresses[:-1]:
                 with suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):
                     return super().connect_tcp(address, port, *arguments, **named)

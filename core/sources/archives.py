@@ -167,6 +167,7 @@ class _Unpacking:
                     writing.write(block)
                     self.on_block(len(block), name)
         except (FileExistsError, NotADirectoryError):
+            # A file stands where a folder is needed, or the other way round.
             inside = target.relative_to(self.folder)
             file = next((str(place) for place in inside.parents if (self.folder / place).is_file()), "")
             self.skip(name, f"lies in {printable(file)}, which is a file there too; rename one of the two" if file
@@ -196,6 +197,7 @@ def _zip(path: Path, to: _Unpacking) -> None:
         if not to.texts_only:
             to.check(sum(info.file_size for info in archive.infolist()), "all its files")
         for info in archive.infolist():
+            # The upper bits are the Unix mode, if the packer wrote one.
             kind = stat.S_IFMT(info.external_attr >> 16)
             if info.is_dir():
                 continue

@@ -172,6 +172,8 @@ class _HubDownload:
         if not faults:
             self._write_plan({}, {})
             return _result(record, self.target, "already there, verified", 0)
+
+        # Only the damaged files are fetched again, from the commit that they came from.
         files = {path: self._origin(record, path) for path in faults}
         if not all(file.commit for file in files.values()):
             raise UserError(" ".join(faults.values()),
@@ -197,6 +199,8 @@ class _HubDownload:
         pinned = plan.commits if plan and (plan.variant, plan.requested_revision) == requested else {}
         files: dict[str, RemoteFile] = {}
         commits: dict[str, str] = {}
+
+        # A download that was interrupted continues at its commit, even if the repository has moved on.
         for part in request.variant.parts:
             is_pinned = bool(request.revision) and part.repository == request.variant.repository
             revisions = [request.revision] if is_pinned else [part.revision, "main"]
@@ -255,6 +259,7 @@ class _HubDownload:
     def _download(self, files: Mapping[str, RemoteFile]) -> dict[str, ExpectedFile]:
         """Complete each file in `partial`; their sizes and hashes."""
         hashers = {}
+        # Bytes on the disk are hashed once, so that each download continues them.
         stored = {path: file for path, file in files.items() if (self.partial / path).is_file()}
         if stored:
             with stage(self.reporter, "check what is here"):
@@ -409,6 +414,8 @@ def _repair_from_folder(request: DownloadRequest, folder: Path, target: Path, re
     absent = [file.name for file in files if not file.path.is_file()]
     if absent:
         raise UserError(" ".join(faults.values()), f"{folder} has no {', '.join(absent)}; give one that has.")
+
+    # Everything is checked before the first file is replaced.
     _check_files(files, reporter)
     for file in files:
         (target / file.name).parent.mkdir(parents=True, exist_ok=True)
@@ -424,6 +431,7 @@ def _find_files(request: DownloadRequest, folder: Path) -> list[_LocalFile]:
     located, absent = [], []
     for part in request.variant.parts:
         for names in part.files:
+            # Published names differ between versions; the first that exists counts.
             paths = [(name, _locate(folder, part, name)) for name in names]
             candidates = [(name, path) for name, path in paths if path]
             if candidates:

@@ -150,6 +150,8 @@ def _written_out(tables: list[Path], source: OpenSource, folder: Path, reporter:
     """The recordings of Parquet or Arrow tables as files."""
     folder.mkdir()
     root = source.path if source.path.is_dir() else source.path.parent
+
+    # Names of tables tell their splits; a single split separates nothing.
     splits = {table: split_of_folders(re.split(r"[/.]", str(table.relative_to(root)))) for table in tables}
     if len(set(splits.values())) == 1:
         splits = dict.fromkeys(splits, "")
@@ -176,10 +178,13 @@ def _unpacked(paths: list[Path], source: Path, folder: Path, made_folder: Path, 
         check_stop(reporter, _STOPPED)
         reporter.emit(Progress(unpacked_bytes, None, "bytes", Path(name).name[:60]))
 
+    # A single archive is the whole source.
     if paths == [source]:
         skipped = unpack_archive(source, folder, workspace.free_bytes(), on_block)
         note = f"{source.name} is an archive; it was unpacked."
         return OpenSource(folder, made_folder, True, (note,), tuple(skipped), source.name)
+
+    # In a folder, each archive is unpacked beside the other files.
     skipped = []
     for place, names in walk_folders(source):
         for path in (place / name for name in names):
@@ -341,6 +346,7 @@ def _complete(web: WebAddress, path: Path, web_file: WebFile, reporter: Reporter
     mark = path.with_name("version")
     version = f"{web_file.size} {web_file.version}"
 
+    # A part is continued only if it is of the same version.
     partial = None
     if path.is_file():
         same = mark.is_file() and mark.read_text("utf-8") == version and path.stat().st_size <= web_file.size

@@ -84,6 +84,8 @@ class DownloadProgress:
         if now_s < due and self.done != self.total:
             return
         self._reported_at, self._reported_done = now_s, self.done
+
+        # The rate is measured over the last seconds.
         self._recent.append((now_s, self._received))
         while now_s - self._recent[0][0] > _RATE_WINDOW_S and len(self._recent) > 2:
             self._recent.popleft()
@@ -137,6 +139,8 @@ def _in_thread(work: Callable[[], Answer], reporter: Reporter, limit_s: float) -
             answers.put(error)
 
     threading.Thread(target=run, name="call the hub", daemon=True).start()
+
+    # The thread may hang in the network, so this one watches the clock and the stop.
     until = time.monotonic() + limit_s
     while True:
         with suppress(queue.Empty):
@@ -269,6 +273,7 @@ class Downloader:
             try:
                 self._receive(file, path, hasher)
             except Interrupted as fault:
+                # A connection that brought much was no failure, so counting starts again.
                 useful = hasher.size - mark >= _USEFUL_BYTES
                 failures, mark = (1, hasher.size) if useful else (failures + 1, mark)
                 if failures >= self.retry.max_attempts:

@@ -246,6 +246,8 @@ class Hub:
         status = response.status_code
         page = f"{self.host}/{'' if self.kind == 'model' else 'datasets/'}{repository}"
         make_token = _TOKENS.format(hub=f"https://{self.host}")
+
+        # Passing troubles come first, then what the user can change.
         if status in _TRANSIENT:
             return Interrupted(f"{self.host} answered {status}", _retry_after(response))
         if response.url.netloc.decode() != urlsplit(self.endpoint).netloc.rpartition("@")[2]:
@@ -282,6 +284,7 @@ def bound_answers() -> None:
     import httpx2
     from huggingface_hub import constants, get_session
 
+    # Files are read in blocks; other answers go into memory whole.
     def bound(response: Response) -> None:
         if response.request.headers.get("Accept-Encoding") != "identity":
             _read_bounded(response)
@@ -290,8 +293,12 @@ def bound_answers() -> None:
         session = get_session()
     except (ImportError, ValueError, httpx2.InvalidURL) as error:
         raise allowed.proxy_fault(error) from None
+
+    # The configured hub is trusted: it may be in a private network.
     configured = urlsplit(os.environ.get("HF_ENDPOINT", "").strip() or constants.ENDPOINT).hostname or ""
     allowed.guard(session, configured)
+
+    # The session is shared, so the hook is added once.
     hooks = session.event_hooks
     if not any(getattr(hook, "__name__", "") == bound.__name__ for hook in hooks["response"]):
         session.event_hooks = {**hooks, "response": [*hooks["response"], bound]}

@@ -118,6 +118,8 @@ class _Request:
         """Files of the repository under their names in `folder`; files that exist are hashed and resumed."""
         folder.mkdir(exist_ok=True)
         paths = {name: _inside(folder, name) for name in names}
+
+        # Files of an earlier attempt are hashed and continued.
         hashers: dict[str, FileHasher] = {}
         for name, path in paths.items():
             if path.is_file():
@@ -166,6 +168,8 @@ def _look_up(request: _Request) -> RepositoryFiles:
             beside = "" if discard(home) else ", beside another job that works on what it has of it"
             request.reporter.emit(WarningRaised(f"{repository} no longer has {commit[:12]}, at which this import "
                                                 f"started; it starts again{beside}."))
+
+    # Tables that the hub converted serve repositories without any.
     listing = request.list(request.address.revision or "main")
     if not _tables(listing) and not request.address.revision:
         with suppress(NoRevision):

@@ -130,6 +130,7 @@ def temporary_folder(workspace: Workspace) -> Iterator[Path]:
     """An empty folder on the workspace's disk for as long as the block lasts; those of killed workers are deleted."""
     home = workspace.cache / "imports"
     home.mkdir(parents=True, exist_ok=True)
+    # A folder whose lock is free belongs to a killed worker.
     for leftover in home.iterdir():
         lock = FileLock.acquire(leftover / LOCK, 0.0) if leftover.is_dir() and (leftover / LOCK).exists() else None
         if lock is not None:

@@ -124,6 +124,7 @@ def _describe(source: str, language: str) -> tuple[str, ...]:
         imported = import_source(path, language, foreign=_is_foreign(source))
         looked_at = list(islice(imported, _FIRST))
 
+    # Rows without a text are skipped too, though they could be read.
     entries_read = [entry for entry in looked_at if not isinstance(entry, SourceNote)]
     left_out = [entry if isinstance(entry, SkippedRow) else SkippedRow(entry.location, "its text is empty")
                 for entry in entries_read if isinstance(entry, SkippedRow) or not entry.text.strip()]
@@ -186,6 +187,8 @@ def _opened_path(path: Path) -> Iterator[Path | None]:
     if path.stat().st_size > (_LARGEST_ZIP if zipfile.is_zipfile(path) else _LARGEST_TAR):
         yield None
         return
+
+    # Only texts are unpacked: recordings become empty files.
     with TemporaryDirectory() as temporary:
         folder = Path(temporary) / path.name
         folder.mkdir()

@@ -169,6 +169,8 @@ def import_pieces(base: FrontEnd, path: str) -> Pieces:
     """The pieces to append to `base`; `UserError` for a file that cannot be read, is too large or only seems to fit."""
     imported = read_tokenizer(confinement.open_path(path), base.word_start)
     vocabulary = base.base_vocabulary
+
+    # A tokenizer of the same size looks as if it fitted, so ids are compared.
     moved = [piece for piece in vocabulary
              if piece in imported.ids and vocabulary[piece] != imported.ids[piece]]
     absent = [piece for piece in vocabulary if piece not in imported.ids]
@@ -255,6 +257,8 @@ def _without_special(path: Path, ids: Mapping[str, int], special: Mapping[str, i
         longer = [piece for piece in pieces if len(piece) > 1 and " " not in piece.removeprefix(word_start)
                   and not _SPECIAL_FORM.fullmatch(piece)]
         return ImportedTokenizer(path, ids, tuple(merge_pairs(list(dict.fromkeys(longer)), known_pieces)), characters)
+
+    # A pair counts only if both of its parts are known by then.
     pairs = []
     for merge in merges or ():
         prefix, suffix = (part.replace(WORD_START, word_start) for part in merge)

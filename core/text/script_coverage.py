@@ -63,6 +63,8 @@ def map_script(train: Mapping[str, int], held_out: Mapping[str, int], own_text: 
         if unicodedata.category(character)[0] in "LM":
             letter_counts[name] += train.get(character, 0) + held_out.get(character, 0) + own_text.get(character, 0)
     total = max(1, sum(letter_counts.values()))
+
+    # Letters that the texts lack are shown for the main blocks only.
     script = []
     for name, present in by_block.items():
         letters = block_letters(name) if letter_counts[name] >= _MAIN_SHARE * total else ()

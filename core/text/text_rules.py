@@ -159,6 +159,7 @@ def list_rules(workspace: Workspace, *, own: bool = False) -> tuple[RulesInfo, .
         except UserError as error:
             listed.append(RulesInfo(name, "", not shipped.has_rules(name), "", "", fault=error.message))
             continue
+        # Artefacts made with an older version are listed apart.
         current_hash = content_hash(rules)
         rule_uses = [use for use in uses if use.rules == name]
         listed.append(RulesInfo(name, rules.language, not shipped.has_rules(name), current_hash, rules.about,
@@ -282,6 +283,8 @@ def with_entry(text: str, table: str, entry: str, reading: str) -> str:
     if not entry.strip() or "\n" in entry + reading:
         raise UserError("The entry has nothing that is written.", "Give what stands in the text, in one line.")
     line = f"  {_quoted(entry.strip())}: {_quoted(reading.strip())}"
+
+    # Find the table, or add it at the end.
     head = re.search(rf"^{table}:[ \t]*(\{{\}})?[ \t]*(#.*)?$", text, re.MULTILINE)
     if head is None:
         if re.search(rf"^{table}:", text, re.MULTILINE):
@@ -289,6 +292,8 @@ def with_entry(text: str, table: str, entry: str, reading: str) -> str:
         return f"{text.rstrip()}\n{table}:\n{line}\n"
     block_end = _block_end(text, head.end())
     block = text[head.end():block_end]
+
+    # An entry may be quoted in several ways.
     key = re.escape(entry.strip())
     existing = re.search(rf"^  (?:{key}|'{key}'|{re.escape(_quoted(entry.strip()))}):.*$", block, re.MULTILINE)
     if existing:
@@ -368,6 +373,8 @@ def fold_costs(rules: TextRules, texts: Iterable[str], limit: int = 12) -> list[
     words = list(chain.from_iterable(re.findall(r"[^\W\d_]+", writer.verbalize(text)) for text in texts))
     letters = set("".join(words))
     costs = []
+
+    # Words that become equal are the cost of a folding, fewer letters its gain.
     for name, fold in rules.folds.items():
         table = fold.table()
         groups: dict[str, set[str]] = {}

@@ -142,6 +142,7 @@ def build_candidates(base: FrontEnd, texts: ComparedTexts, sizes: Sequence[int],
                                  rules, byte_fallback)
         return BuiltCandidate(_measure(name, extended, pieces, texts, limit), extended)
 
+    # The base comes first, then characters alone, against which the others are compared.
     yield BuiltCandidate(_measure(BASE, base, None, texts, limit), base)
     bare = [normalisers.without_marks(text) for text in texts.train]
     plain = with_all_characters(train_pieces(bare, "bpe", 0), texts.all)
@@ -152,6 +153,7 @@ def build_candidates(base: FrontEnd, texts: ComparedTexts, sizes: Sequence[int],
         seen: set[tuple[tuple[str, str], ...]] = set()
         for size in sorted(set(sizes)):
             pieces = with_all_characters(train_pieces(bare, algorithm, size, base.split_word), texts.all)
+            # A larger size may give the same pieces.
             if not pieces.merges or pieces.merges in seen:
                 excluded.append(f"{algorithm}-{size}: the text gives no more pieces than a smaller candidate has")
                 continue

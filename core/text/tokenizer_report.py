@@ -193,6 +193,8 @@ def prove(base: FrontEnd, extended: FrontEnd, sentences: Sequence[tuple[str, str
     """
     proofs: list[BaseProof] = []
     pieces: tuple[str, ...] = ()
+
+    # Pieces are encoded in texts of several, as single ones are slow.
     if every_piece:
         pieces = (*base.pieces, *(token.text for token in extended.added_tokens() if token.kind != "tag"))
     piece_texts = _texts_of(pieces)

@@ -264,6 +264,7 @@ def read_json(path: Path, audio: str) -> Iterator[ParsedItem]:
 def _doubtful_segments(path: Path, segments: list[object]) -> Iterator[SourceNote]:
     """Notes about segments of Whisper that it may have made up: where it heard no speech, or repeats itself."""
     objects = [segment for segment in segments if isinstance(segment, dict)]
+    # Whisper invents text in silence, and repeats itself when it is lost.
     probabilities = [segment.get("no_speech_prob") for segment in objects]
     silent = [number for number, value in enumerate(probabilities, 1)
               if isinstance(value, int | float) and value > _NO_SPEECH]

@@ -48,6 +48,7 @@ def read_kaldi(folder: Path) -> Iterator[ParsedItem]:
                 continue
             name, _, words = line.strip().replace("\t", " ").partition(" ")
             location = f"text line {number}"
+            # Without `segments`, an utterance is a whole recording.
             span = segments.get(name) if has_segments else name
             if span is None:
                 yield SkippedRow(location, f"segments has no {name[:60]!r}")
@@ -70,6 +71,7 @@ def _utterance(location: str, name: str, words: str, span: list[str], recordings
                               "seconds")
         end_s = None if end_s < 0 else end_s  # -1 is the end of the recording
 
+    # Only files are read: commands are not run, unless they merely decode a file.
     path = recordings.get(span[0])
     if path is None:
         return SkippedRow(location, f"wav.scp has no {span[0][:60]!r}")
@@ -96,6 +98,8 @@ def decoded_file(command: str) -> str:
     takes = _DECODERS.get(Path(program).name)
     if takes is None:
         return ""
+
+    # Options of the decoder are skipped with their values; one file must remain.
     files, arguments = [], iter(words)
     for word in arguments:
         if word.startswith("-") and word != "-":

@@ -103,6 +103,8 @@ def _columns(schema: Any, name: str) -> dict[str, str]:
         column = next((names[name] for name in COLUMNS[meaning] if name in names), None)
         if column is not None:
             columns[meaning] = column
+
+    # Audio must be in the table itself, as bytes.
     holds = str(schema.field(columns["audio"]).type) if "audio" in columns else ""
     if "text" not in columns or "bytes" not in holds:
         raise UserError(

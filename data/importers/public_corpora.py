@@ -46,6 +46,7 @@ def find_layouts(folder: Path) -> list[tuple[CorpusLayout, list[Path]]]:
     """The layouts that texts below `folder` have, with these texts in order."""
     texts_of: dict[str, list[Path]] = {}
     at_top = False
+    # A table at the top of the folder goes before layouts of folders below it.
     for path in folder.iterdir():
         if not at_top and path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".list"):
             head = text_files.head(path)
@@ -235,6 +236,7 @@ def _stm(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
             yield SkippedRow(location, f"is no segment time mark: {line[:60]!r}")
             continue
 
+        # Labels such as `<o,f0,male>` stand before the text.
         text = re.sub(r"^<[^<>]*>\s*", "", cells[5] if len(cells) > 5 else "")
         if text.strip() in _NO_SPEECH:
             yield SkippedRow(location, "is marked as no speech")
@@ -258,6 +260,7 @@ def _gigaspeech(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
                     if text.strip() in _NO_SPEECH:
                         yield SkippedRow(location, f"is marked as no speech: {text}")
                         continue
+                    # Punctuation is spelled as tags.
                     for tag, mark in _TAGS.items():
                         text = text.replace(f" {tag}", mark)
                     yield ParsedUtterance(location, str(path.parent.relative_to(folder) / recording["path"]), text,
@@ -352,6 +355,7 @@ def _ljspeech_folders(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedIte
             if isinstance(item, SkippedRow):
                 yield SkippedRow(location, item.reason)
                 continue
+            # The folder of a book is not a speaker.
             is_book = parts and re.match(rf"{re.escape(parts[-1])}_\d+_", Path(item.audio).name)
             speaker = item.speaker or (parts[0] if parts and not (is_book and len(parts) == 1) else "")
             audio = item.audio if is_audio(item.audio) else f"{item.audio}.wav"
@@ -371,6 +375,7 @@ def _babel(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
             if match is None:
                 text = f"{text} {line}".strip()
                 continue
+            # Marks of noise and of unclear words are not spoken.
             utterance = " ".join(re.sub(r"<[^<>]*>|\(\(\)\)|[~*]", " ", text).split())
             location = f"{path.relative_to(folder)} line {number - 1}"
             if begin_s is not None and utterance:
@@ -447,6 +452,7 @@ def _supervision(location: str, supervision: dict, recording: dict | None, offse
     if recording.get("transforms"):
         return SkippedRow(location, "its recording is transformed by lhotse; save the sound with its transforms")
 
+    # Times of a cut's supervision are relative to the cut.
     begin_s = offset_s + float(supervision.get("start", 0))
     end_s: float | None = begin_s + float(supervision["duration"])
     if begin_s == 0 and end_s is not None and end_s >= float(recording.get("duration", 0)) - 0.01:

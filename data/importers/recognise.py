@@ -74,6 +74,8 @@ def recognise(source: Path, language: str) -> tuple[Path, list[SourceForm]]:
         return folder, forms
     if not source.is_file():
         raise UserError(f"There is no dataset at {source}.", "Give the path of a folder or file on this machine.")
+
+    # A single file is one half of a pair, a known transcript, or a table.
     if is_audio(source.name) or source.suffix.lower() in sidecars.TIMED_SUFFIXES or (
             source.suffix.lower() == ".txt" and sidecars.kind_of(source).timed):
         return source.parent, [_pair(source, language)]
@@ -99,14 +101,17 @@ def forms_of(folder: Path, language: str) -> Iterator[SourceForm]:
     if corpora.is_kaldi(folder):
         yield SourceForm("Kaldi", "wav.scp and text", "it names recordings, segments and speakers",
                          lambda: corpora.read_kaldi(folder))
+
     transcripts = corpora.librispeech_transcripts(folder)
     if transcripts:
         yield SourceForm("LibriSpeech", f"{len(transcripts)} transcripts {corpora.TRANSCRIPT_SUFFIX}",
                          "it names recordings and readers",
                          lambda: corpora.read_librispeech(folder, transcripts))
+
     for layout, texts in public_corpora.find_layouts(folder):
         yield SourceForm(layout.title, _shown(folder, texts), "it names recordings and their texts",
                          partial(layout.read, folder, texts))
+
     splits = corpora.common_voice_tables(folder)
     if splits:
         names = " and ".join(path.name for path in splits)
@@ -114,6 +119,7 @@ def forms_of(folder: Path, language: str) -> Iterator[SourceForm]:
                          lambda: corpora.read_common_voice(splits))
     else:
         yield from _tables_in(folder)
+
     kind = _companion(folder)
     if kind is not None:
         speakers = sidecars.speaker_folders(folder)
@@ -224,6 +230,8 @@ def _table(path: Path) -> SourceForm | None:
     """The table at `path`; None for another file."""
     start = text_files.head(path)
     reason = f"{path.name} names its recordings itself"
+
+    # A header is the surest sign, then JSON, then a list, then pairs.
     header = tables.header_of(start)
     if header:
         name = {"\t": "TSV", ",": "CSV", ";": "CSV with semicolons", "|": "LJSpeech with a header"}[header[0]]
@@ -299,6 +307,7 @@ def _pair(path: Path, language: str) -> SourceForm:
     texts = [name for name in names if name.lower().endswith(sidecars.SUFFIXES)]
     recordings = [name for name in names if is_audio(name)]
 
+    # Find the other half: the text of a recording, or the recording of a text.
     if is_audio(path.name):
         matches = sidecars.matching_sidecars(path.name, sidecars.by_stems(texts), recordings, texts, language)
         if not matches:

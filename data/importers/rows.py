@@ -237,6 +237,7 @@ def resolve_rows(items: Iterable[ParsedItem], lookup: RecordingLookup, language:
             try:
                 path = lookup.find(item.audio or item.id)
             except RecordingNotFound as error:
+                # Swapped columns are a common mistake.
                 swapped = is_audio(item.text.strip()) and lookup.has(item.text)
                 yield SkippedRow(item.location, f"{error}{_SWAPPED if swapped else ''}")
                 continue
@@ -463,6 +464,7 @@ def _times_by_other_names(record: Mapping[str, object]) -> Iterator[tuple[str, s
         if begin in cells and end in cells and all(re.fullmatch(r"[0-9.,:]+", cells[name]) for name in (begin, end)):
             yield from (("begin", cells[begin]), ("end", cells[end]))
 
+    # Times in milliseconds are converted.
     for name, value in cells.items():
         meaning = "end" if name.startswith(("end", "stop", "offset")) else "begin"
         if _MS.fullmatch(name):
@@ -473,6 +475,7 @@ def _times_by_other_names(record: Mapping[str, object]) -> Iterator[tuple[str, s
         elif _OTHER_UNIT.fullmatch(name):
             yield meaning, f"{name} {value}"
 
+    # One cell may hold both times.
     for name in ("timestamp", "timestamps"):
         span = record.get(name)
         if isinstance(span, list) and len(span) == 2 and all(isinstance(value, int | float) for value in span):

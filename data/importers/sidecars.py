@@ -48,6 +48,7 @@ def _plain(path: Path, audio: str) -> Iterator[ParsedItem]:
         yield SkippedRow(audio, error.message)
         return
     lines = [line for line in words.splitlines() if line.strip()]
+    # TIMIT writes the first and last sample before the text.
     timit = _TIMIT.fullmatch(lines[0]) if len(lines) == 1 else None
     if timit:
         words = timit[1]
@@ -79,6 +80,7 @@ def kind_of(path: Path) -> SidecarKind:
     named = {".textgrid": TEXTGRID, ".eaf": ELAN, ".json": JSON}.get(path.suffix.lower())
     if named is not None:
         return named
+    # The content decides, as formats share suffixes.
     if subtitles.looks_like_subtitles(start):
         return SRT
     if subtitles.looks_like_lrc(start):
@@ -136,6 +138,7 @@ def _read_sidecars(folder: Path, language: str) -> Iterator[ParsedItem]:
                 yield SkippedRow(location, f"there is no {os.path.splitext(name)[0]}.txt beside it")
                 continue
 
+            # The best text is read; other texts of the recording are named.
             used.update(matches)
             beside = [other for other in matches[1:] if other.lower().endswith(".json")]
             speaker = annotation_files.speaker_of(place / beside[0]) if beside else ""

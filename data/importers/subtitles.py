@@ -126,6 +126,7 @@ def _blocks(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]
         line = raw_line.strip().removeprefix("\ufeff")
         again = has_times and bool(_TIMES.match(line))
         if (not raw_line.strip("\r\n") or again or len(block) >= _MAX_BLOCK_LINES) and block:
+            # The number of a cue belongs to the next block.
             index = [block.pop()] if again and block[-1].isdecimal() and not _TIMES.match(block[-2]) else []
             yield first_line, block
             block, has_times = index, False

@@ -119,11 +119,13 @@ def read_table(path: Path) -> Iterator[ParsedItem]:
             yield row
             continue
         location, cells = row
+        # Cells of Lisan's own tables are escaped against formulas.
         if names[:len(CLIP_COLUMNS)] == list(CLIP_COLUMNS):
             cells = list(map(given_cell, cells))
         values = standard_values(dict(zip(names, cells, strict=True)))
         spelled = values.get("spelled", "").strip() if delimiter == "|" else ""
         item = _utterance(location, {**values, "text": spelled or values.get("text", "")})
+        # Lengths of unread texts show whether another column fits the recordings better.
         if isinstance(item, ParsedUtterance):
             item = replace(item, other_lengths={
                 name: text_length(cell) for name, cell in zip(names, cells, strict=True)
@@ -268,6 +270,7 @@ def _quoted_cells(record: str, delimiter: str) -> list[str] | None:
     cells, offset = list[str](), 0
     while True:
         match = _QUOTED_CELL.match(record, offset) if record.startswith('"', offset) else None
+        # A quoted cell ends at the delimiter or at the end of the record.
         if match is not None and (match.end() == len(record) or record.startswith(delimiter, match.end())):
             cells.append(match[1].replace('""', '"'))
             offset = match.end()
@@ -352,6 +355,7 @@ def list_columns(path: Path, beside: Sequence[Path] = ()) -> ListColumns:
             return (" (tab) " if delimiter == "\t" else delimiter).join(
                 names.get(column, f"other{column + 1}") for column in range(width))
 
+        # Suggest headers that would make the list clear.
         means = [header_with(None)]
         if other_columns:
             means = [f"{header_with(other_columns[0])} where column {other_columns[0] + 1} is the speaker",
@@ -630,6 +634,7 @@ def read_json(path: Path) -> Iterator[ParsedItem]:
         raise UserError(f"{path} is neither a list nor an object: {str(content)[:40]!r}.",
                         "Write a list of objects, or one object a line.")
 
+    # The rows may be under a key, or the object may name its recordings.
     inner = next((content[name] for name in _LIST_KEYS if isinstance(content.get(name), list)), content)
     if has_clip_columns(content):  # it is one row itself
         inner = [content]
@@ -710,6 +715,7 @@ def _read_list(path: Path) -> Iterator[ParsedItem]:
         try:
             value, end = decoder.raw_decode(buffer, offset)
         except (ValueError, RecursionError) as error:
+            # An element may continue in the next piece.
             next_piece = next(pieces, None) if len(buffer) - offset < _LONGEST_OBJECT else None
             if next_piece is None:
                 reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)

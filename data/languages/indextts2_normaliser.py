@@ -120,6 +120,7 @@ def _replace_readings(text: str, replace: Callable[[str, str], str]) -> str:
     pieces, copied, after = list[str](), 0, 0
     for match in _READING_END.finditer(text):
         end = match.start()
+        # A reading lies within one line.
         begin = text.find("<", max(after, text.rfind("\n", after, end) + 1), end)
         after = end + 1
         while begin >= 0:

@@ -120,6 +120,7 @@ class NumberReader:
 
     def read_dates(self, text: SpanMap) -> SpanMap:
         """Digits that spaces and dashes join, dates, times and years: the steps before abbreviations."""
+        # Signs within numbers are read before those between numbers.
         text = text.sub(_TELEPHONE, self._telephone, "number")
         text = text.sub(_ARABIC_SIGN, lambda match: self.rules.numbers.decimal if match.group() == "٫"
                         else self.rules.numbers.thousands, "number")

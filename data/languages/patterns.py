@@ -31,6 +31,8 @@ def abbreviation(entry: str, *, last_dot: bool = False) -> str:
     pattern = r"(?:[./][ \u00a0]?)".join(parts)
     if stem != entry:
         return pattern
+
+    # A single dot belongs to the abbreviation; among several, the last may be missing.
     if "." in stem:
         pattern += r"\.?" if len(parts) > 1 else r"\."
     elif last_dot and len(parts) > 1:

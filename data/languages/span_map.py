@@ -49,6 +49,7 @@ class SpanMap:
                 continue
             start, end = match.span()
             parts += (self.text[copied_to:start], new)
+            # Each new character refers to the span that it replaced.
             if self.origins is not None:
                 origins += self.origins[copied_to:start]
                 origins += [(*self._span(start, end), step)] * len(new)

@@ -82,12 +82,15 @@ class Verbalizer:
 
     def _before_alphabet(self, text: SpanMap) -> SpanMap:
         rules = self.rules
+        # Characters are cleaned first, because the tables match them.
         text = text.sub(_UNWRITTEN, lambda match: " " if match.group() in _CONTROLS else "", "Unicode")
         text = text.sub(_HYPHENS, lambda match: "-", "Unicode")
         text = _in_form(text, rules.unicode)
         text = text.sub(self._table_pattern("characters"), lambda match: rules.characters[match.group()], "character")
         text = text.sub(
             self._words, lambda match: f"{match[1] or ''}{rules.words[match[2]]}{match[3] or ''}", "word")
+
+        # The order matters: dates before abbreviations, and numbers after these.
         if rules.native_digits:
             text = to_ascii_digits(text)
         if self._numbers:

@@ -95,6 +95,7 @@ def without_quotes(text: str) -> str:
         if begin < copied_to:
             continue
 
+        # The closing mark must be at least two characters behind the opening one.
         while number < len(closings) and closings[number] < begin + 2:
             number += 1
         if number == len(closings):

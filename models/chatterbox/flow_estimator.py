@@ -237,6 +237,8 @@ class FlowEstimator(nn.Module):
         attention does not read them.
         """
         seen = None if lengths is None else SeenKeys.of(lengths, inputs.shape[1], self.matrix_dtype)
+
+        # With padded lengths on a GPU, kernels fuse what lies between the products.
         if seen is not None and len(time) == 1 and decoder.has_triton(inputs.device):
             return self._fused(inputs, time[0], seen)
 
@@ -261,6 +263,7 @@ class FlowEstimator(nn.Module):
                   ) -> tuple[torch.Tensor, torch.Tensor | None]:
             """A stage on frames + added; the sum of the two that it returns is its result."""
             block = cast(EstimatorResidualBlock, parts[0])
+            # Taps are a frame and the two before it, as the causal convolutions read them.
             (conv1, norm), (conv2, second_norm) = block.block1.parts, block.block2.parts
             _, taps = normalise(frames, None, dtype, added=added, taps=True)
             through = F.linear(taps[..., -frames.shape[-1]:].flatten(0, 1), block.res_conv.weight.squeeze(-1),
@@ -281,6 +284,8 @@ class FlowEstimator(nn.Module):
         frames, added = cast(CausalConv, down[2]).of_taps(taps), None
         for parts, state in zip(self.mid_blocks, middle_states, strict=True):
             frames, added = stage(cast(EstimatorStage, parts), frames, added, state)
+
+        # The way up reads the frames of the way down too.
         frames = frames if added is None else frames + added
         frames, added = stage(up, torch.cat([frames, skip], -1), None, last_state)
         _, taps = normalise(frames, None, dtype, added=added, taps=True)

@@ -175,6 +175,7 @@ class _Encoder(nn.Module):
         padded = bool((lengths < mel.shape[-1]).any())
         x = mel
         for conv in (self.conv1, self.conv2):
+            # Padding is zeroed before each convolution, like the end of a clip.
             if padded:
                 x = x * _mask(lengths, x.shape[-1])[:, None]
             x = F.gelu(conv(x))  # (B, width, half the frames)

@@ -141,6 +141,8 @@ def base_front_end(folder: Path, text_rows: int, checkpoint: str = "the checkpoi
     path = Path(folder) / SentencePieceModel.base_file
     content = _read(path)
     model = SentencePieceModel(content, str(path))
+
+    # A tokenizer of another model is recognised by its special ids and its size.
     special = model.start_id, model.stop_id, model.unknown_id
     if special != _SPECIAL:
         raise UserError(

@@ -152,6 +152,7 @@ def strip(path: Path, target: Path) -> bool:
         if held.keys() == {"net"} and net_parts.keys() == set(parts):
             return False
         content = {"net": {part: net_parts[part] for part in parts}}
+
     weights.write_pytorch(target, content)
     return True
 

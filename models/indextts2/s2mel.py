@@ -370,6 +370,7 @@ class Estimator(nn.Module):
             seen = SeenKeys.of(lengths, conditions.shape[1], dtype)
             reflected = self._reflected(noisy.shape[1] + context, lengths[0] - (prompt - context))
 
+        # The transformer computes only the frames that the WaveNet reads.
         frames = self.transformer(frames, time.norms, rotary, prompt - context, seen)
         noisy = F.pad(noisy, (0, 0, context, 0))
         frames = self.skip_linear(torch.cat([frames, noisy], -1).to(dtype))

@@ -133,6 +133,7 @@ class SemanticCodec(nn.Module):
                             "The model can speak with it. To prepare a dataset, give a codec.pth with the tensors "
                             "encoder.*, down.* and quantizer.quantizers.0.in_project.*.")
         lengths, states = [len(clip) for clip in clips], torch.cat(list(clips))
+        # 2.5 halves the rate before it encodes.
         if self.config.halved:
             states = F.gelu(_convolve(self.down, states, lengths))
             lengths = [(length + 1) // 2 for length in lengths]

@@ -174,6 +174,7 @@ class UnifiedVoice(VoiceConditioner):
         super().__init__(config)
         width = config.decoder.width
         self.keeps_hidden_states = config.speaker is not None
+        # 2.0 has latents of the speaker and a duration; 2.5 has a style and languages.
         if config.speaker:
             self.speed_emb = nn.Embedding(2, width)
         else:

@@ -224,6 +224,7 @@ def load(path: Path, statistics: Path, device: torch.device) -> W2vBert:
     """The used layers of a published file, the others unread, and the mean and variance of their states."""
     file = weights.LazyWeights.open(path)
     config = config_from_shapes({name: file.shape(name) for name in file.names}, str(path))
+    # Later layers are not read at all.
     later = tuple(f"encoder.layers.{layer}." for layer in range(LAYERS, 24))
     used = [name for name in file.names if name != _UNUSED and not name.startswith(later)]
     with torch.device("meta"):
