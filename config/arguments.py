@@ -107,6 +107,7 @@ def to_arguments(options: Options, always: Collection[str] = ()) -> list[str]:
         value: object = options
         for part in flag.path:
             value = getattr(value, part)
+        # Defaults are left out, so that the command stays short.
         is_default = value == flag.field.get_default(call_default_factory=True)
         if is_default and not (value and flag.path[-1] in always):
             continue

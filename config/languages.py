@@ -129,9 +129,12 @@ def script_doubt(code: str, texts: Iterable[str]) -> str:
                 stray = next(letter for letter, name in script_by_letter if name == rare)
                 example = example or (f"the {script_title(rare)} letter {stray} (U+{ord(stray):04X}) in "
                                       f"{word[:_EXAMPLE]!r}")
+
+    # Letters that all scripts share say nothing about the language.
     for name in _NO_SCRIPT:
         del letters[name]
 
+    # A language with several scripts, such as Japanese, may be written in any of them.
     usual, total = _usual_scripts(code), letters.total()
     if usual and total and sum(letters[name] for name in usual) < total / 2:
         (found_script, count), = letters.most_common(1)

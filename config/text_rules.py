@@ -326,6 +326,7 @@ def parse_rules(content: str | bytes, source: str) -> TextRules:
     """Rules from YAML or JSON; `UserError` lists every fault with its place in `source`."""
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+        # Lines are counted before YAML is parsed, which may take very long.
         lines = text.count("\n")
         if lines > MOST_LINES:
             raise ValueError(f"it has {lines} lines, at most {MOST_LINES} are read")

@@ -129,11 +129,13 @@ class ChannelStatistics:
         """Weights (channels,), the mix, the two loudest channels and their correlation."""
         mean = np.full(self.channels, 1 / self.channels)
         powers = covariance.diagonal()
+        # A single channel and silence need no choice.
         if self.channels == 1 or powers.max() < 1e-10:
             return mean, Mix.PLAIN, (0, 0), 1.0
         loudest, second = (int(channel) for channel in np.argsort(-powers, kind="stable")[:2])
         alone = np.zeros(self.channels)
         alone[loudest] = 1.0
+        # A second channel this quiet has no voice.
         if powers[second] < _QUIET * powers[loudest]:
             return alone, Mix.LOUDEST, (loudest, second), 0.0
 

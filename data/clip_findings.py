@@ -304,6 +304,7 @@ class DatasetSurvey:
         self._durations.append(clip.measures.duration_s if clip.measures else nan)
         self._speech.append(max(0.0, _speech_s(clip.measures)) if clip.measures else nan)
 
+        # The same text twice is noted at its first clip.
         earlier_clip = self._texts.put(_text_key(clip), clip.id)
         if earlier_clip is not None:
             self._repeated[earlier_clip] += 1

@@ -72,6 +72,7 @@ class CTCAligner:
         number = 0
         for sentence, (first_length, last_length) in zip(sentences, edges, strict=True):
             for place, label in enumerate(sentence):
+                # A gap costs more than a blank: it keeps the first and the last word together.
                 gap = _GAP if place < first_length or place > len(sentence) - last_length else _BLANK
                 labels += [gap, label] if place else [label]
                 owners += [-1, number] if place else [number]
@@ -109,6 +110,7 @@ class CTCAligner:
     def _step(self, row: np.ndarray) -> None:
         base, size, scores = self._base, self._window, self._scores
         states = slice(base, base + size)
+        # The first frame is at the first star or the first label.
         if self._frames == 0:
             after = np.full(size, _NEVER, np.float32)
             after[:2] = 0.0

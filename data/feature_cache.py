@@ -125,6 +125,7 @@ class FeatureCache:
                 size = keys.get_shape()[0]
                 # Keys are hashes, so all have one length.
                 wide = (size + 1) // max(1, count)
+                # Keys are read in blocks, so that memory stays small.
                 for start in range(0, count, _KEYS_PER_READ):
                     stop = min(count, start + _KEYS_PER_READ)
                     names = keys[start * wide:min(size, stop * wide)].tobytes().decode().split()

@@ -64,6 +64,7 @@ def _run(command: list[str], check: Callable[[], None]) -> str:
                     if time.monotonic() - began > _LONGEST_S:
                         return f"it was not done after {_LONGEST_S / 3600:g} hours"
         finally:
+            # A stop or an error leaves ffmpeg running, so it is killed.
             if process.poll() is None:
                 process.kill()
     if process.returncode == 0:

@@ -247,6 +247,7 @@ class FrontEnd:
             data = [DATA_FILES[DATA_FILES.index(name)] for name in settings.get("data", ())]  # known names only
             rules = [entry.rules for entry in by_code.values() if entry.rules]
             files = {name: foreign.read_bytes(folder / name) for name in (*tokenizers, *data, *rules)}
+            # Tokenizers and rules are parsed only to find damage.
             for name in tokenizers:
                 kind(files[name], str(folder / name))
             for name in rules:
@@ -484,6 +485,8 @@ class FrontEnd:
         if not normal:
             raise UserError(f"The text is empty: {_quote(written or text)} has nothing to speak.",
                             "Write at least one word.")
+
+        # Unknown characters are refused, unless they may be left out and something remains.
         ids, unknown_pieces = self._segment(self._entry(language).file, normal)
         if unknown_pieces and (unknown == "refuse" or (unknown == "leave_out" and not self.can_read(text, language))):
             distinct = tuple(dict.fromkeys(unknown_pieces))

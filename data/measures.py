@@ -215,6 +215,7 @@ def _sounds_without_taps(powers: Powers) -> NDArray[np.int64]:
         short = (end - begin) * _HOP_S <= _TAP_S
         return short and float(powers[begin:end].max()) <= loud * 10 ** (_TAP_DB / 10)
 
+    # Groups at both ends are removed as long as they are taps.
     while len(groups) > 1 and is_tap(groups[0]):
         groups = groups[1:]
     while len(groups) > 1 and is_tap(groups[-1]):

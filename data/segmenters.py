@@ -387,6 +387,7 @@ class ByteLevelBpe:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{name} is not a whole tokenizer file of the form `.tiktoken`.",
                             "Fetch or make it again.") from error
+        # Bytes spell any text, so each must have a rank.
         has_every_byte = all(bytes([byte]) in self._ranks for byte in range(256))
         if not has_every_byte or sorted(self._ranks.values()) != list(range(len(self._ranks))):
             raise UserError(f"{name} lacks tokens: it has {len(self._ranks)}; every byte and every rank must exist.",

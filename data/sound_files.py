@@ -81,6 +81,7 @@ class SoundFacts:
             findings.append(SoundFinding("offset", f"it has a constant offset (DC) of {mix.largest_offset:.1%} of full "
                                       "scale, which is subtracted"))
 
+        # Tell how channels were mixed that are not plain stereo.
         channels = f"channels {channel} and {other}"
         correlation = f"correlation {mix.correlation:.2f}"
         if mix.mix is Mix.INVERTED:
@@ -360,6 +361,7 @@ def cut_to_flac(path: str | Path, begin_s: float, end_s: float | None) -> tuple[
         rate, length = file.samplerate, round(facts.duration_s * file.samplerate)
         begin = round(begin_s * rate)
         end = length if end_s is None else min(length, round(end_s * rate))
+        # A small excess is rounding; more is an error in the table.
         if begin >= end or (end_s is not None and end_s > facts.duration_s + _ROUNDING_S):
             which = f"begins at {begin_s:g}" if begin >= end else f"ends at {end_s:g}"
             raise UserError(f"The part {which} s, and {path} lasts {facts.duration_s:.1f} s.",

@@ -151,6 +151,7 @@ def _joined(parts: Sequence[str], paragraph: str, code: str) -> list[str]:
         stop = place - len(joined[-1]) + len(joined[-1].rstrip().rstrip(_CLOSING))  # after the last full stop
         place += len(part)
         if part[:1].isspace():
+            # Marks before a space belong to the part before.
             joined[-1] += marks
             marks = ""
         if not _LETTER.search(part) and not part[-1:].isspace():

@@ -120,6 +120,7 @@ def match_texts(lengths: Sequence[float], durations: Sequence[float], speech: Se
     `speech`: durations (N,) without the silence at the ends. The better fitting of the two durations counts.
     `columns`: lengths of the texts in columns of the table that were not read.
     """
+    # With square roots, a few very long clips do not decide.
     text = np.sqrt(np.asarray(lengths, dtype=np.float64))
     sounds = [np.sqrt(np.asarray(values, dtype=np.float64)) for values in (durations, speech)]
     offsets = [_offsets(text, sound) for sound in sounds]
@@ -143,6 +144,7 @@ def match_texts(lengths: Sequence[float], durations: Sequence[float], speech: Se
     if is_shifted:
         return made(MatchKind.SHIFTED, offset, better=shifted.value)
 
+    # Another column may hold the text that was spoken.
     by_column = {name: _correlation(np.sqrt(np.asarray(values, dtype=np.float64)), sound)
               for name, values in (columns or {}).items()}
     if by_column and as_given.value < LEAST_CORRELATION:
@@ -154,6 +156,7 @@ def match_texts(lengths: Sequence[float], durations: Sequence[float], speech: Se
         return made(MatchKind.NOT_MEASURED)
     if as_given.value >= LEAST_CORRELATION:
         return made(MatchKind.MATCHES)
+    # If all texts are about as long, lengths say nothing.
     are_alike = min(_spread(text ** 2), _spread(sound ** 2)) < _LEAST_SPREAD
     return made(MatchKind.NOT_MEASURED if are_alike else MatchKind.UNRELATED)
 
@@ -235,6 +238,7 @@ def _shift_inside(text: Values, sound: Values, evidence: float) -> _Split | None
     head, tail_as_given = _Running.over(text, sound), _Running.over(text[::-1], sound[::-1])
     best: tuple[float, _Split] | None = None
     for offset in (offset for offset in range(-MAX_OFFSET, MAX_OFFSET + 1) if offset):
+        # Shift the texts; rows without a partner stay NaN.
         shifted = np.full(rows, np.nan)
         source = np.arange(rows) + offset
         inside = (source >= 0) & (source < rows)

@@ -192,12 +192,14 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
                     _note_duplicate(checked, earlier_row, errors, warnings)
             progress(entry_count)
 
+    # Long recordings have a way of their own, which the hint names.
     if not valid:
         long = any(finding.kind == "too long" for finding in errors)
         raise UserError(_nothing_left(entry_count, errors), (
             "Cut long recordings by their texts first: Long recordings on the Data tab, or python -m scripts.align."
             if long else "Fix the dataset; each reason names the file or line."))
 
+    # Lengths of texts and durations tell whether the table is shifted.
     match = match_texts(lengths, durations, speech, columns)
     report = replace(_report(entry_count, valid, reading, errors, warnings, limits), text_match=match)
     return valid, report.with_warnings(_unspoken_findings(unspoken, entry_count, removed=remove_unspoken))
@@ -370,6 +372,7 @@ def _too_long(duration_s: float, limits: ClipCheckLimits) -> str:
 
 def _text_warnings(valid: Sequence[CheckedRow], counts: Mapping[str, int],
                    limits: ClipCheckLimits) -> list[ValidationFinding]:
+    # Digits, and signs that are neither marks nor parts of words, are learnt as they are written.
     spoken_otherwise = sorted(character for character in counts if not character.isalpha() and character.isprintable()
                               and (character.isnumeric() or not (is_mark(character) or _in_words(character))))
     findings = []
@@ -459,6 +462,7 @@ def _spelling_warnings(valid: Sequence[CheckedRow], spoken_counts: Mapping[str, 
     if not pairs and count < _CASE_SHARE * words:
         return findings
     example = lowered[next(iter(pairs))] if pairs else next(iter(mixed_case))
+    # The warning concerns only normalisers that drop case.
     keeps_case = any(any(map(str.isupper, row.normal)) and any(map(str.islower, row.normal)) for row in valid)
     if not keeps_case:
         merged = f"{example!r} is read as {example.lower()!r}"

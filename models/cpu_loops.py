@@ -201,7 +201,7 @@ def _products_of_rows(weight_size: int, count: int, block: bool = False, prefetc
             columns_at = range(_columns_of_block(context) if block else 1)
             size = vector // (2 if integers else 4)  # numbers in a vector
             sums = ir.VectorType(_I32, size // 2) if integers else ir.VectorType(_F32, size)
-            # Two vectors in turn, so that one addition does not wait for the other, if there are registers for them.
+            # Two vectors are used in turn where registers allow it, so that additions need not wait for each other.
             halves = range(1 if block and vector > 16 else 2)
 
             entry, exit_block = builder.block, builder.append_basic_block("products")
@@ -210,6 +210,7 @@ def _products_of_rows(weight_size: int, count: int, block: bool = False, prefetc
             builder.position_at_end(body)
             position = builder.phi(_I64)
             position.add_incoming(ir.Constant(_I64, 0), entry)
+
             def columns_of(values: Callable[[], Any]) -> list[list[Any]]:
                 return [[values() for _ in halves] for _ in columns_at]
 
@@ -477,6 +478,7 @@ def _multiply(address, epsilon, start, prepare, multiply, threads):
     count, width = job[_COUNT], job[_WIDTH]
     job[_EPSILON] = _bits_of_float(f32(epsilon))
     normalized, rounded, largest = _NONE, _NO_INTEGERS, _NONE
+    # Weights in int8 are multiplied with rounded rows, others with normalised rows or with the input itself.
     if job[_SIZE_OF_WEIGHT] == 1:
         rounded, largest = np.empty(count * width, np.int16), np.empty(count, f32)
         job[_ROWS], job[_LARGEST] = rounded.ctypes.data, largest.ctypes.data
@@ -487,6 +489,7 @@ def _multiply(address, epsilon, start, prepare, multiply, threads):
         job[_ROWS] = job[_INPUT]
     if job[_ROWS] != job[_INPUT]:
         _enter(start if count >= _TILE else 0, prepare, address, threads)
+    # The rows are ready, and the threads take parts of the weights.
     job[_NEXT] = 0
     _enter(start, multiply, address, threads)
     # Their lengths are read here, so that the arrays live until now.
@@ -528,8 +531,6 @@ def _multiply_part(job, matrix, first_row, size, row, count, products):
             for output in range(column, size):
                 weight, total = weights + output * weight_stride, result + 4 * output
                 if group == 4:
-
-                    # Scale the products and add the bias.
                     _integer_4(row_at, row_stride, weight, weight_stride, width, total, stride, _AHEAD)
                 elif group == 2:
                     _integer_2(row_at, row_stride, weight, weight_stride, width, total, stride, _AHEAD)
@@ -559,6 +560,8 @@ def _multiply_part(job, matrix, first_row, size, row, count, products):
                         else:
                             _float_1(numbers, row_stride, weight, weight_stride, length, total, stride, ahead)
         rows_done += group
+
+    # Scale the products and add the bias.
     bias = _floats(job[_BIASES + 3 * matrix] + 4 * first_row if job[_BIASES + 3 * matrix] else 0, size)
     scale = _floats(job[_SCALES + 3 * matrix] + 4 * first_row if integers else 0, size)
     largest = _floats(job[_LARGEST], job[_COUNT])

@@ -283,6 +283,8 @@ class Decoder(nn.Module):
                 hidden, branch = hidden + branch, None
             inputs = (hidden, branch, rotation, cache, positions, mask)
             hidden, branch = checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
+
+        # In training, the last addition and the norm are one kernel.
         kernels = training_kernels(hidden) if cache is None else None
         if kernels is not None:
             normed: torch.Tensor = kernels.normalise(hidden, branch, self.norm)

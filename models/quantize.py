@@ -157,6 +157,8 @@ def quantize_(module: nn.Module, kind: str, within: str = "") -> int:
     part = module.get_submodule(within)
     layers = {".".join(filter(None, (within, name))): layer for name, layer in part.named_modules()
              if type(layer) in (nn.Linear, Linear) and _ADAPTERS not in name}
+
+    # Layers with the same input are fused, so that a step reads their weights in one product.
     for names in _groups_of_same_input(layers):
         weights, biases = [layers[name].weight for name in names], [layers[name].bias for name in names]
         converted: list[nn.Module]

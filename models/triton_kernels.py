@@ -63,6 +63,7 @@ def linear(rows: torch.Tensor, layers: Sequence[nn.Module], norm: nn.Module | No
     kind = weights[0].dtype if residual is None else residual.dtype
     parts = 1 if activation == "swiglu" else len(layers)
     output = torch.empty(len(rows), parts * outputs, dtype=kind, device=rows.device)
+    # A norm before the product is part of the kernel.
     of_norm: tuple[int, Any, Any, Any] = (_NO_NORM, None, None, 0.0)
     if isinstance(norm, nn.LayerNorm):
         of_norm = (_LAYER_NORM, norm.weight, norm.bias, norm.eps)
@@ -173,6 +174,7 @@ def _few_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2,
     """A block of outputs of one part, for all rows; all its weights are read at once."""
     if EARLY:
         gdc_launch_dependents()
+    # Each part is the product with another layer.
     part = tl.program_id(1)
     weight, bias = _of_part(weight0, weight1, weight2, PARTS), bias0
     if bias0 is not None:
@@ -203,6 +205,7 @@ def _few_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2,
     if residual is not None:
         added = tl.load(residual + n, mask=is_output, other=0.0).to(tl.float32)
         other_added = tl.load(residual + (ROWS - 1) * outputs + n, mask=is_output, other=0.0).to(tl.float32)
+    # The factor of a root-mean-square norm is taken after the product.
     factor, other_factor = 1.0, 1.0
 
     # Normalise the rows.
@@ -289,6 +292,7 @@ def _many_rows(rows, gain, shift, weight0, weight1, weight2, bias0, bias1, bias2
     inside = (m < row_count)[:, None]
     is_output = (n < outputs)[:, None]
     read = rows + m[:, None] * WIDTH + k[None, :]
+    # With a wide type, the factor of a root-mean-square norm is taken after the product.
     AFTER: tl.constexpr = NORM == 1 and WIDE
     sums = tl.zeros([BLOCK_ROWS, BLOCK_WIDTH], tl.float32)  # reduced once, after a loop
     squares = tl.zeros([BLOCK_ROWS, BLOCK_WIDTH], tl.float32)

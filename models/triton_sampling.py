@@ -99,6 +99,7 @@ def _sample(logits, used, forbidden, keys, suppress, force, guidance, penalty, t
         without = tl.load(logits + (texts + text) * vocabulary + column, mask=inside, other=0.0).to(tl.float32)
         score += tl.load(guidance) * (score - without)
         place_without = tl.load(positions + texts + text)
+    # The guard suppresses the stop code, or forces it.
     if suppress is not None:
         score = tl.where((column == stop) & tl.load(suppress + text), -_LARGE, score)
         score = tl.where(tl.load(force + text), tl.where(column == stop, _LARGE, -_LARGE), score)

@@ -120,6 +120,7 @@ class _AddNorm(torch.autograd.Function):
             return None if grad_total is None else grad_total.to(kind), grad_branch, None, None, None
         width = total.shape[-1]
         count, block = total.numel() // width, triton.next_power_of_2(width)
+        # Programs that add up the gradient of the gain take several rows.
         rows_each = _GAIN_ROWS if ctx.needs_input_grad[2] else 1
         programs = triton.cdiv(count, rows_each)
         grad_hidden = torch.empty_like(total, dtype=kind)
@@ -280,6 +281,7 @@ def _rotate(queries, keys, cosines, sines, rotated_queries, rotated_keys, batch_
     first_half = (row * tl.num_programs(0) + position) * (2 * HEADS * HALF) + head * (2 * HALF) + column
     second_half = first_half + HALF
 
+    # Load both halves of each head and their angles.
     query_1 = tl.load(queries + first_half, mask=inside, other=0).to(tl.float32)
     query_2 = tl.load(queries + second_half, mask=inside, other=0).to(tl.float32)
     key_1 = tl.load(keys + first_half, mask=inside, other=0).to(tl.float32)
@@ -290,6 +292,7 @@ def _rotate(queries, keys, cosines, sines, rotated_queries, rotated_keys, batch_
     sine_1 = tl.load(sines + angle, mask=column < HALF, other=0).to(tl.float32)
     sine_2 = tl.load(sines + angle + HALF, mask=column < HALF, other=0).to(tl.float32)
 
+    # The gradient of a rotation is the rotation backwards.
     if INVERSE:
         sine_1, sine_2 = sine_2, sine_1
     kind = rotated_queries.dtype.element_ty

@@ -69,6 +69,7 @@ def _normalise(rows, added, gain, shift, after, after_stride, total, output, len
         value += tl.load(added + row * WIDTH + column, mask=inside, other=0).to(tl.float32)
         tl.store(total + row * WIDTH + column, value, mask=inside)
 
+    # Without a gain, the row is copied as it is.
     if gain is not None:
         if CENTRED:
             value = tl.where(inside, value - tl.sum(value, 0) / WIDTH, 0)
@@ -84,6 +85,7 @@ def _normalise(rows, added, gain, shift, after, after_stride, total, output, len
     if after is not None:
         value += tl.load(after + row * after_stride + column, mask=inside, other=0).to(tl.float32)
 
+    # Each row is written to the three frames that read it; taps before the first frame are zero.
     value = value.to(output.dtype.element_ty)
     if BY_TAPS:
         frame = row % length

@@ -129,6 +129,7 @@ def load_into(module: nn.Module, tensors: Mapping[str, torch.Tensor], source: st
         raise UserError(f"{source} does not fit the model: {'; '.join(misshapen[:_NAMED])}.",
                         "It belongs to another model or version.")
 
+    # A training that broke leaves values that are not finite.
     broken = [key for key, value in loaded.items() if value.is_floating_point() and not _finite(value)]
     if broken:
         raise UserError(f"{source} holds values that are no numbers, in {', '.join(broken[:_NAMED])}.",

@@ -97,6 +97,7 @@ def find_recordings(gathered: OpenSource, options: ClipOptions, reporter: Report
     for path in paths:
         check_stop(reporter, STOPPED)
         name = str(path.relative_to(root))
+        # Two files may have the same stem, so the key has a hash of the path.
         key = f"{safe_id(path.stem)[:60]}-{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
         speaker = {"one": "", "recording": path.stem, "folder": path.parent.name}[options.speakers]
         try:
@@ -115,6 +116,7 @@ def find_recordings(gathered: OpenSource, options: ClipOptions, reporter: Report
                 ffmpeg_audio.extract_audio(path, audio, lambda: check_stop(reporter, STOPPED))
             recordings.append(LongRecording(name, audio, key, speaker, facts.duration_s))
         except UserError as error:
+            # One file that cannot be read does not end the job.
             reporter.emit(WarningRaised(f"{path.name} is skipped: {error.message} {error.hint}"))
     if not recordings:
         raise UserError(f"There is no recording in {gathered.path} that can be read.",
@@ -167,6 +169,7 @@ class RecordingCutter:
             for name in ("audio", "work", "done"):
                 (partial / name).mkdir(exist_ok=True)
 
+            # Progress counts minutes of sound over all recordings.
             total_min = round(sum(recording.seconds for recording in recordings) / 60, 1)
             pieces: list[SegmentClip] = []
             before_s = 0.0
@@ -211,6 +214,7 @@ class RecordingCutter:
                 for span, samples in zip(clips.spans, parts, strict=False):
                     check_stop(self.reporter, STOPPED)
                     sound, _ = format_clip(samples, own_rate, self.finish, clips.noise)
+                    # Samples above full scale are cut to it, and counted for a warning.
                     above += int((np.abs(sound) > 1).sum())
                     file.write(np.clip(sound, -1, 1))
                     times = "-".join(f"{round(seconds * 1000):08d}" for seconds in (span.begin_s, span.end_s))

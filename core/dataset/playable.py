@@ -44,6 +44,7 @@ def playable(workspace: Workspace, path: Path) -> Path:
             with atomic_path(wav, sync=False) as temporary:
                 _decode(path, temporary)
         except OSError as error:
+            # The usual reason is a full disk.
             free = shutil.disk_usage(home).free / 1e6
             raise UserError(f"{path.name} could not be decoded for playback: {error.strerror}, {free:.0f} MB free.",
                             "Free space on the disk, then play it again.") from error

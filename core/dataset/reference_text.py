@@ -187,6 +187,7 @@ def choose_clips(match: AlignedText, total_s: float, limits: SegmentLimits, flag
         score = math.exp(sum(logs) / len(logs))
         content = _text(match, cut.first, cut.last)
         location = f"{cut.begin_s:.1f} to {cut.end_s:.1f} s"
+        # Between two walls there may be less sound than the shortest clip has.
         if not limits.min_clip_s - _TOLERANCE_S <= cut.duration_s <= limits.max_clip_s + _TOLERANCE_S:
             dropped.append(f"{location} would be a clip of {cut.duration_s:.1f} s: {content[:60]!r}")
         elif score < drop_below:
@@ -197,6 +198,7 @@ def choose_clips(match: AlignedText, total_s: float, limits: SegmentLimits, flag
     if match.missing:
         were = "was" if match.missing == 1 else "were"
         dropped.append(f"{match.missing} of {pluralize(len(match.sentences), 'sentence')} {were} not found.")
+    # Only the first few are listed.
     remaining = len(dropped) - _SHOWN
 
     return spans, dropped if remaining <= 0 else [*dropped[:_SHOWN], f"... and {remaining} more."]

@@ -148,6 +148,7 @@ class Adapters:
         with foreign.reading(folder / SETTINGS, _FOREIGN_HINT):
             adapters = cls(module, PeftConfig.from_pretrained(str(folder)), name=name)
         stored = tensor_files.read(folder / WEIGHTS, "Take another checkpoint.")
+        # The weights are copied only if all names and shapes agree.
         tensors = {name.removeprefix(PEFT_PREFIX): value for name, value in stored.items()}
         expected = adapters.tensors()
         expected_shapes = {name: value.shape for name, value in expected.items()}
@@ -262,6 +263,7 @@ def _gated(layer: nn.Module, mask: torch.Tensor) -> Iterator[None]:
 
     def blend(_module: nn.Module, _input: object, output: torch.Tensor) -> torch.Tensor:
         plain = saved.pop()
+        # The batch may be a multiple of the mask's rows; the mask is then repeated.
         if len(plain) % len(mask):
             raise ValueError(f"a batch of {len(plain)} rows for a mask of {len(mask)}")
         switches = mask.repeat(len(plain) // len(mask)).reshape(-1, *[1] * (plain.dim() - 1))
@@ -309,6 +311,7 @@ def check_settings(folder: Path) -> None:
                 raise UserError(f"{path} asks for rank {str(rank)[:40]}; the stored factors have rank {stored}.",
                                 _FOREIGN_HINT)
         for scale in (settings["lora_alpha"], *(settings.get("alpha_pattern") or {}).values()):
+            # NaN fails this comparison too.
             if not 0 < float(scale) < 1e6:
                 raise UserError(f"{path} sets lora_alpha to {str(scale)[:40]}.", _FOREIGN_HINT)
 

@@ -307,6 +307,7 @@ def load_model_to_extend(workspace: Workspace, name: str, device: torch.device) 
         if fault is not None:
             raise UserError(fault, _other_checkpoint(reference.folder))
     record = model_info.record_of(reference)
+    # An extension needs an unchanged base, which scope `full` does not keep.
     if record.scope == "full":
         raise UserError(f"{name} was trained in scope 'full', which changed its base: it cannot be extended again.",
                         "Extend a model that was trained in scope `gated` or `rows`.")
@@ -324,6 +325,7 @@ def load_model_to_extend(workspace: Workspace, name: str, device: torch.device) 
         rows = tensor_files.read(reference.folder / records.ROWS, "Take another checkpoint.")
         source = f"run:{reference.name}@{reference.step}"
 
+    # The base as it was before that training, with the training's rows and adapters added.
     base = model_before(workspace, record.origin, reference.folder, device)
     training = EarlierTrainingRecord(",".join(languages), source, record.scope, record.dataset, front_end.size,
                           front_end.fingerprint, "")

@@ -68,6 +68,7 @@ def initial_rows(tables: Mapping[str, torch.Tensor], base: FrontEnd, extended: F
     noise = _NOISE.get(strategy, _NOISE["mean"])
     rows = {name: _rows(old, sources, factors, generator, noise) for name, old in tables.items()}
 
+    # The table of languages gets copies or means of the base's rows.
     for name, old in of_languages.items():
         languages = [base.language_rows(token.language) for token in tokens if token.kind == "tag"]
         exact = old.detach().float().cpu()

@@ -51,6 +51,7 @@ def check_value(value: object) -> None:
                             f"{confinement.LONGEST_PATH}.", "Give a shorter path.")
         if not ("/" in path or path.startswith("~")) or len(path) > confinement.LONGEST_PATH:
             continue
+        # What cannot be a path is an ordinary text.
         with suppress(OSError, RuntimeError, ValueError):
             if Path(path).expanduser().exists():
                 confinement.check(path, links=False)
@@ -113,6 +114,7 @@ def _reached(address: ipaddress.IPv4Address | ipaddress.IPv6Address,
     if any(address in network for network in _EMBEDDING) and number > 1:
         return [last]
     reached: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = [address]
+    # 6to4 and Teredo addresses carry IPv4 addresses too.
     if address.sixtofour:
         reached.append(address.sixtofour)
     if address.teredo:

@@ -117,6 +117,7 @@ class _Unpacking:
     def wanted(self, name: str, size: int) -> Path | None:
         """The path for the member `name`; None, with its reason noted, where it is skipped."""
         self.members += 1
+        # A limit on the number stops archives of very many tiny files.
         if self.members > _MAX_MEMBERS:
             raise UserError(f"{self.archive.name} has more than {_MAX_MEMBERS} files.", "Pack it in parts.")
         if not self.texts_only:
@@ -128,6 +129,7 @@ class _Unpacking:
                 self.skip(name, inside)
             return None
         lower = inside.name.lower()
+        # Only files that an import can read are unpacked.
         if lower.endswith(SUFFIXES):
             self.skip(name, "is an archive within the archive; unpack it and give it by itself")
             return None

@@ -202,11 +202,13 @@ class _HubDownload:
 
         # A download that was interrupted continues at its commit, even if the repository has moved on.
         for part in request.variant.parts:
+            # Files of a companion repository come from its own revision.
             is_pinned = bool(request.revision) and part.repository == request.variant.repository
             revisions = [request.revision] if is_pinned else [part.revision, "main"]
             listing = self._list(part.repository, [pinned.get(part.repository, revisions[0]), *revisions])
             commits[part.repository] = listing.commit
             files |= _first_of_each(part, listing)
+        # Some hubs give no hashes.
         for file in files.values():
             if not file.expected.hashed:
                 message = f"{self.hub.host} gives no hash of {file.name}; only its size can be checked."
@@ -372,6 +374,7 @@ def import_model(request: DownloadRequest, folder: Path, workspace: Workspace, r
         reporter.emit(Plan((f"{len(files)} files of {folder}, {size_text(total)}, will be {how}.",
                             *licence_lines(request.variant)), {"files": len(files), "bytes": total}))
 
+        # All files are checked before the first is linked or copied.
         checked = _check_files(files, reporter)
         paths = {file.name: file.link or file.path for file in files}
         check = published.check_files(request.variant, checked, paths.__getitem__, request.read_shapes)
@@ -500,6 +503,7 @@ def _format_fault(path: Path, name: str) -> str:
                 if not 0 < length <= size - 8:
                     return f"its header should have {length} bytes, and the file has {size}"
                 header = foreign.parse_json(file.read(length), path)
+            # The last tensor ends where the file ends.
             ends = [int(entry["data_offsets"][1]) for key, entry in header.items() if key != "__metadata__"]
             needed = 8 + length + max(ends, default=0)
             return f"it has {size} bytes, and its header says {needed}" if size != needed else ""

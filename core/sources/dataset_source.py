@@ -191,6 +191,7 @@ def _unpacked(paths: list[Path], source: Path, folder: Path, made_folder: Path, 
             inside = folder / path.relative_to(source)
             inside.parent.mkdir(parents=True, exist_ok=True)
             if path in paths:
+                # The suffix keeps the folder apart from a file of the same name.
                 inside = inside.with_name(f"{inside.name}.unpacked")
                 inside.mkdir()
                 skipped += unpack_archive(path, inside, workspace.free_bytes(), on_block)
@@ -216,7 +217,7 @@ class _WithFilmSound:
             if not isinstance(entry, SourceRow) or not is_film(entry.audio):
                 yield entry
                 continue
-            # a name that is the same at each import, wherever the film was unpacked
+            # The name is the same at each import, wherever the film was unpacked.
             path = entry.audio
             inside = path.relative_to(self.root) if path.is_relative_to(self.root) else Path(path.name)
             digest = sha256(str(inside).encode("utf-8", "surrogateescape")).hexdigest()[:8]
@@ -294,12 +295,14 @@ class WebAddress:
             client = httpx2.Client(follow_redirects=True, max_redirects=10, timeout=timeout_s)
         except (ImportError, ValueError, httpx2.InvalidURL) as error:
             raise allowed.proxy_fault(error) from None
+        # The guard checks each address before a connection is made.
         allowed.guard(client)
         try:
             with client, client.stream("GET", self.url, headers=headers) as response:
                 if response.headers.get("Content-Encoding", "identity").lower() not in ("", "identity"):
                     raise UserError(f"{self.shown} is sent compressed, which was not asked for.",
                                     "Download it in a browser, and give the file.")
+                # Status 416: the requested range begins at the end of the file.
                 if response.status_code >= 400 and response.status_code != 416:
                     raise self._refusal(response)
                 yield response

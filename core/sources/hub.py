@@ -122,6 +122,7 @@ class Hub:
         from huggingface_hub import constants, get_token
 
         token = get_token()
+        # A header cannot hold other characters.
         if token and not (token.isascii() and token.isprintable()):
             raise UserError("The token in HF_TOKEN has a character that no token has.",
                             "Copy it again from the settings of the hub, set HF_TOKEN to it in the environment, and "
@@ -190,6 +191,7 @@ class Hub:
 
         url = hf_hub_url(file.repository, file.name, revision=file.commit, endpoint=self.endpoint,
                          repo_type=None if self.kind == "model" else self.kind)
+        # A range of compressed bytes would not be a range of the file.
         headers = {**build_hf_headers(token=self.token or False), "Accept-Encoding": "identity"}
         if start or until is not None:
             headers["Range"] = f"bytes={start}-{'' if until is None else until - 1}"

@@ -72,9 +72,11 @@ class DatasetAddress:
             if parts.hostname != urlsplit(endpoint).hostname or not parts.path.startswith("/datasets/"):
                 return None
             name = unquote(parts.path.removeprefix("/datasets/"))
+            # Addresses of single files are downloaded as they are.
             if re.search(r"/(resolve|blob|raw)/", name):
                 return None
             name = re.sub(r"/(viewer|tree/main)(?=/|$)", "", name)
+        # The rest names a repository, perhaps a revision and a configuration.
         match = _ADDRESS.fullmatch(name.strip())
         if match is None:
             raise UserError(f"{source!r} names no dataset of the hub.",

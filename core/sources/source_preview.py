@@ -40,6 +40,7 @@ def store_upload(workspace: Workspace, paths: Sequence[Path]) -> Path:
     """
     if not paths:
         raise UserError("Nothing was uploaded.", "Choose a file, or several that belong together.")
+    # Slashes and leading dots would lead out of the folder or hide the file.
     names = [re.sub(r"[/\\\0]", "_", path.name).lstrip(".") or "file" for path in paths]
     twice = next((name for number, name in enumerate(names) if name in names[:number]), "")
     if twice:
@@ -132,6 +133,7 @@ def _describe(source: str, language: str) -> tuple[str, ...]:
     usable = len(entries_read) - len(left_out)
     entries = f"{prefix}{len(entries_read)} entr{'y' if len(entries_read) == 1 else 'ies'}"
 
+    # The lines say what was recognised, then what is skipped and why.
     lines = [*imported.notes, f"Of its {entries} {usable} ha{'s' if usable == 1 else 've'} a recording and a text."]
     lines += [f"Skipped: {entry.location}: {entry.reason}." for entry in left_out[:_NAMED]]
     lines += [f"{entry.location}: {entry.reason}." for entry in looked_at if isinstance(entry, SourceNote)]

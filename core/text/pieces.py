@@ -94,6 +94,7 @@ def train_pieces(texts: Sequence[str], algorithm: Literal["bpe", "sentencepiece"
         return Pieces(characters, (), algorithm, merges)
     words = {word: split_word(word) for word in dict.fromkeys(chain.from_iterable(map(str.split, texts)))}
     learner = {"bpe": _learn_bpe, "sentencepiece": _learn_sentencepiece}[algorithm]
+    # Words that are cut into characters need no coding.
     if all("".join(symbols) == word and len(symbols) == len(word) for word, symbols in words.items()):
         return Pieces(characters, tuple(learner(texts, characters, merges)), algorithm, merges)
 
@@ -182,6 +183,7 @@ def import_pieces(base: FrontEnd, path: str) -> Pieces:
             "Equal size is no fit: each row would stand for another piece. Give a tokenizer of the new language "
             "alone, or let Lisan learn the pieces.",
         )
+    # Imported pieces are limited as learnt ones are.
     if len(imported.pairs) > _MAX_PIECES:
         raise UserError(f"{imported.path} has {len(imported.pairs)} merges; at most {_MAX_PIECES} rows can be learnt.",
                         "Give a smaller tokenizer of the new language.")
@@ -211,6 +213,7 @@ def _from_json(path: Path, content: bytes, word_start: str) -> ImportedTokenizer
     try:
         values: dict[str, Any] = foreign.parse_json(content, path)
         model = values["model"]
+        # Tokenizers of bytes split letters, which no row of the base can spell.
         if '"ByteLevel"' in json.dumps([values.get("pre_tokenizer"), values.get("decoder")]):
             raise UserError(f"{path} is a tokenizer of bytes: its pieces are parts of letters, which the base's form "
                             "does not have.", "Train one on characters (BPE or Unigram without ByteLevel).")
@@ -252,6 +255,7 @@ def _without_special(path: Path, ids: Mapping[str, int], special: Mapping[str, i
     characters = tuple(sorted({text for text in plain
                                if len(text) == 1 and not text.isspace() and text != word_start}))
     known_pieces = {*characters, *word_start}
+    # A Unigram vocabulary has no pairs, so these are derived from its order.
     if ranked is not None:
         pieces = [piece.replace(WORD_START, word_start) for piece in ranked]
         longer = [piece for piece in pieces if len(piece) > 1 and " " not in piece.removeprefix(word_start)

@@ -33,6 +33,7 @@ def source_ids(token: NewToken, base: FrontEnd, strategy: Initialisation, varian
         variant_tag = base.tag_id(variant_of) if variant_of else None
         if variant_tag is not None:
             return [variant_tag]
+        # A base may have a tag for a language that it does not speak.
         own_tag = base.own_tag_id(token.language)
         if own_tag is not None:
             return [own_tag]
@@ -42,6 +43,7 @@ def source_ids(token: NewToken, base: FrontEnd, strategy: Initialisation, varian
     if strategy in AROUND_THE_MEAN or token.kind == "byte":
         return []
 
+    # The start of a word is no letter, so it is set aside before the romanisation.
     start = base.word_start if token.text.startswith(base.word_start) else ""
     letters = token.text.removeprefix(start)
     spelled = letters if strategy == "neighbours" else base.cased(romanise_by_order(letters))

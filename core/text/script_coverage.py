@@ -105,6 +105,7 @@ def choose_prompts(sentences: Sequence[tuple[str, str]], train: Mapping[str, int
         negative_gain = -_gain(counts[normal], needed)
         if negative_gain == 0:
             continue
+        # The bound was too high; the true gain goes back into the heap.
         if heap and negative_gain > heap[0][0]:
             heapq.heappush(heap, (negative_gain, normal))
             continue

@@ -378,6 +378,7 @@ def fold_costs(rules: TextRules, texts: Iterable[str], limit: int = 12) -> list[
     for name, fold in rules.folds.items():
         table = fold.table()
         groups: dict[str, set[str]] = {}
+        # Words with the same folded form can no longer be told apart.
         for word in words:
             groups.setdefault(word.translate(table), set()).add(word)
         merged = sorted((tuple(sorted(group)) for group in groups.values() if len(group) > 1),

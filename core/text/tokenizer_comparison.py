@@ -215,6 +215,7 @@ def recommend(candidates: Sequence[TokenizerCandidate], limit: int) -> Recommend
     new rows that is too rare is no higher than the characters' own or a twentieth, nothing becomes unknown, and a
     tenth of the tokens is saved.
     """
+    # Find the candidates whose rows can be learnt, and among them those that save enough.
     plain = next(candidate for candidate in candidates if candidate.name == CHARACTERS)
     longer = [candidate for candidate in candidates
               if candidate.algorithm and candidate.name not in (CHARACTERS, WITH_BYTES)]
@@ -251,6 +252,7 @@ def recommend(candidates: Sequence[TokenizerCandidate], limit: int) -> Recommend
             f"Every other candidate has too many rows that cannot be learnt: {nearest.rare} of the "
             f"{nearest.tokens_added} of {nearest.name} are seen fewer than {MIN_OCCURRENCES} times, {plain.rare} of "
             f"the {plain.tokens_added} of the characters.")
+    # Warnings follow the choice, whichever it was.
     if chosen.rare:
         reason += (f" {chosen.rare} of its {chosen.tokens_added} new rows are seen fewer than {MIN_OCCURRENCES} times; "
                    "more recordings that hold them would teach them.")

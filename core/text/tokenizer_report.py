@@ -145,6 +145,7 @@ def measure(base: FrontEnd, extended: FrontEnd, dataset: PreparedDataset, traini
         if clip.split == TRAIN:
             trained.update(ids)
 
+    # The base's own languages must be encoded as before.
     proofs = prove(base, extended, sentences, every_piece=True)
     proven_languages = [proof.language for proof in proofs]
 

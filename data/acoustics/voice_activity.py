@@ -157,6 +157,7 @@ def detect_voice(path: Path, progress: SecondsCallback = lambda seconds: None) -
         samples += len(block)
         progress(samples / VOICE_RATE)
 
+    # The last frame may be incomplete.
     probabilities.append(activity.finish())
     if len(probabilities[-1]):
         levels.append(np.sqrt(np.square(unframed).mean(keepdims=True)))

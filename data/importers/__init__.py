@@ -63,6 +63,7 @@ def _import(source: Path, language: str, foreign: bool, title: str) -> ImportedS
             lookup = RecordingLookup(folder, foreign=foreign, title=title)
             yield from resolve_rows(form.read(), lookup, language)
 
+    # The first entries show whether the source has rows, and what is unusual about them.
     entries = Reread(read)
     first_entries = list(islice(entries, _FIRST))
     if not first_entries:

@@ -77,6 +77,7 @@ def read_textgrid(path: Path, audio: str) -> Iterator[ParsedItem]:
             raise UserError(f"{path.name} is no TextGrid but {object_class!r}.", "Save it from Praat as a TextGrid.")
         number(), number()  # begin and end of the whole file
         for _ in range(int(number())):
+            # Each tier has a class, a name, two times and the number of its spans.
             is_interval, name = quoted() == "IntervalTier", quoted()
             number(), number()
             spans = []
@@ -141,6 +142,7 @@ def read_elan(path: Path, audio: str) -> Iterator[ParsedItem]:
 
 def _of_tiers(path: Path, audio: str, tiers: Sequence[Tier]) -> Iterator[ParsedItem]:
     """The utterances of the transcript tiers. Other tiers are named and not read."""
+    # Empty intervals and marks of pauses are no utterances.
     filled = []
     for tier in tiers:
         spans = [span for span in tier.spans if span[2].lower() not in _PAUSES]
@@ -172,6 +174,7 @@ def _of_tiers(path: Path, audio: str, tiers: Sequence[Tier]) -> Iterator[ParsedI
             yield SkippedRow(f"{path.name} tier {tier.name!r}", f"is not read, since "
                              f"{join_names([repr(text.name) for text in texts], 3)} is the transcript")
 
+    # With several tiers, each is a speaker; the name of a single tier may be a mere label.
     several = len(texts) > 1
     for tier in texts:
         speaker = _voice_of(tier) if several or tier.speaker != tier.name else ""

@@ -107,6 +107,7 @@ def decoded_file(command: str) -> str:
                 return ""
         elif word != "-":
             files.append(word)
+    # The input of ffmpeg follows `-i`; its other words are options or the output.
     if Path(program).name == "ffmpeg":
         return words[words.index("-i") + 1] if words.count("-i") == 1 and not files else ""
     return files[0] if len(files) == 1 else ""
@@ -134,6 +135,7 @@ def librispeech_transcripts(folder: Path) -> list[Path]:
 def read_librispeech(folder: Path, transcripts: list[Path]) -> Iterator[ParsedItem]:
     """The utterances of `transcripts` with their readers, and their splits if one of these is for training."""
     sides = {path: split_of_folders(path.relative_to(folder).parts[:-1]) for path in transcripts}
+    # Splits count only if one of them is for training.
     named = "train" in sides.values() and len(set(sides.values())) > 1
     for path in transcripts:
         by_stem = {Path(name.name).stem: name for name in sorted(path.parent.iterdir()) if is_audio(name.name)}

@@ -73,6 +73,7 @@ def _batches(table: Path | io.RawIOBase, name: str) -> Iterator[tuple[dict[str, 
                 batches = map(reader.get_batch, range(reader.num_record_batches))
             columns = _columns(reader.schema, name)
             for record_batch in batches:
+                # Record batches may be large, so they are passed on in slices.
                 for start in range(0, record_batch.num_rows, _ROWS):
                     yield columns, record_batch.slice(start, _ROWS)
         except pyarrow.ArrowException as error:

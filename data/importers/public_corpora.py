@@ -245,6 +245,7 @@ def _stm(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
         places = (inside.parent / "sph", inside.parent / "wav", inside)
         audio = _there(folder, *(Path(f"{place / name}{suffix}")
                                  for place, suffix in product(places, (".sph", ".wav", ".flac"))))
+        # Some transcripts put a space before `'s`.
         yield ParsedUtterance(location, audio, re.sub(r" (?='\w)", "", text), speaker=speaker, split=split,
                               begin_s=begin_s, end_s=end_s)
 
@@ -368,6 +369,7 @@ def _babel(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
     for path, split in _splits(folder, texts).items():
         inside = path.parent.relative_to(folder)
         audio = _there(folder, *(inside.parent / "audio" / f"{path.stem}{suffix}" for suffix in (".sph", ".wav")))
+        # The file's name has the language and the speaker.
         _, _, language, speaker, *_ = f"{path.stem}____".split("_")
         begin_s, text = None, ""
         for number, line in text_files.lines(path):
@@ -390,6 +392,7 @@ def _lhotse(folder: Path, texts: Sequence[Path]) -> Iterator[ParsedItem]:
     """Supervisions with their recordings, or cuts, which hold both; times of a cut's supervisions are relative to it.
     """
     splits = _splits(folder, texts)
+    # Supervisions need the recordings beside them; cuts hold both.
     alone = [path for path in texts if "cuts" not in path.name and not _recordings_of(path).is_file()]
     supervisions = [path for path in texts if "cuts" not in path.name and path not in alone]
     cuts = [path for path in texts if "cuts" in path.name]
@@ -442,6 +445,7 @@ def _supervision(location: str, supervision: dict, recording: dict | None, offse
     if recording is None:
         name = str(supervision.get("recording_id"))[:60]
         return SkippedRow(location, f"there is no recording {name!r} in the manifest")
+    # Only a single file of one channel can be read, as it was recorded.
     sources = recording.get("sources") or []
     if not isinstance(supervision.get("duration"), int | float):
         return SkippedRow(location, f"has no duration but {supervision.get('duration')!r}")

@@ -242,12 +242,14 @@ def _table(path: Path) -> SourceForm | None:
             return SourceForm("JSON lines", _with_unused(path), reason, lambda: tables.read_json_lines(path))
         return SourceForm("JSON", path.name, reason, lambda: tables.read_json(path))
 
+    # Without a header, values are compared with the recordings beside the table.
     lookup = RecordingLookup(path.parent)
     bar = tables.ljspeech_delimiter(start)
     if bar and sidecars.kind_of(path) is sidecars.PLAIN:
         try:
             columns = tables.list_columns(path, _other_splits(path))
         except UserError:
+            # A table that names recordings is a list, even if its columns are unclear.
             if any(lookup.has(line.split(bar)[0]) for line in start.splitlines()[:20]):
                 raise
             return None

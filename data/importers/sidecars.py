@@ -149,6 +149,7 @@ def _read_sidecars(folder: Path, language: str) -> Iterator[ParsedItem]:
             for other in (name for name in matches[1:] if name not in beside):
                 yield SkippedRow(str((place / other).relative_to(folder)), f"{matches[0]} was taken for {name}")
 
+        # A text without a recording is reported too.
         for name in texts:
             if name not in used:
                 location = str((place / name).relative_to(folder))

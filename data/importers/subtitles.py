@@ -48,6 +48,7 @@ def read_subtitles(path: Path, audio: str) -> Iterator[ParsedItem]:
             continue
 
         cue, lines = item, item.lines
+        # Rolling captions repeat lines of the cue before.
         if is_rolling:
             repeated = _repeated_lines(previous, cue)
             lines = lines[repeated:]
@@ -190,6 +191,7 @@ def read_lrc(path: Path, audio: str) -> Iterator[ParsedItem]:
         remainder, offset = line, 0
         stamped = []
         match = _STAMP.match(line)
+        # A line may have several stamps, as a refrain has.
         while match:
             stamped.append(_seconds((None, *match.groups())))
             offset = match.end()
@@ -202,6 +204,7 @@ def read_lrc(path: Path, audio: str) -> Iterator[ParsedItem]:
             yield SkippedRow(location, f"is after the first {_MAX_STAMPS} lines, more than a recording has")
             return
 
+        # Other tags, such as the title, are not spoken.
         tag = _TAG.fullmatch(line)
         if not stamped and tag and tag[1].lower() == "offset":  # milliseconds: `[offset:+500]`
             shift_s = int(tag[2]) / 1000 if re.fullmatch(r"\s*[+-]?\d{1,9}\s*", tag[2]) else 0.0
@@ -230,6 +233,7 @@ def read_labels(path: Path, audio: str) -> Iterator[ParsedItem]:
     """The labels at `path`, which belong to the recording `audio`."""
     for number, line in text_files.lines(path):
         location, line = f"{path.name} line {number}", line.strip("\r\n")
+        # Audacity writes frequencies in lines that begin with a backslash.
         if not line.strip() or line.startswith("\\"):
             continue
         match = _LABEL.match(line)

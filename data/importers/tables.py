@@ -180,6 +180,7 @@ def unused_notes(path: Path) -> list[str]:
             for name, cell in zip(names, row[1], strict=True) if not isinstance(row, SkippedRow) else ():
                 examples.setdefault(name, {})[cell.strip()] = None
     else:
+        # In JSON lines, each object names its own columns.
         for line in start.splitlines()[:_PAIR_SAMPLE]:
             try:
                 record = _loaded(line)
@@ -412,6 +413,7 @@ def _columns_of(columns: list[tuple[str, ...]], width: int) -> ListColumns:
     if width == 6 and kinds[4] == "measures" and _are_alike(*columns[1:3]):
         return ListColumns("path|text|normalised text|seconds", width, 1, spelled=2)
 
+    # Each column is a candidate for text, speaker or split, or is not used.
     notes: list[str] = []
     split: int | None = None
     texts, labels = list[int](), list[int]()  # candidates for the text and for the speaker
@@ -446,6 +448,7 @@ def _columns_of(columns: list[tuple[str, ...]], width: int) -> ListColumns:
     if width == 2 and kinds[1] in ("names", "languages", "labels"):
         texts, labels = [1], []
 
+    # A guess could train on wrong texts, so what remains unclear is refused.
     if not texts:
         notation = next((column for column in range(1, width) if kinds[column] in _NOTATIONS), None)
         if notation is not None:
@@ -456,6 +459,7 @@ def _columns_of(columns: list[tuple[str, ...]], width: int) -> ListColumns:
         raise _Unclear(f"columns {texts[0] + 1} and {texts[1] + 1} both look like texts, but not like one sentence "
                        "as it is written and as it is spoken, so it cannot be told which is spoken")
 
+    # One column of labels is the speaker, if there is evidence for it.
     speaker = labels[0] if labels else None
     if len(labels) > 1:
         raise _Unclear(f"it cannot be told which of the columns {labels[0] + 1} and {labels[1] + 1} is the speaker")
@@ -478,6 +482,7 @@ def _kind_of(values: tuple[str, ...]) -> str:
     if not distinct:
         return "nothing"
 
+    # Narrow kinds come first: names of splits and times would pass as text.
     if all(map(_split_of, distinct)):
         return "splits"
     if all(value.casefold() in _NO_NAMES for value in distinct):
@@ -515,6 +520,7 @@ def _speaker_evidence(columns: list[tuple[str, ...]], kinds: list[str], column: 
     # Numbers may count lines or measure durations.
     if kinds[column] == "numbers":
         numbers = [int(value or 0) for value in values]
+        # Speakers recur; numbers of lines and durations do not.
         if 3 * len(set(numbers)) > 2 * len(numbers):
             raise _Unclear(f"column {column + 1} has numbers ({examples}) that seldom come back, so they number no "
                            "speakers")
@@ -659,6 +665,7 @@ def _entry(record: object, location: str) -> ParsedItem:
     record = dict(zip(keys, record.values(), strict=True))
 
     letters = record.get("text")
+    # Some tools write a text as the list of its letters.
     if isinstance(letters, list):
         if not letters or not all(isinstance(letter, str) and len(letter) <= 2 for letter in letters):
             return SkippedRow(location, f"its text is a list, and not of letters: {str(letters)[:40]}")
@@ -680,6 +687,7 @@ def _chat_turns(record: Mapping[str, object]) -> dict[str, object]:
     for turn in turns:
         role = str(turn.get("role") or turn.get("from")) if isinstance(turn, dict) else ""
         content = (turn.get("content") or turn.get("value")) if isinstance(turn, dict) else None
+        # The content is a text, or a list of texts and recordings.
         for part in content if isinstance(content, list) else [{"text": content}]:
             part = part if isinstance(part, dict) else {"text": part}
             words = str(part.get("text") or "")
@@ -694,6 +702,7 @@ def _chat_turns(record: Mapping[str, object]) -> dict[str, object]:
     listed = record.get("audios")
     if not audio and isinstance(listed, list) and len(listed) == 1:
         audio = [str(listed[0])]
+    # Which of several recordings speaks the text is unclear, so only one is accepted.
     return {"audio": audio[0], "text": texts[-1]} if len(audio) == 1 and texts else {}
 
 

@@ -170,6 +170,7 @@ def marked(text: str, verbalize: Verbalize | None = None, chinese: bool | None =
 
     text = verbalize(text, chinese)
     text = _SHIELDED.sub(lambda match: shielded.get(match.group(), match.group()), text)
+    # Spaces that the rules put around the hyphens of terms are removed.
     if terms:
         head, *tail = text.split("<H>")
         text = "-".join((head.rstrip(), *(part.strip() for part in tail[:-1]), tail[-1].lstrip())) if tail else head

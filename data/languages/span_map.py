@@ -54,6 +54,7 @@ class SpanMap:
                 origins += self.origins[copied_to:start]
                 origins += [(*self._span(start, end), step)] * len(new)
             copied_to = end
+        # Without a change, the map stays as it is.
         if not copied_to and not parts:
             return self
         parts.append(self.text[copied_to:])

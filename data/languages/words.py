@@ -100,6 +100,7 @@ def without_quotes(text: str) -> str:
             number += 1
         if number == len(closings):
             break
+        # A quotation ends in its own line.
         if line_end < begin:
             line_end = text.find("\n", begin)
             line_end = len(text) if line_end < 0 else line_end

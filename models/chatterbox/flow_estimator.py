@@ -277,6 +277,7 @@ class FlowEstimator(nn.Module):
                 added = transformer.ff(normed)
             return frames, added
 
+        # One stage leads down and one up, with the middle stages between, and a skip around these.
         first_state, *middle_states, last_state = time.unbind()
         down, up = cast(EstimatorStage, self.down_blocks[0]), cast(EstimatorStage, self.up_blocks[0])
         frames, added = stage(down, inputs, None, first_state)

@@ -47,6 +47,7 @@ def base_front_end(folder: Path, text_rows: int, checkpoint: str = "the checkpoi
         )
 
     name = fitting[0]
+    # The tags of languages show whether the tokenizer is multilingual.
     multilingual = _ENGLISH_TAG in ids[name]
     codes = _languages(checkpoint) if multilingual else ("en",)
     data = {file: (folder / file).read_bytes() for file in DATA_FILES if multilingual and (folder / file).is_file()}

@@ -256,6 +256,7 @@ class HiFT(nn.Module):
     def __init__(self, config: HiFTConfig | None = None) -> None:
         super().__init__()
         self.config = config = config or HiFTConfig()
+        # Each level halves the channels.
         widths = [config.channels >> level for level in range(len(config.upsample_rates) + 1)]
         bins = config.n_fft + 2
 
@@ -332,6 +333,7 @@ class HiFT(nn.Module):
             blocks = self.resblocks[level * kernels : (level + 1) * kernels]
             signal = sum(block(signal, length) for block in blocks) / kernels
 
+        # The network gives magnitude and phase of a short-time spectrum.
         magnitude, phase = self.conv_post(zero_after_(F.leaky_relu(signal), length)).chunk(2, 1)
         waveform = self.spectrum.inverse(magnitude.exp().clamp(max=100), torch.sin(phase), length)
         return waveform.clamp(-0.99, 0.99)

@@ -97,6 +97,7 @@ class SpeechTokenizer(nn.Module):
         encoded: dict[_Piece, torch.Tensor] = {}
         for batch in _batches(pieces):
             lengths = torch.tensor([piece.frames for piece in batch], device=self.window.device)
+            # Pieces are padded to the longest of their batch.
             mel = mels[0].new_zeros(len(batch), mels[0].shape[0], int(lengths.max()))
             for row, piece in zip(mel, batch, strict=True):
                 row[:, :piece.frames] = mels[piece.clip][:, piece.start:piece.start + piece.frames]

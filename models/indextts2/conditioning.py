@@ -146,6 +146,7 @@ class Subsampling(nn.Module):
         assert isinstance(out, nn.Linear)
         assert conv.bias is not None
 
+        # A convolution of stride 2 is written as products with the patches that it reads.
         patches = features.unfold(1, 3, 2).unfold(2, 3, 2)  # (B, T', bins, 3, 3), a view
         rows = patches.flatten(0, 1) if keep is None else patches[keep]
         rows = rows.permute(0, 2, 3, 1).flatten(1, 2)  # (N, 9, bins)
@@ -159,6 +160,8 @@ class Subsampling(nn.Module):
             hidden = hidden.addmm(group, out.weight[:, start * bins:start * bins + group.shape[1]].T)
 
         hidden = hidden * math.sqrt(self.pos_enc.width)
+
+        # Frames that were left out get zeros.
         if keep is None:
             return hidden.unflatten(0, patches.shape[:2])
         return hidden.new_zeros(*keep.shape, hidden.shape[1]).index_put((keep,), hidden)

@@ -54,6 +54,7 @@ class IndexTTS2Extractor:
         for waveform in waveforms:
             require_speech(waveform, self.sample_rate)
 
+        # The first part of a long clip is encoded by itself, beside the whole clip.
         cut = [waveform[:max_samples] for waveform in waveforms if len(waveform) > max_samples]
         states = self.states.encode([*waveforms, *cut])
         codes = self.codec.encode(states[:len(waveforms)])
@@ -67,6 +68,7 @@ class IndexTTS2Extractor:
         padded = pad_sequence(prompts, batch_first=True)
         emotions = self.conditioner.emotion_vector(padded, lengths)
 
+        # Version 2.5 has a style of the speaker, 2.0 has latents.
         if self.style_encoder:
             speaker, speakers = "style", torch.stack([self.style_encoder.embed(waveform[:max_samples])
                                                       for waveform in waveforms])
@@ -101,6 +103,7 @@ def voice_from_clip(extractor: IndexTTS2Extractor, style_encoder: CAMPPlus, wave
     style = style_encoder.embed(waveform_16k)
 
     vector = extractor.conditioner.emotion_vector(emotion_states[None])[0]
+    # A weaker emotion lies between that of the speaker's clip and that of the emotion's.
     if emotion.clip is not None and emotion.strength < 1:
         vector = torch.lerp(extractor.conditioner.emotion_vector(speaker_states[None])[0], vector, emotion.strength)
     if emotion.weights is not None:

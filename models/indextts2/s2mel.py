@@ -361,6 +361,7 @@ class Estimator(nn.Module):
         prompt = conditions.shape[1] - noisy.shape[1]
         context = min(prompt, self.config.wave_context)  # frames of the prompt that the WaveNet reads
 
+        # The first product was split: the part for the conditions is computed once for all steps.
         noisy = noisy.repeat(conditions.shape[0] // noisy.shape[0], 1, 1)
         frames = conditions.clone()
         frames[:, prompt:] += F.linear(noisy, self.cond_x_merge_linear.weight[:, :n_mels])
@@ -372,6 +373,7 @@ class Estimator(nn.Module):
 
         # The transformer computes only the frames that the WaveNet reads.
         frames = self.transformer(frames, time.norms, rotary, prompt - context, seen)
+        # The WaveNet reads some frames of the prompt before those of the noisy mel.
         noisy = F.pad(noisy, (0, 0, context, 0))
         frames = self.skip_linear(torch.cat([frames, noisy], -1).to(dtype))
         waves = self.wavenet(self.conv1(frames).float(), time.wave, reflected)

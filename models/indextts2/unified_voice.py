@@ -106,6 +106,7 @@ class UnifiedVoiceConfig:
                         f"The conditioning's {name} is {shape_found or 'missing'}, and the model wants {shape}.",
                         "Make it again with this model.")
 
+        # A duration of zero codes leaves the length to the model.
         durations = [int(arrays["duration"][0]) if "duration" in arrays else 0 for arrays in conditioning]
         if any(durations) and not self.speaker:
             raise UserError("The GPT of IndexTTS 2.5 has no place for a wanted duration.",

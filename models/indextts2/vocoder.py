@@ -53,6 +53,7 @@ class IndexTTS2Vocoder:
                             f"{(len(codes), self._s2mel.config.latent[0])} is wanted.",
                             "Synthesize the codes with the model that belongs to the vocoder.")
 
+        # The flow makes mel from codes and hidden states, and the vocoder sound from mel.
         embedded = self._embed_codes(torch.as_tensor(codes, dtype=torch.long, device=device)[None])
         latents = None if hidden_states is None else hidden_states.to(device, torch.float32)[None]
         frames = round(options.duration_s * FRAME_RATE) if self._of_clip == "states" else 0
