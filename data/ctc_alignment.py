@@ -67,7 +67,8 @@ class CTCAligner:
 
     def _build_states(self, sentences: Sequence[Sequence[int]], edges: Sequence[tuple[int, int]]) -> None:
         """States: a star before each sentence and after the last, labels, and blanks between the labels of one."""
-        labels, owners = [_STAR], [-1]  # one entry a state; an owner is the label's number in the text
+        # Each state has a label, and as its owner the number of that label in the text, or -1.
+        labels, owners = [_STAR], [-1]
         stars, costs = [0], [0.0]
         number = 0
         for sentence, (first_length, last_length) in zip(sentences, edges, strict=True):

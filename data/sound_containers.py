@@ -55,6 +55,7 @@ def kind_of(head: bytes) -> str:
         return kind_of(behind) if behind[:3] != b"ID3" and kind_of(behind) else "mp3"
     if head[:4] in (b"RIFF", b"RIFX", b"RF64"):
         return "avi" if head[8:12] == b"AVI " else "wav" if head[8:12] == b"WAVE" else ""
+
     # Most containers begin with a fixed magic; others have it at another place.
     magics = ((b"riff\x2e\x91\xcf\x11", "w64"), (b"fLaC", "flac"), (b"OggS", "ogg"), (b".snd", "au"), (b"caff", "caf"),
               (b"\x1aE\xdf\xa3", "matroska"), (b"\x30\x26\xb2\x75\x8e\x66\xcf\x11", "asf"), (b"#!AMR", "amr"),
@@ -70,6 +71,7 @@ def kind_of(head: bytes) -> str:
         return "mpegts"
     if head[:1] == b"\xff" and len(head) > 1 and head[1] & 0xF6 == 0xF0:
         return "aac"  # ADTS, whose layer is 0
+
     # MPEG audio has no magic, so a frame is parsed.
     return "mp3" if _mpeg_frame(head, 0) is not None else ""
 

@@ -154,7 +154,8 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
     errors, warnings = findings_on_disk(), findings_on_disk()
     entry_count, unspoken = 0, UnspokenSigns()
     valid = checked_rows_on_disk(folder)
-    lengths, durations, speech = array("d"), array("d"), array("d")  # one value an entry; a skipped one keeps its place
+    # Each entry has a value here, also a skipped one.
+    lengths, durations, speech = array("d"), array("d"), array("d")
     columns: dict[str, array[float]] = {}  # lengths of the texts in columns that were not read
     # `first_use` holds location and text by hash, `recordings` the location by path.
     with DiskDict() as first_use, DiskDict() as recordings:

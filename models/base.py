@@ -39,7 +39,7 @@ class Features:
     """What an extractor computes from one clip: plain arrays, so that they can be cached and sent."""
 
     speech_codes: np.ndarray  # (U,) uint16
-    conditioning: Mapping[str, np.ndarray]  # at least one-dimensional; this clip as a prompt for other clips
+    conditioning: Mapping[str, np.ndarray]  # arrays of one dimension or more: this clip as a prompt
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray]) -> Features:

@@ -608,7 +608,8 @@ def _finish(products, gates, activation, residual, result):
     if activation == SWIGLU:
         for i in range(len(result)):
             result[i] = products[i] * _sigmoid(products[i]) * gates[i]
-    elif activation == GELU:  # by tanh, like GPT-2: tanh(x) = 2 sigmoid(2 x) - 1
+    elif activation == GELU:
+        # GPT-2 approximates GELU by tanh, and tanh(x) is 2 sigmoid(2 x) - 1.
         for i in range(len(result)):
             value = products[i]
             result[i] = value * _sigmoid(f32(1.5957691216) * (value + f32(0.044715) * value * value * value))

@@ -81,6 +81,7 @@ class KVCache:
     def watch(self, layer: int, rows: torch.Tensor) -> torch.Tensor | None:
         """Where a step's queries of a watched layer go, (B, width), beside `rows` (B, width); None for other layers."""
         if layer not in self.watched:
+            # The layer writes its queries here, and the guard computes attention from them.
             return None
         queries = torch.empty_like(rows, dtype=self.storage.dtype)
         self.queries[layer] = queries.view(len(rows), self.storage.shape[3], 1, -1)
@@ -134,6 +135,7 @@ class DecoderAttention(nn.Module):
         """Rotated queries and keys, (B, heads, T, head size)."""
         queries, keys = self.split(self.q_proj(hidden)), self.split(self.k_proj(hidden))
         if rotation is None:
+            # Queries and keys are rotated together, in half the operations.
             return queries, keys
         rotated_queries, rotated_keys = _rotate(torch.cat([queries, keys], 1), rotation).chunk(2, 1)
         return rotated_queries, rotated_keys
@@ -141,6 +143,7 @@ class DecoderAttention(nn.Module):
     def forward(self, hidden, rotation, cache: KVCache | None, positions, mask) -> torch.Tensor:
         queries, keys = self.queries_and_keys(hidden, rotation)
         values = self.split(self.v_proj(hidden))
+        # Without a cache, each position sees itself and those before it.
         if cache is None:
             mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         else:
@@ -257,6 +260,7 @@ class Decoder(nn.Module):
         """
         if self.config.rotary_theta is None:
             return None
+        # Angles are computed in float32: in half precision, distant positions would coincide.
         angles = positions[:, None, :, None].float() * self.frequencies
         cosines, sines = angles.cos(), angles.sin()
         return torch.cat([cosines, cosines], -1), torch.cat([-sines, sines], -1)

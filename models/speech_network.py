@@ -203,6 +203,7 @@ class ConditioningEncoder(nn.Module):
 
     def forward(self, conditioning: Conditioning, prompt: torch.Tensor) -> torch.Tensor:
         """Prompt vectors (B, P, width) to (B, queries + 2, width)."""
+        # Prompts have different lengths, so their padding is masked.
         mask = torch.arange(prompt.shape[1], device=prompt.device)[None] < conditioning.prompt_lengths[:, None]
         kind = self.spkr_enc.weight.dtype
         return torch.cat([

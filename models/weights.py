@@ -63,6 +63,7 @@ def read(path: Path, under: Sequence[str] = ()) -> dict[str, torch.Tensor]:
         with open_safetensors(path) as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     held = read_nested(path)
+    # Checkpoints of trainings hold the state dict beside other state.
     held = next((held[key] for key in under if isinstance(held.get(key), dict)), held)
     wrong = [key for key, value in held.items() if not isinstance(value, torch.Tensor)]
     if wrong:
@@ -95,6 +96,7 @@ def _load(path: Path) -> object:
         raise UserError(
             f"{path} ({path.stat().st_size} bytes) is not a whole PyTorch file.", "It was probably cut off. " + _AGAIN,
         )
+    # Only tensors and plain values are unpickled, which cannot run code.
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:

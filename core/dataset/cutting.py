@@ -39,7 +39,7 @@ class LongRecording:
 
     name: str  # name in the source
     path: Path
-    key: str  # of its files in the folder
+    key: str  # prefix of the names of its files
     speaker: str
     seconds: float
 

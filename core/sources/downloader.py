@@ -289,6 +289,8 @@ class Downloader:
         # The limit is longer than `stall_s`, so that a stall is noticed here first.
         timeout_s = self.retry.stall_s + _POLL_S * 10
         reader = _ReaderThread(self.server.open(file, hasher.size, timeout_s))
+
+        # The first item is the answer itself; the blocks follow.
         try:
             items = self._watched(reader, file)
             body = next(items)

@@ -72,8 +72,9 @@ _MEASURE = re.compile(r"-?\d{1,5}(?:[.,]\d+)?")  # such as seconds
 _NOTATIONS = ("phonemes (IPA)", "phones (ARPAbet)", "pinyin", "phones")
 _NO_TEXT = ("nothing", "splits", "numbers", "measures", *_NOTATIONS)
 _FIRST_LINES, _SAMPLE = 200, 4096  # lines of a list without a header
-_LONGER = 1.5  # texts than the names of speakers
-_FEW_LINES, _CORRELATED = 8, 0.6  # with fewer lines, numbers that grow with the text may still be speakers
+_LONGER = 1.5  # length of texts, relative to names of speakers
+# With fewer lines, numbers that grow with the text may still be speakers.
+_FEW_LINES, _CORRELATED = 8, 0.6
 _NOT_TEXT = frozenset(chain.from_iterable(
     synonyms for meaning, synonyms in COLUMNS.items() if meaning not in ("text", "spelled")))
 _LIST_KEYS = ("data", "utterances", "clips", "items", "segments", "samples", "rows")
@@ -282,6 +283,8 @@ def _quoted_cells(record: str, delimiter: str) -> list[str] | None:
             end = len(record) if end < 0 else end
             cells.append(record[offset:end])
             offset = end
+
+        # A delimiter at the end opens an empty cell.
         if offset >= len(record):
             return cells
         offset += len(delimiter)

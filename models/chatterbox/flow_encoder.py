@@ -139,6 +139,7 @@ class FlowEncoder(nn.Module):
     def forward(self, embedded: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
         hidden, mask, up_mask = self.embed(embedded), None, None
         if lengths is not None:
+            # Padding is masked in the attention at both rates.
             rate, count = self.up_layer.factor, embedded.shape[1]
             unseen = torch.arange(rate * count, device=lengths.device) >= lengths[:, None, None, None]
             up_mask = torch.zeros_like(unseen, dtype=hidden.dtype).masked_fill_(unseen, -torch.inf)

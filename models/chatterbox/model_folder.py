@@ -79,6 +79,7 @@ def read_voice(path: Path) -> Voice:
     try:
         t3, s3gen = conditionals["t3"], conditionals["gen"]
         codes, mel = _row(s3gen["prompt_token"]), _row(s3gen["prompt_feat"])
+        # The prompt's mel has two frames a code; the shorter of the two decides.
         length = min(len(codes), len(mel) // 2)
         return Voice(
             {"speaker_embedding": _row(t3["speaker_emb"]).astype(np.float32),
@@ -105,10 +106,12 @@ def write_export(base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
         weights.write(folder / MERGED, merged)
         export_files.append(ExportFile(MERGED, "T3 with the adapters merged; it CHANGES the base languages"))
 
+    # The other model files of the base are linked, the language model is new.
     for path in find_files(base).all[1:]:
         link_or_copy(path, folder / path.name)
         export_files.append(ExportFile(path.name, _PURPOSES[path.name.split(".")[0].removesuffix("_v3")]))
 
+    # Tokenizers and tables are those that the published package reads.
     for name in (*TOKENIZERS, *DATA_FILES):
         if (base / name).is_file():
             link_or_copy(base / name, folder / name)

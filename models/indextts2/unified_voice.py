@@ -40,7 +40,7 @@ from models.speech_network import LearnedPositions
 
 _HEAD_SIZE = 64
 _PLACEHOLDER = 1  # stands for every position before the codes where the published loop counts repetitions
-_DROPPED = ("inference_model.", "gpt.wte.", "gpt.wpe.")  # in finetunes: copies of other tensors, and unused ones
+_DROPPED = ("inference_model.", "gpt.wte.", "gpt.wpe.")  # copies of other tensors and unused ones in finetunes
 _DROPPED_IN_2_5 = ("speed_emb.", "conditioning_encoder.", "perceiver_encoder.")  # parts of 2.0
 LANGUAGE_TABLE = "lang_embedding.weight"  # exists in a GPT of 2.5 alone
 _COMMON = LANGUAGE_CODES.index("common")
@@ -194,6 +194,7 @@ class UnifiedVoice(VoiceConditioner):
         """(B, conditioning length, width). A requested duration takes the position embedding of that code."""
         kind = self.mel_embedding.weight.dtype
         speaker, emotion = conditioning.speaker.to(kind), conditioning.emotion_vector.to(kind)[:, None]
+        # In 2.5, a style and the emotion are one position, and two positions stay empty.
         if not self.config.speaker:
             return F.pad(self.spk_emb_proj(speaker)[:, None] + emotion, (0, 0, 0, 2))
         latents = speaker + emotion
@@ -214,6 +215,7 @@ class UnifiedVoice(VoiceConditioner):
     def embed_text(self, text_ids: torch.Tensor, keep: torch.Tensor | None = None) -> torch.Tensor:
         """Ids with start and stop (B, T) to (B, T, width); where keep (B,) is 0 only the positions remain."""
         embedded = self.text_embedding(text_ids)
+        # Without a known tag, the text has the language `common`.
         if not self.config.speaker:
             tag = text_ids[:, 1]
             known_tag = tag.clamp(max=len(self.language_of) - 1)
@@ -285,10 +287,13 @@ def config_from_shapes(shapes: Shapes, source: str) -> UnifiedVoiceConfig:
         width, mlp_width = shapes["gpt.h.0.mlp.c_fc.weight"]
         layers = _count(shapes, "gpt.h.")
         is_2_5 = LANGUAGE_TABLE in shapes
-        speaker, emotion = (None if is_2_5 and not prefix else (
-            _conformer_config(shapes, f"{prefix}conditioning_encoder."),
-            _perceiver_config(shapes, f"{prefix}perceiver_encoder.")) for prefix in ("", "emo_"))
-        assert emotion is not None
+        def of_clip(prefix: str) -> tuple[ConformerConfig, PerceiverConfig]:
+            return (_conformer_config(shapes, f"{prefix}conditioning_encoder."),
+                    _perceiver_config(shapes, f"{prefix}perceiver_encoder."))
+
+        # In 2.5, the speaker is a style instead of latents.
+        speaker = None if is_2_5 else of_clip("")
+        emotion = of_clip("emo_")
         return UnifiedVoiceConfig(
             DecoderConfig(width, layers, width // _HEAD_SIZE, mlp_width, rotary_theta=None),
             shapes["text_embedding.weight"][0], shapes["mel_embedding.weight"][0],
