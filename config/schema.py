@@ -42,7 +42,8 @@ NO_RULES = "none"
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d{1,2}|[+-]?0?,\d+")
 _LARGEST = 2**53
 """A bound for whole numbers that need none: up to there each is exact in a browser too."""
-_CODE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8}){0,3}|x(-[a-z0-9]{1,8}){1,3}")  # language tag of BCP 47, without its rarer parts
+# Tags of BCP 47, without its rarer parts.
+_CODE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8}){0,3}|x(-[a-z0-9]{1,8}){1,3}")
 
 
 def _safe_name(value: str) -> str:
@@ -183,7 +184,7 @@ def _or_nothing(check: Callable[[str], str]) -> AfterValidator:
 TextOrNothing = Annotated[str, BeforeValidator(_text)]
 LanguageCode = Annotated[str, AfterValidator(_language)]  # language code in lower case
 LanguageOrNothing = Annotated[str, _or_nothing(_language)]
-LanguageCodes = Annotated[str, AfterValidator(lambda value: ",".join(map(_language, value.split(","))))]  # language codes
+LanguageCodes = Annotated[str, AfterValidator(lambda value: ",".join(map(_language, value.split(","))))]
 Name = Annotated[str, AfterValidator(_safe_name)]  # name of a folder in the workspace
 ModelName = Annotated[str, AfterValidator(_model)]  # a model to build upon
 NameOrNothing = Annotated[TextOrNothing, _or_nothing(_safe_name)]

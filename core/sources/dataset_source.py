@@ -51,7 +51,7 @@ from data.importers.parquet import write_out
 from data.importers.rows import TEXT_SUFFIXES, split_of_folders
 from data.importers.sidecars import walk_folders
 
-_UNSIZED_BYTES = 20_000_000_000  # assumed size of a download whose server does not give it
+_UNSIZED_BYTES = 20_000_000_000  # limit of a download whose server does not give its size
 _STOPPED = "Stopped before the dataset was written."
 
 
