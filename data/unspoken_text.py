@@ -37,12 +37,12 @@ class UnspokenSigns:
     """Counts of texts with signs of each kind, and the first place and an example."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    first: dict[str, tuple[str, str]] = field(default_factory=dict)  # the place and the sign
+    examples: dict[str, tuple[str, str]] = field(default_factory=dict)  # location and sign of the first by kind
 
     def add(self, text: str, location: str) -> None:
         for kind, sign in signs(text).items():
             self.counts[kind] = self.counts.get(kind, 0) + 1
-            self.first.setdefault(kind, (location, sign))
+            self.examples.setdefault(kind, (location, sign))
 
 
 def signs(text: str) -> dict[str, str]:

@@ -212,7 +212,7 @@ def _unspoken_findings(unspoken: UnspokenSigns, text_count: int, *, removed: boo
                                         "the texts if some are spoken")
     findings = []
     for kind, count in unspoken.counts.items():
-        place, sign = unspoken.first[kind]
+        place, sign = unspoken.examples[kind]
         message = f"{count} of {text_count} texts have {kind}, such as {sign[:60]!r}: {advice}"
         findings.append(ValidationFinding(f"unspoken: {kind}", place, message))
     return findings

@@ -92,8 +92,8 @@ def unpack_archive(path: Path, folder: Path, free: int, on_block: BlockCallback 
     except foreign.DamagedFile as error:
         raise UserError(f"{path.name} is damaged or no archive that Lisan opens: {error.__cause__}.", hint) from error
     # Files that are of no use here are reported as one entry.
-    if unpacking.others:
-        others_note = f" and {unpacking.others - 1} more" if unpacking.others > 1 else ""
+    if unpacking.other_files:
+        others_note = f" and {unpacking.other_files - 1} more" if unpacking.other_files > 1 else ""
         location = f"{path.name}: {unpacking.other}{others_note}"
         unpacking.skipped.append(SkippedRow(location, "no recording, text or table"))
     return unpacking.skipped
@@ -109,9 +109,9 @@ class _Unpacking:
     on_block: BlockCallback
     texts_only: bool = False
     skipped: list[SkippedRow] = field(default_factory=list)
-    written: int = 0
+    written_bytes: int = 0
     members: int = 0
-    others: int = 0  # files of no use here
+    other_files: int = 0  # files of no use here
     other: str = ""  # the first of them
 
     def wanted(self, name: str, size: int) -> Path | None:
@@ -134,13 +134,13 @@ class _Unpacking:
             self.skip(name, "is an archive within the archive; unpack it and give it by itself")
             return None
         if not lower.endswith((*AUDIO_SUFFIXES, *TEXT_SUFFIXES, *TABLE_SUFFIXES)) and lower not in _BARE:
-            self.others += 1
+            self.other_files += 1
             self.other = self.other or printable(name)
             return None
         return self.folder.joinpath(inside)
 
     def check(self, size: int, name: str) -> None:
-        if self.written + size > self.room:
+        if self.written_bytes + size > self.room:
             raise UserError(
                 f"{self.archive.name} ({size_text(self.archive.stat().st_size)}) would unpack to more than "
                 f"{size_text(max(0, self.room))}, at {printable(name)!r}: that does not fit here, or it is no archive "
@@ -152,7 +152,7 @@ class _Unpacking:
         if len(self.skipped) < _MAX_NAMED:
             self.skipped.append(SkippedRow(f"{self.archive.name}: {printable(name[:200])}", reason))
         else:
-            self.others += 1
+            self.other_files += 1
 
     def write(self, name: str, target: Path, source: IO[bytes]) -> None:
         """Copy a member; its real bytes are counted, not those that the archive claims."""
@@ -165,7 +165,7 @@ class _Unpacking:
                     if not block:
                         break
                     self.check(len(block), name)
-                    self.written += len(block)
+                    self.written_bytes += len(block)
                     writing.write(block)
                     self.on_block(len(block), name)
         except (FileExistsError, NotADirectoryError):

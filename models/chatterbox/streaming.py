@@ -27,7 +27,7 @@ FADE_FRAMES = 1  # 20 ms
 class ChunkSchedule:
     """Sizes of chunks in codes (25 per second)."""
 
-    first: int = 12  # small, for a low latency
+    first_size: int = 12  # small, for a low latency
     growth: float = 2.0  # factor from chunk to chunk: larger chunks cost less and are more accurate
     max_size: int = 100
     lookahead: int = 8  # codes known but not yet synthesised: the vocoder's 14 frames and a little more
@@ -93,7 +93,7 @@ class StreamingSynthesizer:
         self._vocoder = StreamingVocoder(vocoder, seed)
         self._codes = prompt.codes[:, :0]
         self._codes_done = 0
-        self._chunk_size = float(self._schedule.first)
+        self._chunk_size = float(self._schedule.first_size)
 
     def push(self, codes: torch.Tensor) -> torch.Tensor:
         """Take more codes (n,); return the samples (S,) that are final now, often none."""
