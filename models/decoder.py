@@ -270,9 +270,10 @@ class Decoder(nn.Module):
         """(B, T, width) to (B, T, width). With a cache, `positions` (B, T) are those of the vectors in their rows."""
         if positions is None:
             positions = torch.arange(hidden.shape[1], device=hidden.device)[None].expand(hidden.shape[0], -1)
-        step = step_kernels(hidden, self) if cache is not None else None
-        if step is not None:
-            return self._step(step, hidden[:, 0], cache, positions[:, 0])
+        if cache is not None:
+            step = step_kernels(hidden, self)
+            if step is not None:
+                return self._step(step, hidden[:, 0], cache, positions[:, 0])
 
         rotation = self.rotation(positions)
         mask = None if cache is None else cache.mask(positions)

@@ -120,9 +120,12 @@ class GPT2(nn.Module):
         """(B, T, width) to (B, T, width). With a cache, `positions` (B, T) are those of the vectors in their rows."""
         if positions is None:
             positions = torch.arange(hidden.shape[1], device=hidden.device)[None].expand(hidden.shape[0], -1)
-        kernels = step_kernels(hidden, self) if cache is not None else None
-        if kernels is not None:
-            return self._step(kernels, hidden[:, 0], cache, positions[:, 0])
+        if cache is not None:
+            kernels = step_kernels(hidden, self)
+            if kernels is not None:
+                return self._step(kernels, hidden[:, 0], cache, positions[:, 0])
+
+        # Without kernels for a step, each block runs as it is.
         mask = None if cache is None else cache.mask(positions)
         recompute = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
         for block in self.h:

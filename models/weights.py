@@ -249,8 +249,7 @@ class LazyWeights:
         if path.is_dir():
             path = _find_in_folder(path)
         if path.name.endswith(".index.json"):
-            entries = chain.from_iterable(_safetensors(shard) for shard in _shards(path))
-            return cls(path, dict(entries))
+            return cls(path, dict(chain.from_iterable(_safetensors(shard) for shard in _shards(path))))
         if path.suffix not in WEIGHT_SUFFIXES:
             raise UserError(f"{path} is no file of weights: its name ends in {path.suffix or 'nothing'}.",
                             f"Give a file whose name ends in one of {', '.join(WEIGHT_SUFFIXES)}, or the folder of "

@@ -71,7 +71,7 @@ def plan_adapters(options: TrainOptions, targets: Mapping[str, Sequence[str]]) -
                         "Leave the ranks of single parts empty, or 0 for no adapters there, or choose `lora`.")
 
     # Layers are found by the last part of their names.
-    rank_of_layer = {}
+    rank_of_layer: dict[str, int] = {}
     for part, names in targets.items():
         if ranks[part]:
             rank_of_layer |= dict.fromkeys(names, ranks[part])
