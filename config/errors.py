@@ -1,4 +1,4 @@
-"""The one error a person can mend: what is wrong, and the way out."""
+"""The error that a person can mend: it has the fault, and a way out."""
 
 from __future__ import annotations
 

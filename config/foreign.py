@@ -54,7 +54,7 @@ _UNREADABLE = (ArithmeticError, AttributeError, AssertionError, BufferError, EOF
 
 
 class DamagedFile(UserError, ValueError):
-    """A file that is not what its name says; `reason`: what is wrong, without the file's name."""
+    """A file whose content contradicts its name; `reason`: the fault, without the file's name."""
 
     def __init__(self, message: str, hint: str = "", reason: str = "") -> None:
         super().__init__(message, hint)
@@ -87,7 +87,7 @@ def reading(subject: object, hint: str, *library_errors: type[Exception]) -> Ite
 
 
 def file_stamp(path: Path | str) -> tuple[int, int]:
-    """What changes when a file or folder does, nanoseconds and bytes; zeros where there is none."""
+    """Time in nanoseconds and size in bytes, which change with a file or folder; zeros if it does not exist."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):

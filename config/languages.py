@@ -50,7 +50,7 @@ def language_name(code: str) -> str:
 def code_of(language: str) -> str:
     """The code of a language that was given by its code or its English name; empty if it is neither.
 
-    A code means itself, also where it is the name of another language: `ga` is Irish, and the language Ga is `gaa`.
+    A code means itself, even if it is the name of another language: `ga` is Irish, and the language Ga is `gaa`.
     """
     name = language.strip().lower()
     if name in NAMES or name in _registry():

@@ -19,7 +19,7 @@ Record = TypeVar("Record")
 
 
 def parse_options(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions:
-    """`model` from `values`; `UserError` names each wrong field, the value seen and what is wanted."""
+    """`model` from `values`; `UserError` names each wrong field, the value seen and the values allowed."""
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:

@@ -217,7 +217,7 @@ class Options(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _decimal_comma(cls, values: object) -> object:
-        """`0,3` as `0.3`, where a number with a fraction is wanted; `1,000` stays as it is and is refused."""
+        """Read `0,3` as `0.3` in fields with fractions; `1,000` stays unchanged and is refused."""
         if not isinstance(values, dict):
             return values
         fractions = [name for name in _fractions(cls) if isinstance(values.get(name), str)]

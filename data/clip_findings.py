@@ -252,7 +252,7 @@ class ClipStatistics:
         return tuple(self.counts.most_common(_MOST_CHARACTERS))
 
     def rarest(self) -> tuple[tuple[str, int], ...]:
-        """The rarest characters first, of those that are not among the most frequent or are hard to learn."""
+        """Characters that are not among the most frequent or are hard to learn, the rarest first."""
         frequent = dict(self.characters())
         rare = ((character, count) for character, count in self.counts.items()
                 if character not in frequent or count < LEARNABLE)

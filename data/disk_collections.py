@@ -35,7 +35,7 @@ class DiskDict:
         self._database.execute("BEGIN")
 
     def put(self, name: str, value: str) -> str | None:
-        """Store `value` under a new `name`; else return the value that is there."""
+        """Store `value` under a new `name`; else return the stored value."""
         try:
             self._database.execute("INSERT INTO entries VALUES (?, ?)", (_bytes(name), _bytes(value)))
         except sqlite3.IntegrityError:

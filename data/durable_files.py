@@ -107,7 +107,7 @@ _NO_FSYNC = "The file system of this folder cannot do what is needed (fsync, ren
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Remove what processes that were killed left of `target`; what a living one writes is locked."""
+    """Remove what killed processes left of `target`; a living process has a lock on its file."""
     pattern = re.compile(rf"\.{re.escape(target.name[:200])}-[0-9a-f]{{8}}")
     with suppress(OSError):
         for entry in os.scandir(target.parent):
@@ -123,7 +123,7 @@ def _remove_leftovers(target: Path) -> None:
 
 
 def fsync_path(path: Path) -> None:
-    """Wait until what was written to a file or folder is on the disk."""
+    """Wait until the content of a file or folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -144,7 +144,7 @@ def _hidden_beside(target: Path) -> Path:
 
 @dataclass(frozen=True)
 class ExpectedFile:
-    """What a file should be. The hub gives `sha256` of large files and git's SHA-1 (`blob`) of small ones."""
+    """Expected size and hash of a file. The hub gives `sha256` of large files and git's SHA-1 (`blob`) of small ones."""
 
     size: int = -1  # bytes; -1: not known
     sha256: str = ""
@@ -175,7 +175,7 @@ class FileHasher:
         return self._sha256.hexdigest()
 
     def fault(self) -> str:
-        """How the content differs from what was expected, with both values; empty when it does not."""
+        """How the content differs from what was expected, with both values; empty if it is equal."""
         expected = self.expected
         if expected.size >= 0 and self.size != expected.size:
             return f"it has {self.size} bytes, the whole file {expected.size}"
@@ -188,7 +188,7 @@ class FileHasher:
 
 
 def hash_with_progress(path: Path, expected: ExpectedFile, on_block: BlockCallback | None = None) -> FileHasher:
-    """The hashes of `path` as it is, beside what is `expected` of it."""
+    """The hashes of `path`, to compare with `expected`."""
     hasher = FileHasher(expected)
     with open(path, "rb") as file:
         while True:
@@ -216,7 +216,7 @@ def hash_tree(folder: Path, leave_out: tuple[str, ...] = ()) -> dict[str, str]:
 
 def find_faults(folder: Path, files: Mapping[str, ExpectedFile],
                 on_block: BlockCallback | None = None) -> Iterator[tuple[str, str]]:
-    """Name and fault, a sentence with both values, of each file of `folder` that is not what is expected."""
+    """For each file of `folder` that is not as expected, its name and fault, a sentence with both values."""
     for name, expected in files.items():
         path = check_no_link_out(folder, name)
         if not path.is_file():
@@ -250,7 +250,7 @@ def check_relative_path(name: str, source: object) -> None:
 
 
 def check_no_link_out(folder: Path, name: str) -> Path:
-    """`folder / name`; `UserError` where it is a link, or lies behind one, that leads out of `folder`."""
+    """`folder / name`; `UserError` if a link leads out of `folder`."""
     path = folder / name
     try:
         inside = path.resolve().is_relative_to(folder.resolve())
@@ -274,7 +274,7 @@ def read_sums(path: Path, hint: str) -> dict[str, str]:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """A hard link to `source`, or a copy where the disk cannot link."""
+    """A hard link to `source`, or a copy if the disk cannot link."""
     try:
         os.link(source, target)
     except OSError:

@@ -199,7 +199,7 @@ def _write(path: Path, arrays: Arrays) -> None:
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Put a new file in the place of what is there, once it is whole."""
+    """Replace a file by a new one once that is whole."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path, sync=False) as temporary:

@@ -91,7 +91,7 @@ class Segmenter(Protocol):
         ...
 
     def encode_piece(self, text: str) -> tuple[list[int], str]:
-        """`encode` for part of a word, which begins one only where it starts with `word_start`."""
+        """`encode` for part of a word, which begins one only if it starts with `word_start`."""
         ...
 
     def tokens(self, text: str) -> list[str]:
@@ -210,7 +210,7 @@ class FrontEnd:
     def wrap(cls, tokenizer: bytes, languages: Mapping[str, str], prefix_size: int | None = None, *,
              style: normalisers.Style = "words", tagged: bool = True,
              data: Mapping[str, bytes] | None = None, segmenter: str = "bpe") -> FrontEnd:
-        """A base front-end around a published tokenizer file; `prefix_size` where the checkpoint has spare rows.
+        """A base front-end around a published tokenizer file; `prefix_size` if the checkpoint has spare rows.
 
         `tagged`: whether a language's tag goes before its text. `data`: files that normalisers need. `segmenter`: one
         of `SEGMENTERS`.
@@ -371,7 +371,7 @@ class FrontEnd:
 
     @property
     def base_ids(self) -> int:
-        """Number of ids in the base's file; `prefix_size` is more where the checkpoint has spare rows."""
+        """Number of ids in the base's file; `prefix_size` is larger if the checkpoint has spare rows."""
         return highest_id(self.base_vocabulary) + 1
 
     @property
@@ -395,7 +395,7 @@ class FrontEnd:
         return replace(self, by_code=entries, files=files)
 
     def added_to(self, base: FrontEnd) -> tuple[NewToken, ...]:
-        """Tokens that this front-end adds to `base`, of which it is an extension, in the order of their ids."""
+        """Tokens that this front-end adds to the front-end `base` that it extends, in the order of their ids."""
         return self.added_tokens()[len(base.added_tokens()):]
 
     def added_tokens(self) -> tuple[NewToken, ...]:
@@ -538,7 +538,7 @@ class FrontEnd:
         return self._segment(self._entry(language).file if language else self._base.base_file, text)
 
     def spell_piece(self, text: str) -> tuple[list[int], str]:
-        """`spell` by the base tokenizer for part of a word, which begins one only where it starts with `word_start`."""
+        """`spell` by the base tokenizer for part of a word, which begins one only if it starts with `word_start`."""
         return self._base.encode_piece(text)
 
     def cased(self, text: str) -> str:
@@ -555,7 +555,7 @@ class FrontEnd:
 
     @property
     def word_start(self) -> str:
-        """What the first token of a word begins with; empty where a space is a token of its own."""
+        """The characters that begin the first token of a word; empty if a space is a token of its own."""
         return self._base.word_start
 
     @property

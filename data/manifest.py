@@ -98,7 +98,7 @@ class PreparedDataset:
     clips: Sequence[ManifestClip]
 
     def split(self, name: str, language: str = "") -> tuple[ManifestClip, ...]:
-        """Clips of one of SPLITS, of one language alone where it is given."""
+        """Clips of one of SPLITS, or only those of `language`."""
         return tuple(clip for clip in self.clips if clip.split == name and language in ("", clip.language))
 
     def audio_path(self, clip: ManifestClip) -> Path:
@@ -161,14 +161,14 @@ def save(folder: Path, card: DatasetCard, clips: Iterable[ManifestClip]) -> None
 
 
 def save_card(folder: Path, card: DatasetCard) -> None:
-    """Write the card of the dataset in `folder`; a card that is there stays whole until the new one is."""
+    """Write the card of the dataset in `folder`; an existing card stays whole until the new one is."""
     write_text(folder / CARD_FILE, yaml.safe_dump(asdict(card), allow_unicode=True, sort_keys=False))
 
 
 def load(folder: Path) -> PreparedDataset:
     """The dataset in `folder`; `UserError` if it is missing, damaged or does not match its card.
 
-    The clips stay in the file, which is kept open: what was checked is what is read, even if the folder changes.
+    The clips stay in the file, which is kept open: so the checked content is read, even if the folder changes.
     """
     card = load_card(folder)
     path = folder / MANIFEST_FILE

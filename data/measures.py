@@ -44,7 +44,7 @@ _SKETCH_HZ = (200.0, 3400.0)  # the band that every copy has, also a telephone's
 
 @dataclass(frozen=True)
 class Measures:
-    """Measures of a recording; None where one cannot be computed."""
+    """Measures of a recording; None if one cannot be computed."""
 
     duration_s: float
     sample_rate: int  # Hz

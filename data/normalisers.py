@@ -4,7 +4,7 @@ A front-end names one for each language, and the name is part of its fingerprint
 which one a new language gets: `words` (the built-in model: letters and spaces), `chatterbox` (with punctuation, in
 NFKD), `indextts2` (the same in upper case, composed) or `indextts25` (the same, composed). The base languages of
 Chatterbox and IndexTTS2 have their own, which give the published ids. Nothing that is spoken is dropped,
-so the tokenizer can report unknown characters; `dropped` lists what was left out.
+so the tokenizer can report unknown characters; `dropped` lists characters that were left out.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def missing(name: str, files: Mapping[str, bytes] = _NO_FILES) -> str:
 def text_library(names: Iterable[str]) -> str:
     """Name and installed version of the package that writes out numbers for any of the normalisers `names`.
 
-    Empty where none of them uses one, or it is not installed.
+    Empty if none of them uses one, or it is not installed.
     """
     versions = [_LIBRARIES[name]() for name in names if name in _LIBRARIES]
     return ", ".join(dict.fromkeys(filter(None, versions)))

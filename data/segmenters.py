@@ -493,7 +493,7 @@ class ByteLevelBpe:
 
 
 def _token_text(token: bytes) -> str:
-    """A token of bytes as text; empty where it is no whole characters."""
+    """A token of bytes as text; empty unless the bytes are whole characters."""
     try:
         return token.decode()
     except UnicodeDecodeError:

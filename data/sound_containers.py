@@ -1,4 +1,4 @@
-"""What a sound file is by its content, and how much sound its own frames or pages hold.
+"""The kind of a sound file by its content, and how much sound its frames or pages hold.
 
 Headers are not believed: frames of MP3 are walked one by one, pages of OGG are counted per stream, and the sizes of WAV
 chunks are compared with the file. `data.sound_files` compares this with what decodes. No suffix is looked at.
@@ -23,7 +23,7 @@ _RADIO_S = 15.0  # a first page later than this was not the first of its stream
 
 @dataclass(frozen=True)
 class ContainerFacts:
-    """A sound file by its content; None where the container does not say."""
+    """A sound file by its content; None if the container does not say."""
 
     kind: str = ""  # such as "mp3" or "wav"; empty for unknown content
     stated_s: float | None = None  # stated by the header
@@ -86,7 +86,7 @@ def content_of(path: Path) -> str:
 
 
 def not_sound(path: Path) -> str:
-    """What a file is that is not sound, in words; empty if that is unknown."""
+    """The kind of a file that is not sound, in words; empty if it is unknown."""
     try:
         with confinement.verified(path) as source, open(source, "rb") as file:
             head = file.read(_HEAD)
@@ -229,7 +229,7 @@ def _walk_mp3(content: mmap.mmap) -> ContainerFacts:
 
 
 def _xing(content: mmap.mmap, offset: int) -> tuple[int, int, int]:
-    """Frames, bytes, and samples of delay and padding by the Xing header at `offset`; 0 where it does not say."""
+    """Frames, bytes, and samples of delay and padding by the Xing header at `offset`; 0 if it does not say."""
     flags = int.from_bytes(content[offset + 4:offset + 8], "big")
     place, frames, total = offset + 8, 0, 0
     if flags & 1:

@@ -65,7 +65,7 @@ class SoundFacts:
         return self.downmix.is_plain and not self.by_ffmpeg
 
     def findings(self) -> list[SoundFinding]:
-        """What a user should know about the recording."""
+        """Findings about the recording for the user."""
         findings, mix = list[SoundFinding](), self.downmix
         channel, other = (index + 1 for index in mix.between)
         used = 1 + int(np.argmax(mix.weights))
@@ -99,7 +99,7 @@ class SoundFacts:
 
 @dataclass(frozen=True)
 class Sound:
-    """A whole recording: waveform (S,) float32 in [-1, 1], of which `facts` tell how it was made."""
+    """A whole recording: waveform (S,) float32 in [-1, 1]; `facts` tell how it was decoded."""
 
     waveform: np.ndarray
     facts: SoundFacts
@@ -406,7 +406,7 @@ def _no_samples(name: str | Path) -> UserError:
 
 
 def _partly_read(path: Path, facts: SoundFacts | None, container: ContainerFacts) -> UserError:
-    """The refusal of a file of which only a part decodes."""
+    """The refusal of a file that decodes only in part."""
     whole_s = container.present_s if container.present_s is not None else container.stated_s
     decoded_s = 0.0 if facts is None else facts.duration_s
     hint = ("Convert it again from its source." if ffmpeg_audio.ffmpeg_path() is not None
@@ -541,7 +541,7 @@ def silence_to_trim(silence_start_s: float, silence_end_s: float, duration_s: fl
 
 
 def trim(waveform: Samples, sample_rate: int, start_s: float, end_s: float) -> Samples:
-    """(S,) without so many seconds at its ends, faded over 5 ms where it was cut, against clicks."""
+    """(S,) without so many seconds at its ends, with fades of 5 ms at the cuts, against clicks."""
     begin = round(start_s * sample_rate)
     end = len(waveform) - round(end_s * sample_rate)
     cut = waveform[begin:end].copy()

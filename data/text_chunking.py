@@ -144,7 +144,7 @@ def _split_by_signs(text: str, more_ends: str) -> list[str]:
 
 
 def _joined(parts: Sequence[str], paragraph: str, code: str) -> list[str]:
-    """`parts` with those joined that are no sentence: marks alone, and what is not the start of one."""
+    """`parts`, with pieces joined that are no sentence: marks alone, and parts that do not start one."""
     cased, inner = paragraph != paragraph.lower(), _inner_stops(paragraph, code)
     joined, marks, place = [""], "", 0
     for part in parts:

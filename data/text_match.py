@@ -44,7 +44,7 @@ class MatchKind(StrEnum):
 
 @dataclass(frozen=True)
 class TextMatch:
-    """The correlation of text length and duration, and what fits better where the texts as given do not."""
+    """The correlation of text length and duration, and what fits better if the texts as given do not fit."""
 
     kind: MatchKind
     clips: int
@@ -72,7 +72,7 @@ class TextMatch:
 
     @property
     def message(self) -> str:
-        """The finding in two sentences; empty where there is none."""
+        """The finding in two sentences; empty without a finding."""
         as_given = f"Text length and duration have a correlation of {self.measured} as given"
         if self.kind is MatchKind.SHIFTED:
             rows, place = _ROWS[abs(self.offset)], "below" if self.offset > 0 else "above"
@@ -89,7 +89,7 @@ class TextMatch:
 
     @property
     def hint(self) -> str:
-        """What to do about the finding; empty where there is none."""
+        """Advice on the finding; empty without one."""
         if self.kind is MatchKind.SHIFTED:
             rows, way = _ROWS[abs(self.offset)], "up" if self.offset > 0 else "down"
             begin = f" from row {self.first_row:,} on" if self.first_row else ""
@@ -115,7 +115,7 @@ def text_length(text: str) -> int:
 
 def match_texts(lengths: Sequence[float], durations: Sequence[float], speech: Sequence[float],
                 columns: Mapping[str, Sequence[float]] | None = None) -> TextMatch:
-    """Compare lengths (N,) of texts with durations (N,) in the order of the table; NaN where a row has none.
+    """Compare lengths (N,) of texts with durations (N,) in the order of the table; NaN if a row has none.
 
     `speech`: durations (N,) without the silence at the ends. The better fitting of the two durations counts.
     `columns`: lengths of the texts in columns of the table that were not read.
@@ -169,7 +169,7 @@ def _spread(values: Values) -> float:
 
 @dataclass(frozen=True)
 class _Correlation:
-    """Pearson's correlation over some pairs; 0 for fewer than `_LEAST_PAIRS`, or where one side is constant."""
+    """Pearson's correlation over some pairs; 0 for fewer than `_LEAST_PAIRS`, or if one side is constant."""
 
     value: float
     pairs: int
@@ -227,7 +227,7 @@ class _Split:
 
 
 def _shift_inside(text: Values, sound: Values, evidence: float) -> _Split | None:
-    """The place from which on the texts are shifted, as where a row was lost; None if one offset explains all rows.
+    """The place from which on the texts are shifted, as after a lost row; None if one offset explains all rows.
 
     `evidence` in nats: that of the best offset of the whole table.
     """

@@ -70,7 +70,7 @@ def without_signs(text: str) -> str:
 
 
 def _without_stars(match: re.Match[str]) -> str:
-    """Within a sentence, `They painted *the old* door`, stars are emphasis, and what is between them is spoken."""
+    """Within a sentence, `They painted *the old* door`, stars are emphasis, and the text between them is spoken."""
     preceding, following = match.string[:match.start()].rstrip(), match.string[match.end():].lstrip()
     is_within = preceding[-1:] not in ("", ".", "?", "!", "…") and following[:1] not in ("", ".", "?", "!")
     return match[1] if is_within else " "

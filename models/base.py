@@ -12,7 +12,7 @@ name. A family provides
 - optionally a recogniser for evaluation, and clips of its base languages;
 - an export in the layout that its own ecosystem loads: `Family.export`.
 
-What a language model knows of a speaker is its conditioning: named arrays of a clip. Each family has its own names, and
+A language model knows a speaker by conditioning: named arrays of a clip. Each family has its own names, and
 the layers above only pass the arrays on. The dataclasses come first, the protocols after them. Shapes: B batch,
 T text ids, U speech codes, S samples, D embedding size, V text rows, K speech rows. Ids of base tokens are below
 `prefix_size`.
@@ -264,7 +264,7 @@ class Extractor(Protocol):
         ...
 
     def extract_batch(self, waveforms: Sequence[torch.Tensor]) -> list[Features]:
-        """`extract` of each waveform, batched where that is faster; a clip's features do not depend on its batch.
+        """`extract` of each waveform, batched if that is faster; a clip's features do not depend on its batch.
 
         A clip that cannot be used raises `UserError`, which need not name the clip.
         """
@@ -329,7 +329,7 @@ class LanguageModel(Protocol):
 
     def losses(self, samples: Sequence[Sample], options: LossOptions, seeds: Sequence[int] | None = None,
                teacher: TokenLogits | None = None) -> Losses:
-        """Next-token losses; what a sample adds does not depend on the other samples of the batch.
+        """Next-token losses; the loss of a sample does not depend on the other samples of the batch.
 
         `seeds` decide the dropout of each sample; without them torch's generator does. The predictions of a
         `teacher` must be of the same samples, options and seeds; it may know only the first text ids.
@@ -441,7 +441,7 @@ class Vocoder(Protocol):
         ...
 
     def cast_(self, dtype: torch.dtype) -> None:
-        """Compute in `dtype` from now on where that keeps the quality."""
+        """Compute in `dtype` from now on if that keeps the quality."""
         ...
 
     def free_buffers(self) -> None:
@@ -504,7 +504,7 @@ class Family(Protocol):
     def strip_file(self, path: Path, target: Path) -> bool:
         """Write `path`, a downloaded file that the catalog names as `stripped`, to `target` without what is never read.
 
-        False, with nothing written, where there is nothing to leave out.
+        False, with nothing written, if everything is read.
         """
         return False
 

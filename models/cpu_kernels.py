@@ -1,4 +1,4 @@
-"""Kernels for one position of a few rows on a CPU: what a decoding step spends its time on.
+"""Kernels for one position of a few rows on a CPU, which take most of the time of a decoding step.
 
 The functions are those of `models.triton_kernels`. An operation of torch takes one to three microseconds for a few
 rows, a call of a module another one, and a layer has about a hundred of them. Here a layer is five compiled loops

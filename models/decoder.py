@@ -356,7 +356,7 @@ def training_kernels(hidden: torch.Tensor) -> ModuleType | None:
 
 @lru_cache
 def has_triton(device: torch.device) -> bool:
-    """Whether Triton knows the GPU and can compile here; a warning where it lacks a compiler."""
+    """Whether Triton knows the GPU and can compile here; a warning if it lacks a compiler."""
     if find_spec("triton") is None or torch.cuda.get_device_capability(device) < (8, 0):
         return False
     from triton.runtime import driver

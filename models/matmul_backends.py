@@ -85,7 +85,7 @@ def uses_loops(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
 
 
 def _is_plain(rows: torch.Tensor, weight: torch.Tensor, kind: torch.dtype = torch.float32) -> bool:
-    """Whether both are on the CPU, rows float32 and weights of the type `kind`, and no gradients are wanted."""
+    """Whether both are on the CPU, rows float32 and weights of the type `kind`, and no gradients are needed."""
     types = (rows.device.type, weight.device.type, rows.dtype, weight.dtype)
     return types == ("cpu", "cpu", torch.float32, kind) and not torch.is_grad_enabled()
 

@@ -1,4 +1,4 @@
-"""Low-rank adapters merged into the weights of linear layers: what a decoding step on a GPU reads.
+"""Low-rank adapters merged into the weights of linear layers, as a decoding step on a GPU reads them.
 
 A step is bound by reading weights and by launches, and an adapter's own products are four more of them a layer. The
 merged weights are beside the layer's own, in `merged_weight`, at the same address until they are freed, so that a CUDA

@@ -1,4 +1,4 @@
-"""Triton kernels for one position of a few rows on a GPU: what a decoding step spends its time on.
+"""Triton kernels for one position of a few rows on a GPU, which take most of the time of a decoding step.
 
 A step of a full-size model reads its weights once, a gigabyte, in a third of a millisecond on an H100. By torch's own
 operations it launches about a thousand kernels, each of which takes two to three microseconds also inside a CUDA

@@ -1,4 +1,4 @@
-"""Triton kernels for what a decoding step does outside the network: sampling, and the alignment guard.
+"""Triton kernels for the parts of a decoding step outside the network: sampling, and the alignment guard.
 
 By torch's own operations these were 80 of the 251 kernels of a code of T3. Here each is one: `sample` computes what
 `Sampler.sample` does without top-k and top-p and advances the step, `observe` what `text_attention` and

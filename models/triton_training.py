@@ -77,7 +77,7 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 
 def _autocast_dtype(value: torch.Tensor) -> torch.dtype | None:
-    """The type to which autocast converts `value` for a matrix product; None where it is off."""
+    """The type to which autocast converts `value` for a matrix product; None if it is off."""
     kind = value.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 

@@ -243,6 +243,6 @@ def _anti_aliased_snake(signal, alpha, beta, output, length, channels, tap_0, ta
 
 @triton.jit
 def _at(signal, position, length, channels, is_channel):
-    """The signal at these positions, or at its end where they are beyond it."""
+    """The signal at these positions, or at its end if they are beyond it."""
     position = tl.minimum(tl.maximum(position, 0), length - 1)
     return tl.load(signal + position * channels, mask=is_channel, other=0)

@@ -58,7 +58,7 @@ class FoundClip:
 
 @dataclass(frozen=True)
 class RecordingClips:
-    """The clips of a recording, noise from its pauses (16 kHz), and what was dropped, in words."""
+    """The clips of a recording, noise from its pauses (16 kHz), and sentences about dropped parts."""
 
     spans: Sequence[FoundClip]
     noise: np.ndarray
@@ -143,7 +143,7 @@ class RecordingCutter:
         return resolve_inside(self.workspace.segments, self.name)
 
     def existing(self) -> Segments | None:
-        """The segments made before with the same settings; `UserError` where the name holds others."""
+        """The segments made before with the same settings; `UserError` if the name has others."""
         if not self.target.is_dir():
             return None
         segments = Segments.load(self.target)

@@ -11,7 +11,7 @@ from core.jobs.reporter import Reporter
 
 
 def describe_language(code: str) -> str:
-    """Such as `English (en)`; the code alone where it has no name."""
+    """Such as `English (en)`; the code alone if it has no name."""
     name = language_name(code)
     return f"{name} ({code})" if name != code else repr(code)
 

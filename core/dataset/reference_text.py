@@ -177,7 +177,7 @@ def match_words(sentences: Sequence[ReferenceSentence], aligned: AlignedLabels, 
 
 def choose_clips(match: AlignedText, total_s: float, limits: SegmentLimits, flag_below: float,
                  drop_below: float) -> tuple[list[FoundClip], list[str]]:
-    """The clips of a recording, and what was dropped, in words."""
+    """The clips of a recording, and sentences about dropped parts."""
     if not match.words:
         return [], ["nothing of its text was found."]
     spans, dropped = [], []

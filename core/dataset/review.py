@@ -167,7 +167,7 @@ def _add(path: Path, decisions: Sequence[ReviewDecision]) -> None:
 
 
 def index_of(workspace: Workspace, name: str) -> ClipIndex:
-    """The clips of the dataset `name`, the worst first; `UserError` where they were never measured."""
+    """The clips of the dataset `name`, the worst first; `UserError` if they were never measured."""
     return ClipIndex(workspace, manifest.load_card(workspace.dataset(name)).fingerprint)
 
 
@@ -224,7 +224,7 @@ def exclude(workspace: Workspace, name: str, ids: Iterable[str], reason: str) ->
 
 
 def exclude_kind(workspace: Workspace, name: str, kind: str, *, errors_only: bool = False) -> int:
-    """Exclude every clip with a finding of `kind`, or those where it is an error; how many are newly excluded."""
+    """Exclude every clip with a finding of `kind`, or only with errors; returns the number of newly excluded clips."""
     return exclude(workspace, name, _with(workspace, name, kind, errors_only=errors_only), kind)
 
 
@@ -265,7 +265,7 @@ def undo_kind(workspace: Workspace, name: str, kind: str) -> int:
 
 
 def describe_fix(kind: str, count: int, level_lufs: float | None) -> str:
-    """What repairing `count` clips with a finding of `kind` would do; empty where it cannot be repaired."""
+    """The effect of a repair of `count` clips with a finding of `kind`; empty if no repair exists."""
     clips = f"{count:,} clip{'s' if count != 1 else ''}"
     if FIXES.get(kind) == TRIM:
         return f"Cut the silence at the ends of {clips} down to {EDGE_SILENCE_S:g} s."

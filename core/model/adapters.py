@@ -81,7 +81,7 @@ def plan_adapters(options: TrainOptions, targets: Mapping[str, Sequence[str]]) -
 class Adapters:
     """The adapters of one training inside a module; disabled until `switch(True)`.
 
-    A module may have the adapters of several trainings, of which at most one is enabled. Only those with the default
+    A module may have adapters of several trainings, and at most one of these is enabled. Only those with the default
     name are trainable.
     """
 

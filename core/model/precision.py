@@ -1,4 +1,4 @@
-"""Precision of training and of synthesis: half precision where the hardware has it, for frozen weights too.
+"""Precision of training and of synthesis: half precision if the hardware has it, for frozen weights too.
 
 For synthesis on a CPU also where it only reads such weights faster.
 
@@ -42,7 +42,7 @@ class Precision:
                               cache_enabled=keep_casts)
 
     def cast(self, module: nn.Module, trained: Collection[str]) -> None:
-        """Keep in this precision what a checkpoint of `module` holds, but for the `trained` parameters."""
+        """Keep the tensors of a checkpoint of `module` in this precision, except for the `trained` parameters."""
         for name, value in module.state_dict(keep_vars=True).items():
             if name not in trained and not is_count(name) and value.is_floating_point():
                 value.data = value.data.to(self.dtype)

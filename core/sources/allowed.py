@@ -71,7 +71,7 @@ def check_address(host: str, trusted: str = "") -> None:
 
 
 def _checked_addresses(host: str, port: int | None, trusted: str) -> list[str]:
-    """The addresses of `host`, all of which may be asked; `OSError` if the name is not known."""
+    """The addresses of `host`, if all are allowed; `OSError` if the name is not known."""
     entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
     for address in addresses:

@@ -115,7 +115,7 @@ class _Unpacking:
     other: str = ""  # the first of them
 
     def wanted(self, name: str, size: int) -> Path | None:
-        """The path for the member `name`; None, with its reason noted, where it is skipped."""
+        """The path for the member `name`; None for a skipped one, whose reason is noted."""
         self.members += 1
         # A limit on the number stops archives of very many tiny files.
         if self.members > _MAX_MEMBERS:

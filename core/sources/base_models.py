@@ -84,7 +84,7 @@ class UnknownFilesError(UserError):
 
 def download_model(request: DownloadRequest, hub: Hub, workspace: Workspace, reporter: Reporter,
                    retry: RetryPolicy = RetryPolicy()) -> Result:  # noqa: B008  a frozen value
-    """Put the model of the hub into `models/NAME`; one that is there is verified and repaired."""
+    """Download the model from the hub into `models/NAME`; an existing one is verified and repaired."""
     target = resolve_inside(request.home or workspace.models, request.name)
     try:
         with partial_folder(target) as partial:
@@ -120,7 +120,7 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _HubDownload:
-    """One download of a variant. `partial` holds what is not whole yet."""
+    """One download of a variant. `partial` has the incomplete files."""
 
     request: DownloadRequest
     target: Path
@@ -281,7 +281,7 @@ class _HubDownload:
             return fetched
 
     def _origin(self, record: ModelRecord, path: str) -> RemoteFile:
-        """Where a file of a model came from, as published; the commit is empty where that is not known."""
+        """The published file of the hub behind a file of a model; its commit is empty if it is not known."""
         part, name = self.request.variant.origin(path)
         commit = record.revision if part.repository == record.repository else record.companions.get(part.repository, "")
         return RemoteFile(part.repository, commit, name, record.originals.get(path, record.files[path]))
@@ -345,7 +345,7 @@ def _result(record: ModelRecord, target: Path, outcome: str, fetched: int) -> Re
 
 @dataclass(frozen=True)
 class _LocalFile:
-    """A file of the given folder, and what is known of it."""
+    """A file of the user's folder, with its expected size, hash and commit."""
 
     name: str  # its path in the model folder
     path: Path  # path of the file itself, behind any link
@@ -479,7 +479,7 @@ def _describe(folder: Path, name: str, link: Path, record: ModelRecord | None) -
 
 
 def _check_files(files: list[_LocalFile], reporter: Reporter) -> dict[str, ExpectedFile]:
-    """Sizes and hashes of the files; `UserError` names the first that is cut off or not what is known of it."""
+    """Sizes and hashes of the files; `UserError` names the first file that is cut off or has another hash."""
     with stage(reporter, "check"):
         progress = DownloadProgress(reporter, sum(file.expected.size for file in files))
         checked = {}

@@ -239,7 +239,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WebFile:
-    """What a server says of a file; `size` is None where it does not say, `version` changes with the content."""
+    """A server's description of a file; `size` is None if the server omits it, `version` changes with the content."""
 
     name: str
     size: int | None
@@ -268,7 +268,7 @@ class WebAddress:
         return f"{parts.scheme}://{host}{parts.path}"[:200]
 
     def describe(self, timeout_s: float) -> WebFile:
-        """What is there; only the head of the response is read."""
+        """Name, size and version of the file; only the head of the response is read."""
         with self._answer({}, timeout_s) as response:
             if response.headers.get("Content-Type", "").startswith("text/html"):
                 raise UserError(f"{self.shown} is a web page, not a file.",
@@ -278,7 +278,7 @@ class WebAddress:
 
     @contextmanager
     def open(self, file: RemoteFile, start: int, timeout_s: float) -> Iterator[ByteStream]:
-        """The bytes from `start` on; from 0 on where the server does not support ranges."""
+        """The bytes from `start` on; from 0 on if the server does not support ranges."""
         with self._answer({"Range": f"bytes={start}-"} if start else {}, timeout_s) as response:
             if start and response.status_code == 416:
                 yield ByteStream(start, None, iter(()))

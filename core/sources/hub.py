@@ -338,12 +338,12 @@ def unreachable(subject: str, reason: object, hint: str = _RESUME) -> UserError:
 
 
 def part_of(response: Response) -> tuple[int, int | None]:
-    """The position of a response's first byte, and the size of the whole file where it is given."""
+    """The position of a response's first byte, and the size of the whole file if it is given."""
     return _first_of(response) if response.status_code == 206 else 0, _total_of(response)
 
 
 def content_length(response: Response) -> int | None:
-    """The bytes of an answer, where it says so and is not compressed."""
+    """The number of bytes of an answer, if it says so and is not compressed."""
     length = "" if response.headers.get("Content-Encoding") else response.headers.get("Content-Length", "")
     return int(length) if _NUMBER.fullmatch(length) else None
 
@@ -362,7 +362,7 @@ def _first_of(response: Response) -> int:
 
 
 def _total_of(response: Response) -> int | None:
-    """The size of the whole file, where the answer says it."""
+    """The size of the whole file, if the answer has it."""
     if response.status_code == 200 and not response.headers.get("Content-Encoding"):
         return content_length(response)
     total = response.headers.get("Content-Range", "").rpartition("/")[2]

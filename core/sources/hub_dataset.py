@@ -95,7 +95,7 @@ class FetchedDataset:
 
 @dataclass(frozen=True)
 class _Request:
-    """What is wanted of which dataset, and how to get it."""
+    """The dataset that was asked for, how much of it, and the means to download it."""
 
     address: DatasetAddress
     language: str

@@ -1,4 +1,4 @@
-"""Folders for what is not whole yet: downloads that a later job resumes, and temporary files of an import.
+"""Folders for incomplete files: downloads that a later job resumes, and temporary files of an import.
 
 Each folder holds a lock while a job works in it. Only the holder of the lock may delete the folder, and it renames it
 first: else a job that comes meanwhile would find it half deleted, fill it again, and lose that too. Never loads torch.
@@ -56,7 +56,7 @@ def partial_folder(target: Path) -> Iterator[Path]:
 def partial_download(home: Path, request: Mapping[str, str], commit: str, subject: str) -> Iterator[Path]:
     """The folder `home`, locked against other jobs; it is deleted when the block ends well, and else stays.
 
-    `request` is what was asked for, and `commit` the commit that it had then, for `find_started`.
+    `find_started` finds the folder by `request`, and returns `commit`.
     """
     # A job that was killed may have left such folders.
     for leftover in home.parent.glob(f"{_DELETED}*"):
@@ -73,7 +73,7 @@ def partial_download(home: Path, request: Mapping[str, str], commit: str, subjec
 
 
 def discard(home: Path) -> bool:
-    """Delete what an earlier job fetched; False, with nothing deleted, where a job works on it."""
+    """Delete the download of an earlier job; False, with nothing deleted, if a job works on it."""
     lock = _lock_folder(home, create=False)
     if lock is None:
         return False
@@ -97,7 +97,7 @@ def find_started(homes: Path, request: Mapping[str, str]) -> tuple[str, Path] | 
 
 
 def _lock_folder(home: Path, *, create: bool) -> FileLock | None:
-    """The lock of the folder that is at `home` now; None where another job has it, or there is no folder."""
+    """The lock of the folder that is at `home` now; None if another job has it, or without a folder."""
     for _ in range(_LOCK_ATTEMPTS):
         if create:
             with suppress(FileExistsError):  # exist_ok raises where the folder is deleted between its two calls

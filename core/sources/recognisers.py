@@ -1,7 +1,7 @@
 """A speech recogniser of a person's choice: from the hub into `recognisers/NAME`, or a folder that they have.
 
 The files come by `core.sources.base_models`: resumed, checked, stoppable. No other library connects to the network.
-Safetensors weights are preferred; PyTorch's own format is taken where there are no others.
+Safetensors weights are preferred; PyTorch's own format is taken without any.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _shard_kind(name: str) -> str:
 
 
 def _has_all(target: Path, adapters: Sequence[str]) -> bool:
-    """Whether nothing must be downloaded: the model is there, and the language, where each has its weights."""
+    """Whether nothing must be downloaded: the model is complete, with the weights of the language if it has any."""
     if not target.is_dir():
         return False
     try:
@@ -192,7 +192,7 @@ def _fetch_adapter(file: RemoteFile, target: Path, hub: Hub, reporter: Reporter,
 
 
 def local_recogniser(folder: Path) -> Path:
-    """`folder` where it holds a recogniser that can be loaded, else `UserError`."""
+    """`folder`, if it has a recogniser that can be loaded; `UserError` otherwise."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     if "config.json" not in names or not _weights(names):
         raise UserError(f"{folder} holds no recogniser: it needs config.json and weights (model.safetensors).",

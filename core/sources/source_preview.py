@@ -78,7 +78,7 @@ def forget_upload(paths: Sequence[Path]) -> None:
 
 
 def preview(source: str, language: str) -> tuple[str, ...]:
-    """The form of `source` and a summary of its first entries, a line each; `UserError` where it is no dataset."""
+    """The form of `source` and a summary of its first entries, a line each; `UserError` if it is no dataset."""
     try:
         lines = [_without_folder(line, source) for line in _describe(source, language)]
         return tuple(line.replace("the upload", "The upload", 1) if line.startswith("the upload") else line
@@ -105,7 +105,7 @@ def _without_folder(text: str, source: str) -> str:
 
 
 def script_question(source: str, language: str) -> str:
-    """Why the first texts of `source` may be in another language or script; empty where they cannot be read here."""
+    """Why the first texts of `source` may be in another language or script; empty if they cannot be read here."""
     if _unread(source):
         return ""
     with _opened(source) as path:

@@ -52,7 +52,7 @@ class RulesUse:
 
 @dataclass(frozen=True)
 class RulesInfo:
-    """Rules that can be chosen. `edited` names what was made with an earlier version of them."""
+    """Rules that can be chosen. `edited` names the artefacts made with an earlier version."""
 
     name: str
     language: str
@@ -90,7 +90,7 @@ def ships(name: str) -> bool:
 
 
 def checked(text: str) -> TextRules:
-    """Rules from the editor; `UserError` names what is wrong."""
+    """Rules from the editor; `UserError` names the fault."""
     return shipped.checked_rules(text, "the editor")
 
 
@@ -343,7 +343,7 @@ class RulesPreview:
 
 @dataclass(frozen=True)
 class FoldCost:
-    """What a folding does to some texts: distinct words and letters before and after, and words that it merges."""
+    """The effect of a folding on some texts: distinct words and letters before and after, and words that it merges."""
 
     name: str
     about: str

@@ -123,7 +123,7 @@ class VoiceTrack:
 
     @property
     def signal_to_noise_db(self) -> float | None:
-        """How far the voice is above the noise; None where no voice was detected, or no noise.
+        """How far the voice is above the noise; None if no voice or no noise was detected.
 
         Without a pause, as with other voices behind the speaker, the noise is the level of the quietest frames.
         """

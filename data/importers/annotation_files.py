@@ -198,7 +198,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _kind_of(tier: Tier) -> str:
-    """`transcript`, `aligned` or `other` by the words in the tier's name and its texts; empty where neither tells."""
+    """`transcript`, `aligned` or `other` by the words in the tier's name and its texts; empty if neither tells."""
     parts = _parts(tier.name)
     if notation_of(span[2] for span in tier.spans):
         return "other"
@@ -265,7 +265,7 @@ def read_json(path: Path, audio: str) -> Iterator[ParsedItem]:
 
 
 def _doubtful_segments(path: Path, segments: list[object]) -> Iterator[SourceNote]:
-    """Notes about segments of Whisper that it may have made up: where it heard no speech, or repeats itself."""
+    """Notes about segments of Whisper that it may have made up: it heard no speech, or repeats itself."""
     objects = [segment for segment in segments if isinstance(segment, dict)]
     # Whisper invents text in silence, and repeats itself when it is lost.
     probabilities = [segment.get("no_speech_prob") for segment in objects]

@@ -171,7 +171,7 @@ def _fits(path: Path) -> bool:
 
 
 def read_common_voice(paths: list[Path]) -> Iterator[ParsedItem]:
-    """Every clip of the tables; with its split where the tables are splits."""
+    """Every clip of the tables, with its split if the tables are splits."""
     for path in paths:
         split = "" if path.name == _TABLES[0] else path.stem
         header = tables.header_of(text_files.head(path))

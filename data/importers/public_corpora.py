@@ -79,7 +79,7 @@ def _texts(folder: Path, pattern: str) -> Iterator[Path]:
 
 
 def _splits(folder: Path, texts: Sequence[Path]) -> dict[Path, str]:
-    """The split of each text by its folders or its name, where one is for training and another is not."""
+    """The split of each text by its folders or its name, if one is for training and another is not."""
     named = {path: split_of_folders([*path.relative_to(folder).parts[:-1], *re.split(r"[._-]", path.stem)])
              for path in texts}
     several = "train" in named.values() and len(set(named.values())) > 1

@@ -289,7 +289,7 @@ def _required(path: Path) -> SourceForm:
 
 
 def _companion(folder: Path) -> sidecars.SidecarKind | None:
-    """The format of the sidecar of the first recording that has one; None where none has."""
+    """The format of the sidecar of the first recording that has one; None without any."""
     for place, names in sidecars.walk_folders(folder):
         recordings = [name for name in names if is_audio(name)]
         texts = [name for name in names if name.lower().endswith(sidecars.SUFFIXES)]
@@ -304,7 +304,7 @@ def _companion(folder: Path) -> sidecars.SidecarKind | None:
 
 
 def _pair(path: Path, language: str) -> SourceForm:
-    """The recording and the text, one of which is `path`."""
+    """The recording and its text; `path` is one of the two."""
     names = sorted(entry.name for entry in path.parent.iterdir() if entry.is_file())
     texts = [name for name in names if name.lower().endswith(sidecars.SUFFIXES)]
     recordings = [name for name in names if is_audio(name)]

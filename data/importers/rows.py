@@ -1,4 +1,4 @@
-"""Rows of a dataset: what a reader parses, which columns it knows, and how recordings are found and ids made.
+"""Rows of a dataset: the parsed items, the known columns, the search for recordings, and ids.
 
 A reader yields `ParsedUtterance`, or `SkippedRow` with a reason; it opens no recording. `resolve_rows` finds the
 recordings and makes unique ids. Both are generators and remember what they must on disk, so memory does not grow with
@@ -280,7 +280,7 @@ def printable(name: str) -> str:
 
 
 def unused_id(name: str, location: str, ids: DiskDict) -> str:
-    """`name`, or `name-2` and so on where it is taken; case is ignored, as on some file systems."""
+    """`name`, or `name-2` and so on if it is taken; case is ignored, as on some file systems."""
     number, free = 1, name
     while ids.put(free.casefold(), location) is not None:
         number += 1
@@ -410,7 +410,7 @@ class RecordingLookup:
                 yield f"{self.folder}/{AUDIO_FOLDERS[1]}/{tail}"
 
     def _spellings(self, name: str) -> Iterator[str]:
-        """Other spellings of a name that was not found, of those that files here have."""
+        """The spellings that files here have of a name that was not found."""
         suffixes, forms = self._spelled
         stem, suffix = os.path.splitext(name) if is_audio(name) else (name, "")
         spellings = [f"{stem}{variant}" for variant in suffixes if not suffix or variant.lower() == suffix.lower()]
@@ -517,7 +517,7 @@ def is_clock(text: str) -> bool:
 
 
 def _seconds(text: str) -> float:
-    """Seconds, or a time with colons, of which the last part counts seconds."""
+    """Seconds, or a time with colons, whose last part counts seconds."""
     trimmed = text.strip()
     clock = _CLOCK.fullmatch(trimmed)
     if clock:

@@ -178,7 +178,7 @@ def matching_sidecars(recording: str, by_stem: dict[str, list[str]], recordings:
 
 
 def _other_language(name: str, recording: str, language: str) -> int:
-    """0 where the name contains the language, 1 where it contains none, 2 for another one."""
+    """0 if the name contains the language, 1 without a language, 2 for another one."""
     tag = os.path.splitext(name)[0].casefold().removeprefix(os.path.splitext(recording)[0].casefold()).strip(".")
     if not tag:
         return 1

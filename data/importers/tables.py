@@ -216,7 +216,7 @@ def has_quotes(head: str, delimiter: str) -> bool:
 
 def table_records(lines: Iterable[tuple[int, str]], delimiter: str,
                   with_quotes: bool) -> Iterator[tuple[int, list[str] | str]]:
-    """The number of each record's last line, and its cells or, instead, what is wrong with it.
+    """The number of each record's last line, and its cells or, instead, its fault.
 
     A quote opens a cell only at its beginning, as Python's csv and pandas have it. A cell may have several lines, but
     none that is a record itself: a quote that is never closed costs its own line alone.
@@ -480,7 +480,7 @@ def _split_of(value: str) -> str:
 
 
 def _kind_of(values: tuple[str, ...]) -> str:
-    """What a column holds, by its values."""
+    """The kind of a column, by its values."""
     distinct = {value for value in values if value}
     if not distinct:
         return "nothing"

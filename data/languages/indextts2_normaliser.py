@@ -192,7 +192,7 @@ def spaced(text: str) -> str:
 
 
 def rules_version() -> str:
-    """Name and version of the package that verbalizes; empty where it is not installed."""
+    """Name and version of the package that verbalizes; empty if it is not installed."""
     try:
         return f"wetext {metadata.version('wetext')}"
     except metadata.PackageNotFoundError:
@@ -200,7 +200,7 @@ def rules_version() -> str:
 
 
 def spanish_rules_version() -> str:
-    """Name and version of the package that verbalizes Spanish; empty where it is not installed."""
+    """Name and version of the package that verbalizes Spanish; empty if it is not installed."""
     try:
         return f"nemo-text-processing {metadata.version('nemo_text_processing')}"
     except metadata.PackageNotFoundError:
@@ -223,7 +223,7 @@ def _marks_pattern(chinese: bool) -> re.Pattern[str]:
 
 
 def _verbalize_by_package(text: str, chinese: bool) -> str:
-    """`text` by the rules of `wetext`; as it stands where they find no reading, as published."""
+    """`text` by the rules of `wetext`; unchanged if they find no reading, as published."""
     try:
         read = _rules(chinese)(" ".join(LONE_SURROGATE.sub("", text).split()))
     except AssertionError:  # such as three spaces within English text, in 0.1.8
@@ -259,7 +259,7 @@ def _japanese_tagger() -> Any:
 
 @cache
 def _spanish_rules() -> Callable[[str], str] | None:
-    """Spanish by NeMo's grammar, which takes half a minute to build; None where the package is not installed."""
+    """Spanish by NeMo's grammar, which takes half a minute to build; None if the package is not installed."""
     try:
         from nemo_text_processing.text_normalization.normalize import Normalizer
     except ImportError:

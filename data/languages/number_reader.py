@@ -92,7 +92,7 @@ class NumberReader:
         return self.speller.joint.join(self.speller.cardinal(int(digit)) or digit for digit in digits)
 
     def beside(self, match: re.Match[str], words: str) -> str:
-        """`words` with a space, where the language has any, beside letters that may not be attached."""
+        """`words` with a space, if the language has any, beside letters that may not be attached."""
         preceding = letters_before(match.string, match.start())
         following = letters_after(match.string, match.end())
         numbers = self.rules.numbers
@@ -252,7 +252,7 @@ class NumberReader:
 
     @cached_property
     def _joined_year_pattern(self) -> re.Pattern[str]:
-        """A hyphen that only joins a year to what is attached: በ-1999."""
+        """A hyphen that only joins a year to a prefix: በ-1999."""
         attached = one_of(self.rules.numbers.attached_before)
         return re.compile(rf"(?<!\w)({attached})-(?=(?:1[1-9]|2[01])\d\d(?![\d.,:/%°]))")
 
@@ -406,7 +406,7 @@ def geez_value(numeral: str) -> int:
 
 
 def is_geez_numeral(digits: str) -> bool:
-    """Whether Ge'ez digits form one numeral; what is longer than any is a row of digits."""
+    """Whether Ge'ez digits form one numeral; a longer run than any numeral is a row of digits."""
     return len(digits) <= _LONGEST_NUMERAL and _NUMERAL.fullmatch(digits) is not None
 
 
@@ -447,7 +447,7 @@ class NumberSpeller(Protocol):
 
     @property
     def joint(self) -> str:
-        """Between words: a space, or nothing where the language has none."""
+        """Between words: a space, or nothing if the language has none."""
         ...
 
     @property
@@ -625,7 +625,7 @@ class LibrarySpeller:
         return re.compile(one_of(self._amend))
 
     def _words(self, number: int | Decimal, *, ordinal: bool = False) -> str:
-        """What the library says; empty where it has no answer."""
+        """The library's reading; empty without one."""
         raise NotImplementedError
 
 

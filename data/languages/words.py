@@ -124,7 +124,7 @@ def lower_composed(text: str, kind: ScriptKind) -> str:
 
 
 def _tidy_joiners(text: str) -> str:
-    """Without joiners that are doubled, or that stand beside a space, where they join nothing.
+    """Without joiners that are doubled, or that join nothing because they stand beside a space.
 
     A joiner behind a virama stays at the end of a word: it makes a chillu of Malayalam.
     """

@@ -60,7 +60,7 @@ class HiFTConfig:
 
 
 def zero_after_(signal: torch.Tensor, length: torch.Tensor | None) -> torch.Tensor:
-    """The signal (..., T), in place zero from position `length` () on; unchanged where that is None."""
+    """The signal (..., T), in place zero from position `length` () on; unchanged if that is None."""
     if length is None:
         return signal
     return signal.masked_fill_(torch.arange(signal.shape[-1], device=signal.device) >= length, 0)
@@ -350,7 +350,7 @@ class HiFT(nn.Module):
         return ExcitationNoise.draw(self.config.harmonics + 1, frames * self.config.samples_per_frame, generator)
 
     def _graphs_for(self, mel: torch.Tensor) -> HiFTGraphs | None:
-        """The kept graphs for a mel of this shape; None where nothing is padded, for lack of Triton's kernels."""
+        """The kept graphs for a mel of this shape; None if nothing is padded, for lack of Triton's kernels."""
         if not mel.is_cuda or not decoder.has_triton(mel.device):
             return None
         self.graphs.check_weights(self)

@@ -4,7 +4,7 @@ A folder has the layout of the published code (index-tts/index-tts): the files o
 four other repositories in `hf_cache`. IndexTTS 2.5 has its own tokenizer and its own codec beside the GPT, which tells
 the two apart: a GPT with a table of languages is one of 2.5. An export is such a folder with larger text tables in
 `gpt.pth`, a tokenizer with more pieces, and a `config.yaml` that names the size. Files that training does not change
-are hard links where the disk allows it. A script in it shows how the published package loads the files.
+are hard links if the disk allows it. A script in it shows how the published package loads the files.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class SemanticCodec(nn.Module):
     def encode(self, clips: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Standardised w2v-bert states (T, features) of clips to codes (T,) int64 each: the row of nearest cosine.
 
-        Raises `UserError` where the file has no encoding half.
+        Raises `UserError` if the file has no encoding half.
         """
         if not self.config.encodes:
             raise UserError(f"{self.source} has the half of the codec that speaks, and not the encoder that turns "

@@ -337,7 +337,7 @@ def load(tensors: Mapping[str, torch.Tensor], source: str) -> UnifiedVoice:
 
 
 def load_voice_conditioner(tensors: Mapping[str, torch.Tensor], source: str) -> VoiceConditioner:
-    """The voice conditioner of a published file's tensors, of which the others are not read."""
+    """The voice conditioner from a published file; its other tensors are not read."""
     return _filled(VoiceConditioner, used_tensors(tensors), source)
 
 

@@ -118,7 +118,7 @@ def sinusoids(length: int) -> torch.Tensor:
 
 
 def log_mel(waveform: torch.Tensor) -> torch.Tensor:
-    """Whisper's log-mel of (S,) at 16 kHz: (80, S // 160), of which the lowest values are 8 below the highest."""
+    """Whisper's log-mel of (S,) at 16 kHz: (80, S // 160); the lowest values are 8 below the highest."""
     # The reflection at the ends needs these samples.
     short = max(0, _N_FFT // 2 + 1 - len(waveform))
     filters = audio.slaney_filters(SAMPLE_RATE, _N_FFT, _N_MELS, SAMPLE_RATE / 2)
