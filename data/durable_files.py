@@ -144,7 +144,7 @@ def _hidden_beside(target: Path) -> Path:
 
 @dataclass(frozen=True)
 class ExpectedFile:
-    """Expected size and hash of a file. The hub gives `sha256` of large files and git's SHA-1 (`blob`) of small ones."""
+    """Expected size and hash of a file. A hub gives `sha256` of large files and git's SHA-1 (`blob`) of small ones."""
 
     size: int = -1  # bytes; -1: not known
     sha256: str = ""

@@ -1,7 +1,7 @@
 """A speech recogniser of a person's choice: from the hub into `recognisers/NAME`, or a folder that they have.
 
 The files come by `core.sources.base_models`: resumed, checked, stoppable. No other library connects to the network.
-Safetensors weights are preferred; PyTorch's own format is taken without any.
+Safetensors weights are preferred; PyTorch's own format is taken if there are none.
 """
 
 from __future__ import annotations
